@@ -15,6 +15,7 @@ from typing import NamedTuple
 from isotherm.errors import ConfigError
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 _FLAGS = "required|requisite|sufficient|optional"
 _ENTRY = re.compile(
@@ -30,17 +31,17 @@ class LoginModule(NamedTuple):
     options: Mapping[str, str]
 
 
-def parse_login_module(text: str, listener: str) -> LoginModule:
-    """ConfigError, without any of the text, which has passwords in it."""
+def parse_login_module(text: str, place: str) -> LoginModule:
+    """ConfigError with `place`, as `file=x`, and without any of the text, which has passwords in it."""
     found = _ENTRY.fullmatch(text)
     if found is None:
-        raise _unparsable(listener)
+        raise _unparsable(place)
     options, position = {}, 0
     rest = found["options"]
     while position < len(rest.rstrip()):
         option = _OPTION.match(rest, position)
         if option is None:
-            raise _unparsable(listener)
+            raise _unparsable(place)
         options[option[1]] = _unquoted(option[2])
         position = option.end()
     return LoginModule(found["module"], options)
@@ -53,7 +54,7 @@ def plain_passwords(text: str | None, listener: str) -> Mapping[str, str]:
             "a listener with SASL/PLAIN has users"
             f" key=listener.name.{listener.lower()}.plain.sasl.jaas.config"
         )
-    module = parse_login_module(text, listener)
+    module = parse_login_module(text, f"listener={listener}")
     if module.name != PLAIN_MODULE:
         raise ConfigError(
             "another login module is expected"
@@ -72,8 +73,7 @@ def _unquoted(text: str) -> str:
     return text
 
 
-def _unparsable(listener: str) -> ConfigError:
+def _unparsable(place: str) -> ConfigError:
     return ConfigError(
-        'a login module is written MODULE required KEY="VALUE" ...;'
-        f" key=sasl.jaas.config listener={listener}"
+        f'a login module is written MODULE required KEY="VALUE" ...; key=sasl.jaas.config {place}'
     )

@@ -174,7 +174,15 @@ def is_listener_key(name: str) -> bool:
     return found is not None and found["key"] in config_keys(SecurityConfig)
 
 
-_SECRET_ENDINGS = ("password", "jaas.config", "secret", "secret.key", "keystore.key", "access.key")
+_SECRET_ENDINGS = (
+    "password",
+    "jaas.config",
+    "secret",
+    "secret.key",
+    "keystore.key",
+    "access.key",
+    "key.pem",
+)
 
 
 def is_secret(name: str) -> bool:

@@ -1,15 +1,15 @@
-"""Checks whether a Kafka broker answers at an address, on a plain socket, before creating a client.
+"""Checks whether a Kafka broker answers at an address and lets the client in, before creating one.
 
 librdkafka retries forever and logs every attempt. A probe finds the cause within seconds: the name,
-the port, TLS, or another service at that port. It needs only a socket, so Spark's executors can use
-it as well.
+the port, TLS, a certificate, the login, or another service at that port. It needs only a socket, so
+Spark's executors can use it as well.
 """
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import re
+import secrets
 import socket
 import ssl
 import struct
@@ -18,7 +18,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from isotherm.clock import SystemClock
-from isotherm.errors import BrokerUnreachableError, ConfigError
+from isotherm.errors import BrokerUnreachableError, ConfigError, SaslAuthenticationError
+from isotherm.protocol import node_exchange
+from isotherm.protocol.errors import ProtocolError
+from isotherm.protocol.node_security import NodeSecurity, probe_security
+from isotherm.protocol.sasl_client import log_in
+from isotherm.protocol.tls_stream import Stream, TlsStream
 
 PROBE_TIMEOUT_S = 4.0
 """Timeout for all addresses together. They are tried at the same time."""
@@ -69,28 +74,28 @@ def _address(text: str) -> BrokerAddress:
 
 
 def check_brokers(properties: Mapping[str, Any], *, timeout_s: float = PROBE_TIMEOUT_S) -> None:
-    """Return once one of the addresses in a client's properties answers like Kafka.
+    """Return once one of the addresses in a client's properties answers like Kafka, and lets it in.
 
-    Raises BrokerUnreachableError with each address and its cause, and ConfigError for an invalid
-    address. Does not check credentials and certificates: the client does.
+    Raises BrokerUnreachableError with each address and its cause, SaslAuthenticationError if that is
+    a login, and ConfigError for an invalid address or contradictory properties.
     """
     text = next((str(properties[key]) for key in _SERVERS_KEYS if key in properties), None)
     if text is None:
         # The client may find its brokers by a callback instead.
         return
     addresses = bootstrap_addresses(text)
-    with_tls = str(properties.get("security.protocol", "plaintext")).lower().endswith("ssl")
+    security = probe_security(properties)
     clock = SystemClock()
     deadline_s = clock.monotonic_s() + timeout_s
-    answers: queue.Queue[tuple[BrokerAddress, str | None]] = queue.Queue()
+    answers: queue.Queue[tuple[BrokerAddress, _Cause | None]] = queue.Queue()
 
     def ask(address: BrokerAddress) -> None:
-        answers.put((address, _cause(address, timeout_s, with_tls=with_tls)))
+        answers.put((address, _cause(address, timeout_s, security)))
 
     for address in addresses:
         # A daemon: a silent name server blocks the thread for longer than the timeout.
         threading.Thread(target=ask, args=(address,), daemon=True, name="broker-probe").start()
-    causes = dict.fromkeys(addresses, f"no answer in {timeout_s:g} s")
+    causes = dict.fromkeys(addresses, _Cause(f"no answer in {timeout_s:g} s"))
     for _ in addresses:
         try:
             address, cause = answers.get(timeout=max(0.0, deadline_s - clock.monotonic_s()))
@@ -99,35 +104,61 @@ def check_brokers(properties: Mapping[str, Any], *, timeout_s: float = PROBE_TIM
         if cause is None:
             return
         causes[address] = cause
-    summary = "; ".join(f"{address}: {cause}" for address, cause in causes.items())
+    summary = "; ".join(f"{address}: {cause.text}" for address, cause in causes.items())
+    if any(cause.is_login for cause in causes.values()):
+        raise SaslAuthenticationError(f"no broker lets the client in at {summary}")
     raise BrokerUnreachableError(f"no broker is reachable at {summary}")
 
 
-def _cause(address: BrokerAddress, timeout_s: float, *, with_tls: bool) -> str | None:
-    """Why no broker answers at an address; None if one does."""
+class _Cause(NamedTuple):
+    text: str
+    is_login: bool = False
+
+
+def _cause(address: BrokerAddress, timeout_s: float, security: NodeSecurity) -> _Cause | None:
+    """Why no broker answers at an address, or lets the client in; None if one does."""
     try:
         with socket.create_connection(address, timeout_s) as connection:
-            return _cause_with_tls(connection) if with_tls else _cause_in_plain(connection, address)
+            if security.tls is None:
+                text = _cause_in_plain(connection, address)
+                stream: Stream = connection
+            else:
+                stream = TlsStream(connection, security.tls, address.host)
+                text = _cause_with_tls(stream)
+            return _Cause(text) if text else _cause_of_login(stream, security)
     except socket.gaierror as error:
-        return f"no such host ({error.strerror})"
+        return _Cause(f"no such host ({error.strerror})")
     except ConnectionRefusedError:
-        return "connection refused: nothing listens there"
+        return _Cause("connection refused: nothing listens there")
     except TimeoutError:
-        return f"no answer in {timeout_s:g} s"
+        return _Cause(f"no answer in {timeout_s:g} s")
     except OSError as error:
-        return error.strerror or type(error).__name__
+        return _Cause(error.strerror or type(error).__name__)
+
+
+def _cause_of_login(stream: Stream, security: NodeSecurity) -> _Cause | None:
+    if security.login is None:
+        return None
+    try:
+        log_in(security.login, lambda each: node_exchange.ask(stream, each), secrets.token_hex)
+    except SaslAuthenticationError as error:
+        return _Cause(str(error), is_login=True)
+    except TimeoutError:
+        raise
+    except (OSError, ProtocolError):
+        # As every broker does that has no SASL there.
+        protocol = "SASL_PLAINTEXT" if security.tls is None else "SASL_SSL"
+        return _Cause(f"no login there: it is not {protocol}", is_login=True)
+    return None
 
 
 def _cause_in_plain(connection: socket.socket, address: BrokerAddress) -> str | None:
     try:
-        connection.sendall(_SIZE.pack(len(_REQUEST)) + _REQUEST)
-        head = _received(connection, _SIZE.size + 4)
+        head = _asked(connection)
     except ConnectionError:
         head = b""
-    if len(head) == _SIZE.size + 4:
-        size, correlation_id = struct.unpack(">ii", head)
-        if 6 <= size <= _ANSWER_SIZE_MAX and correlation_id == _CORRELATION_ID:
-            return None
+    if _is_kafka(head):
+        return None
     if head[:1] and head[0] in _TLS_FIRST_BYTES:
         return _TLS_EXPECTED
     if not head and _speaks_tls(address, connection.gettimeout()):
@@ -135,13 +166,32 @@ def _cause_in_plain(connection: socket.socket, address: BrokerAddress) -> str | 
     return f"not Kafka: it answers {head!r}" if head else "not Kafka: it closes the connection"
 
 
+def _asked(stream: Stream) -> bytes:
+    """The start of an answer, which is read to its end if it is Kafka's."""
+    stream.sendall(_SIZE.pack(len(_REQUEST)) + _REQUEST)
+    head = node_exchange.receive(stream, _SIZE.size + 4)
+    if _is_kafka(head):
+        node_exchange.receive(stream, _SIZE.unpack_from(head)[0] - 4)
+    return head
+
+
+def _is_kafka(head: bytes) -> bool:
+    if len(head) < _SIZE.size + 4:
+        return False
+    size, correlation_id = struct.unpack(">ii", head)
+    return correlation_id == _CORRELATION_ID and bool(6 <= size <= _ANSWER_SIZE_MAX)
+
+
 _TLS_EXPECTED = "TLS expected: set security.protocol=SSL (or SASL_SSL)"
 
 
 def _speaks_tls(address: BrokerAddress, timeout_s: float | None) -> bool:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
     try:
         with socket.create_connection(address, timeout_s) as connection:
-            _handshake(connection)
+            TlsStream(connection, context, address.host).handshake()
     except ssl.SSLError as error:
         # The server has answered in TLS, even if it refuses the handshake.
         return error.reason not in _NOT_TLS
@@ -151,50 +201,36 @@ def _speaks_tls(address: BrokerAddress, timeout_s: float | None) -> bool:
 
 
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING", "RECORD_LAYER_FAILURE")
+_CERTIFICATE_EXPECTED = "CERTIFICATE_REQUIRED"
 
 
-_TLS_READ_SIZE = 16384
-
-
-def _cause_with_tls(connection: socket.socket) -> str | None:
+def _cause_with_tls(stream: TlsStream) -> str | None:
     try:
-        _handshake(connection)
+        stream.handshake()
     except ssl.SSLError as error:
-        if error.reason in _NOT_TLS:
-            return "not TLS: plain text is expected there, set security.protocol accordingly"
+        return _cause_of_tls(error)
     except ConnectionError:
         return "not TLS: it closes the connection"
-    return None
+    try:
+        head = _asked(stream)
+    except ssl.SSLError as error:
+        # With TLS 1.3 a client's certificate is refused after the handshake.
+        return _cause_of_tls(error)
+    except ConnectionError:
+        head = b""
+    if _is_kafka(head):
+        return None
+    if head:
+        return f"not Kafka: it answers {head!r}"
+    return "it closes the connection after the TLS handshake: is the client's certificate allowed?"
 
 
-def _handshake(connection: socket.socket) -> None:
-    """Handshake without verifying the certificate: that is left to the client.
-
-    Not by `wrap_socket`, which takes the connection away from its owner and leaves it open when it
-    is reset before the handshake.
-    """
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    received, to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
-    session = context.wrap_bio(received, to_send)
-    has_ended = False
-    while not has_ended:
-        with contextlib.suppress(ssl.SSLWantReadError):
-            session.do_handshake()
-            has_ended = True
-        connection.sendall(to_send.read())
-        if not has_ended:
-            data = connection.recv(_TLS_READ_SIZE)
-            received.write(data) if data else received.write_eof()
-
-
-def _received(connection: socket.socket, size: int) -> bytes:
-    """Receive `size` bytes; fewer if the peer closes the connection."""
-    data = b""
-    while len(data) < size:
-        piece = connection.recv(size - len(data))
-        if not piece:
-            break
-        data += piece
-    return data
+def _cause_of_tls(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    reason = error.reason or type(error).__name__
+    if reason in _NOT_TLS:
+        return "not TLS: plain text is expected there, set security.protocol accordingly"
+    if reason.endswith(_CERTIFICATE_EXPECTED):
+        return "it asks for a certificate of the client: set ssl.keystore.location"
+    return f"TLS is refused: {reason.replace('_', ' ').lower()}"

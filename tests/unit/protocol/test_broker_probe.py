@@ -4,7 +4,6 @@ tests: every command there asks first."""
 from __future__ import annotations
 
 import contextlib
-import datetime
 import gc
 import select
 import socket
@@ -17,14 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
-from isotherm.errors import BrokerUnreachableError, ConfigError
+from isotherm.errors import BrokerUnreachableError, ConfigError, SaslAuthenticationError
 from isotherm.protocol.broker_probe import BrokerAddress, bootstrap_addresses, check_brokers
 from isotherm.testing.local_servers import free_ports
+from tests.support.certificates import issue
 
 Answer = Callable[[socket.socket], None]
 
@@ -141,43 +137,65 @@ def test_silence_is_given_up() -> None:
     assert text.endswith(f"127.0.0.1:{port}: no answer in 0.2 s")
 
 
-def test_listener_of_the_other_protocol_is_reported(tmp_path: Path) -> None:
+AUTHORITY = issue("authority")
+
+
+def tls_server(answer: Answer, folder: Path, host: str = "localhost") -> Answer:
+    """Shows a certificate of AUTHORITY for `host`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate(tmp_path / "cert.pem"))
+    context.load_cert_chain(issue("broker", AUTHORITY, host=host).write_pem(folder / "broker.pem"))
 
     def tls(connection: socket.socket) -> None:
         with context.wrap_socket(connection, server_side=True) as wrapped:
-            wrapped.recv(1)
+            answer(wrapped)
 
-    with server(tls) as port:
-        address = f"127.0.0.1:{port}"
-        assert "TLS expected: set security.protocol=SSL" in refusal({"bootstrap.servers": address})
-        check_brokers({"bootstrap.servers": address, "security.protocol": "SASL_SSL"})
+    return tls
+
+
+def with_tls(port: int, **others: str) -> dict[str, object]:
+    trust = {"ssl.ca.pem": AUTHORITY.certificate_pem.decode()}
+    return {"bootstrap.servers": f"localhost:{port}", "security.protocol": "ssl"} | trust | others
+
+
+def test_listener_of_the_other_protocol_is_reported(tmp_path: Path) -> None:
+    with server(tls_server(kafka, tmp_path)) as port:
+        plain: dict[str, object] = {"bootstrap.servers": f"127.0.0.1:{port}"}
+        assert "TLS expected: set security.protocol=SSL" in refusal(plain)
     with server(web) as port:
-        plain = {"bootstrap.servers": f"127.0.0.1:{port}", "security.protocol": "ssl"}
-        assert "not TLS: plain text is expected" in refusal(plain)
+        assert "not TLS: plain text is expected" in refusal(with_tls(port))
 
 
-def certificate(path: Path) -> Path:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    private = key.private_bytes(
-        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    path.write_bytes(private + made.public_bytes(pem))
-    return path
+def test_certificate_that_is_not_trusted_is_reported(tmp_path: Path) -> None:
+    other = issue("other authority").certificate_pem.decode()
+    with server(tls_server(kafka, tmp_path)) as port:
+        check_brokers(with_tls(port))
+        text = refusal(with_tls(port, **{"ssl.ca.pem": other}))
+        assert f"localhost:{port}: its certificate is not trusted: " in text
+    with server(tls_server(kafka, tmp_path, host="example.org")) as port:
+        assert "Hostname mismatch" in refusal(with_tls(port))
+        check_brokers(with_tls(port, **{"ssl.endpoint.identification.algorithm": ""}))
+
+
+def test_what_closes_after_tls_and_what_is_not_kafka_is_reported(tmp_path: Path) -> None:
+    with server(tls_server(closing, tmp_path)) as port:
+        assert "closes the connection after the TLS handshake" in refusal(with_tls(port))
+    with server(tls_server(web, tmp_path)) as port:
+        assert "not Kafka: it answers b'HTTP/1.1'" in refusal(with_tls(port))
+
+
+def test_broker_without_the_login_is_reported() -> None:
+    with server(kafka) as port:
+        login = {
+            "bootstrap.servers": f"127.0.0.1:{port}",
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "alice",
+            "sasl.password": "hunter2",
+        }
+        with pytest.raises(SaslAuthenticationError, match="it is not SASL_PLAINTEXT") as refused:
+            check_brokers(login, timeout_s=20)
+    assert f"127.0.0.1:{port}" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

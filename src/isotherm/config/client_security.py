@@ -1,0 +1,330 @@
+"""Kafka's client properties of security as librdkafka's: the one place that translates them.
+
+A file for Kafka's tools (`--command-config`) names a login module and Java's stores. librdkafka takes a
+user, a password and PEM. What is returned here has librdkafka's names alone, so it may be translated
+again; `isotherm.protocol.node_security` makes connections of our own from it. All other properties
+are passed on.
+
+    security.protocol                    the same; a key of TLS or SASL that it leaves without effect is refused
+    sasl.mechanism, sasl.jaas.config     sasl.mechanism, sasl.username, sasl.password
+    ssl.truststore.*                     ssl.ca.pem
+    ssl.keystore.*, ssl.key.password     ssl.key.pem, ssl.certificate.pem
+    ssl.endpoint.identification.algorithm   https, or none for Kafka's empty text
+
+Source: Kafka CommonClientConfigs, SaslConfigs, SslConfigs, DefaultSslEngineFactory; librdkafka
+CONFIGURATION.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from isotherm.config.jaas import PLAIN_MODULE, SCRAM_MODULE, parse_login_module
+from isotherm.config.layers import read_properties
+from isotherm.config.listener import SecurityProtocol
+from isotherm.config.security import is_secret
+from isotherm.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+SECURITY_PROTOCOL = "security.protocol"
+MECHANISM = "sasl.mechanism"
+USER = "sasl.username"
+PASSWORD = "sasl.password"  # noqa: S105  a key's name
+CA_PEM = "ssl.ca.pem"
+KEY_PEM = "ssl.key.pem"
+CHAIN_PEM = "ssl.certificate.pem"
+ENDPOINT_IDENTIFICATION = "ssl.endpoint.identification.algorithm"
+
+PLAIN = "PLAIN"
+MECHANISMS = (PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512")
+_MODULES = {name: PLAIN_MODULE if name == PLAIN else SCRAM_MODULE for name in MECHANISMS}
+
+_JAAS = "sasl.jaas.config"
+_MECHANISM_ALIAS = "sasl.mechanisms"  # librdkafka's older name
+_TRUSTSTORE = "ssl.truststore."
+_KEYSTORE = "ssl.keystore."
+_KEY_PASSWORD = "ssl.key.password"  # noqa: S105
+_PROTOCOLS = "ssl.enabled.protocols"
+_SERVED_PROTOCOLS = frozenset({"TLSv1.2", "TLSv1.3"})
+# librdkafka's names for what Kafka's stores are translated to.
+_OTHER_TRUST = ("ssl.ca.location", CA_PEM)
+_OTHER_KEYS = ("ssl.key.location", KEY_PEM, "ssl.certificate.location", CHAIN_PEM)
+_KAFKA_KEYS = frozenset(
+    {_JAAS, _PROTOCOLS, "ssl.protocol"}
+    | {_TRUSTSTORE + each for each in ("type", "location", "password", "certificates")}
+    | {_KEYSTORE + each for each in ("type", "location", "password", "key", "certificate.chain")}
+)
+# Kafka's names of what only a Java virtual machine has.
+_OF_JAVA = (
+    "sasl.client.callback.handler.class",
+    "sasl.login.",
+    "security.providers",
+    "ssl.engine.factory.class",
+    "ssl.keymanager.algorithm",
+    "ssl.provider",
+    "ssl.secure.random.implementation",
+    "ssl.trustmanager.algorithm",
+)
+_READABLE_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
+
+
+class ClientProperties(dict[str, Any]):
+    """Properties whose secrets are not in their text. `place` says where they come from."""
+
+    def __init__(self, properties: Mapping[str, Any], place: str = "") -> None:
+        super().__init__(properties)
+        self.place = place
+
+    def __repr__(self) -> str:
+        return repr({name: "[hidden]" if is_secret(name) else self[name] for name in self})
+
+
+class _Given(NamedTuple):
+    texts: Mapping[str, Any]
+    place: str
+
+    def text(self, key: str) -> str | None:
+        value = self.texts.get(key)
+        return None if value is None else str(value)
+
+    def any_of(self, keys: tuple[str, ...]) -> str | None:
+        return next((each for each in keys if self.texts.get(each) is not None), None)
+
+    def error(self, problem: str, key: str, hint: str = "") -> ConfigError:
+        place = f" {self.place}" if self.place else ""
+        return ConfigError(f"{problem} key={key}{place}{f' hint={hint!r}' if hint else ''}")
+
+
+def read_client_properties(path: Path) -> ClientProperties:
+    """The properties of a file as they are. Warns of a file with passwords that others may read.
+
+    Raises ConfigError naming the file.
+    """
+    texts = read_properties(path)
+    if any(is_secret(each) for each in texts):
+        _warn_of_readers(path)
+    return ClientProperties(texts, f"file={path}")
+
+
+def librdkafka_properties(texts: Mapping[str, Any]) -> ClientProperties:
+    """`texts` with what Kafka calls otherwise translated; stores are read. Idempotent.
+
+    Raises ConfigError that names the key, and the place of ClientProperties, and shows no secret.
+    """
+    given = _Given(texts, getattr(texts, "place", ""))
+    protocol = _protocol(given)
+    _check_effect(given, protocol)
+    translated = {name: value for name, value in texts.items() if name not in _KAFKA_KEYS}
+    if given.text(SECURITY_PROTOCOL) is not None:
+        translated[SECURITY_PROTOCOL] = protocol.name
+    if _with_sasl(protocol):
+        translated |= _login(given)
+    if _with_tls(protocol):
+        translated |= _tls(given)
+        if given.text(_KEYSTORE + "location") is not None or given.text(_KEYSTORE + "key"):
+            # It was the store's: the key that is passed on has none.
+            translated.pop(_KEY_PASSWORD, None)
+    return ClientProperties(translated, given.place)
+
+
+def _with_sasl(protocol: SecurityProtocol) -> bool:
+    return protocol in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
+def _with_tls(protocol: SecurityProtocol) -> bool:
+    return protocol in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+
+def _protocol(given: _Given) -> SecurityProtocol:
+    text = given.text(SECURITY_PROTOCOL) or SecurityProtocol.PLAINTEXT.name
+    try:
+        return SecurityProtocol[text.strip().upper()]
+    except KeyError:
+        expected = ",".join(each.name for each in SecurityProtocol)
+        raise given.error(
+            f"no such protocol value={text} expected_one_of={expected}", SECURITY_PROTOCOL
+        ) from None
+
+
+def _check_effect(given: _Given, protocol: SecurityProtocol) -> None:
+    """A password that is given and then not used is a mistake that looks like safety."""
+    for key in given.texts:
+        if key.startswith(_OF_JAVA):
+            raise given.error("only Java's clients have such a setting", key)
+        needed = {"sasl.": _with_sasl(protocol), "ssl.": _with_tls(protocol)}
+        if not needed.get(key[: key.find(".") + 1], True):
+            raise given.error(
+                f"the key has no effect with {SECURITY_PROTOCOL}={protocol.name}",
+                key,
+                f"set {SECURITY_PROTOCOL} to {'SASL_SSL' if key.startswith('sasl') else 'SSL'}",
+            )
+
+
+# ---- SASL
+
+
+def _login(given: _Given) -> dict[str, str]:
+    mechanism = given.text(MECHANISM) or given.text(_MECHANISM_ALIAS)
+    jaas = given.text(_JAAS)
+    if mechanism is None:
+        raise given.error(
+            "the mechanism of the login is not set", MECHANISM, f"one of {', '.join(MECHANISMS)}"
+        )
+    if jaas is None:
+        if mechanism in MECHANISMS and (given.text(USER) is None or given.text(PASSWORD) is None):
+            raise given.error("the login has no user and password", _JAAS)
+        return {}
+    if (other := given.any_of((USER, PASSWORD))) is not None:
+        raise given.error(f"user and password are given twice other_key={other}", _JAAS)
+    if mechanism not in MECHANISMS:
+        raise given.error(
+            f"the mechanism is not served value={mechanism} expected_one_of={','.join(MECHANISMS)}",
+            MECHANISM,
+        )
+    module = parse_login_module(jaas, given.place)
+    if module.name != _MODULES[mechanism]:
+        raise given.error(
+            f"the login module is not the mechanism's mechanism={mechanism} found={module.name}"
+            f" expected={_MODULES[mechanism]}",
+            _JAAS,
+        )
+    for option in ("username", "password"):
+        if not module.options.get(option):
+            raise given.error(f"the login module has no option {option}", _JAAS)
+    if module.options.get("tokenauth", "false").lower() == "true":
+        raise given.error("delegation tokens are not served option=tokenauth", _JAAS)
+    return {USER: module.options["username"], PASSWORD: module.options["password"]}
+
+
+# ---- TLS
+
+
+def _tls(given: _Given) -> dict[str, str]:
+    versions = given.text(_PROTOCOLS)
+    if versions is not None and {each.strip() for each in versions.split(",")} != _SERVED_PROTOCOLS:
+        raise given.error(
+            f"a client offers TLSv1.2 and TLSv1.3, neither more nor less value={versions}",
+            _PROTOCOLS,
+            "set ssl.enabled.protocols of the broker",
+        )
+    translated = {**_trust(given), **_key_pair(given)}
+    algorithm = given.text(ENDPOINT_IDENTIFICATION)
+    if algorithm is not None:
+        lowered = algorithm.strip().lower() or "none"
+        if lowered not in ("https", "none"):
+            raise given.error(
+                f"no such algorithm value={algorithm} expected_one_of=https, nothing",
+                ENDPOINT_IDENTIFICATION,
+            )
+        translated[ENDPOINT_IDENTIFICATION] = lowered
+    return translated
+
+
+def _trust(given: _Given) -> dict[str, str]:
+    location_key, inline_key = f"{_TRUSTSTORE}location", f"{_TRUSTSTORE}certificates"
+    location, inline = given.text(location_key), given.text(inline_key)
+    if location is None and inline is None:
+        return {}
+    if location is not None and inline is not None:
+        raise given.error(f"certificates are given twice other_key={inline_key}", location_key)
+    key = location_key if inline is None else inline_key
+    if (other := given.any_of(_OTHER_TRUST)) is not None:
+        raise given.error(f"certificates are given twice other_key={other}", key)
+    from isotherm.config.key_stores import PEM, pem_certificates, read_trusted
+
+    store_type = _store_type(given, _TRUSTSTORE)
+    try:
+        if inline is not None:
+            _check_is_pem(given, store_type, _TRUSTSTORE, inline_key)
+            trusted = pem_certificates(inline.encode())
+        else:
+            assert location is not None
+            password = given.text(f"{_TRUSTSTORE}password")
+            if password is not None and store_type == PEM:
+                raise given.error("a PEM trust store has no password", f"{_TRUSTSTORE}password")
+            trusted = read_trusted(Path(location), store_type, password)
+    except (OSError, ValueError) as error:
+        raise _unusable(given, key, location, error) from error
+    return {CA_PEM: trusted.decode("ascii")}
+
+
+def _key_pair(given: _Given) -> dict[str, str]:
+    location_key, inline_key = f"{_KEYSTORE}location", f"{_KEYSTORE}key"
+    location, inline = given.text(location_key), given.text(inline_key)
+    if location is None and inline is None:
+        return {}
+    if location is not None and inline is not None:
+        raise given.error(f"the private key is given twice other_key={inline_key}", location_key)
+    key = location_key if inline is None else inline_key
+    if (other := given.any_of(_OTHER_KEYS)) is not None:
+        raise given.error(f"the private key is given twice other_key={other}", key)
+    from isotherm.config.key_stores import PEM, pem_key_pair, read_key_pair
+
+    store_type = _store_type(given, _KEYSTORE)
+    key_password = given.text(_KEY_PASSWORD)
+    try:
+        if inline is not None:
+            _check_is_pem(given, store_type, _KEYSTORE, inline_key)
+            chain = given.text(f"{_KEYSTORE}certificate.chain")
+            if chain is None:
+                raise given.error(
+                    "the private key has no certificate", f"{_KEYSTORE}certificate.chain"
+                )
+            pair = pem_key_pair(inline.encode(), chain.encode(), key_password)
+        else:
+            assert location is not None
+            password = given.text(f"{_KEYSTORE}password")
+            if password is not None and store_type == PEM:
+                raise given.error(
+                    "a PEM key store has no password", f"{_KEYSTORE}password", _KEY_PASSWORD
+                )
+            pair = read_key_pair(Path(location), store_type, password, key_password)
+            if store_type == PEM and key_password is None:
+                _warn_of_readers(Path(location))
+    except (OSError, ValueError, TypeError) as error:
+        # cryptography raises TypeError for a password that is missing, or that is not needed.
+        raise _unusable(given, key, location, error) from error
+    return {KEY_PEM: pair.key.decode("ascii"), CHAIN_PEM: pair.chain.decode("ascii")}
+
+
+def _store_type(given: _Given, prefix: str) -> str:
+    from isotherm.config.key_stores import JKS, STORE_TYPES
+
+    store_type = given.text(f"{prefix}type") or JKS
+    if store_type.upper() not in STORE_TYPES:
+        raise given.error(
+            f"no such type of store value={store_type} expected_one_of={','.join(STORE_TYPES)}",
+            f"{prefix}type",
+        )
+    return store_type.upper()
+
+
+def _check_is_pem(given: _Given, store_type: str, prefix: str, key: str) -> None:
+    if store_type != "PEM":
+        raise given.error(f"the key is for {prefix}type=PEM alone type={store_type}", key)
+
+
+def _unusable(given: _Given, key: str, location: str | None, error: Exception) -> ConfigError:
+    # The texts of OpenSSL, cryptography and Python name files and formats, never their content.
+    reason = getattr(error, "strerror", None) or str(error)
+    path = "" if location is None else f" path={location}"
+    return given.error(f"the store cannot be used{path} reason={reason!r}", key)
+
+
+def _warn_of_readers(path: Path) -> None:
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        # Reading it says why.
+        return
+    if mode & _READABLE_BY_OTHERS:
+        logger.warning(
+            "a file with secrets can be read by others path=%s mode=%03o hint='chmod 600'",
+            path,
+            stat.S_IMODE(mode),
+        )

@@ -1,0 +1,233 @@
+"""Keys and certificates out of Kafka's stores, in PEM: the form that OpenSSL and librdkafka take.
+
+Stores are PEM, PKCS12 or JKS. As in Java, the types PKCS12 and JKS read both formats: keytool has written
+PKCS12 since Java 9, also into files that are called `.jks`. ValueError says what is wrong with a store
+and never shows any of it.
+
+    JKS   0xFEEDFEED int32 | version int32 | count int32 | entries | SHA-1
+    entry tag int32 (1 key, 2 certificate) | alias utf | time int64 |
+          of a key: size int32, data, count int32, certificates | of a certificate: one
+    certificate   type utf (version 2) | size int32, DER
+
+The library for JKS, pyjks, has had no release since 2020. Source: OpenJDK JavaKeyStore, KeyProtector.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_der_private_key,
+    load_pem_private_key,
+    pkcs12,
+)
+
+PEM = "PEM"
+PKCS12 = "PKCS12"
+JKS = "JKS"
+STORE_TYPES = (PEM, PKCS12, JKS)
+
+_JKS_MAGIC = b"\xfe\xed\xfe\xed"
+_JCEKS_MAGIC = b"\xce\xce\xce\xce"
+_PEM_START = b"-----BEGIN"
+_JKS_HEADER = struct.Struct(">4sii")
+_INT = struct.Struct(">i")
+_TAG_AND_ALIAS_SIZE = struct.Struct(">iH")
+_TIME_SIZE = 8
+_DIGEST_SIZE = 20
+_KEY_TAG = 1
+_CERTIFICATE_TAG = 2
+_JKS_WHITENER = b"Mighty Aphrodite"
+# SEQUENCE of an algorithm and an OCTET STRING: what a protected key is in.
+_DER_SEQUENCE, _DER_OCTETS = 0x30, 0x04
+
+
+class KeyPair(NamedTuple):
+    """In PEM: a private key without a password, and the chain that begins with its certificate."""
+
+    key: bytes
+    chain: bytes
+
+    def __repr__(self) -> str:
+        return "KeyPair([hidden])"
+
+
+class _Contents(NamedTuple):
+    """In DER, but for the key, which is in PEM."""
+
+    key: bytes | None
+    chain: list[bytes]
+    trusted: list[bytes]
+
+
+def pem_key_pair(key: bytes, chain: bytes, password: str | None) -> KeyPair:
+    """Of PEM texts, which may be the same one. `password` is of an encrypted key."""
+    private = load_pem_private_key(key, None if password is None else password.encode())
+    return KeyPair(_key_pem(private), pem_certificates(chain))
+
+
+def pem_certificates(text: bytes) -> bytes:
+    """Only the certificates of a PEM text; ValueError if there is none."""
+    found = x509.load_pem_x509_certificates(text)
+    return b"".join(each.public_bytes(Encoding.PEM) for each in found)
+
+
+def read_key_pair(
+    path: Path, store_type: str, password: str | None, key_password: str | None = None
+) -> KeyPair:
+    """The one private key of a store. Raises OSError, and ValueError. `key_password` is that of the
+    store, unless given."""
+    data = path.read_bytes()
+    if store_type == PEM:
+        return pem_key_pair(data, data, key_password)
+    found = _contents(data, password, key_password or password)
+    if found.key is None or not found.chain:
+        raise ValueError("the store has no private key with a certificate")
+    return KeyPair(found.key, _in_pem(found.chain))
+
+
+def read_trusted(path: Path, store_type: str, password: str | None) -> bytes:
+    """All certificates of a store, in PEM. Raises OSError, and ValueError."""
+    data = path.read_bytes()
+    if store_type == PEM:
+        return pem_certificates(data)
+    found = _contents(data, password, None)
+    if not found.trusted:
+        raise ValueError("the store has no certificate")
+    return _in_pem(found.trusted)
+
+
+def _contents(data: bytes, password: str | None, key_password: str | None) -> _Contents:
+    if data.startswith(_JKS_MAGIC):
+        try:
+            return _read_jks(data, password, key_password)
+        except (struct.error, IndexError) as error:
+            raise ValueError("the JKS store is damaged") from error
+    if data.startswith(_JCEKS_MAGIC):
+        raise ValueError(
+            "a JCEKS store is not served: keytool -importkeystore makes a PKCS12 of it"
+        )
+    if data.lstrip().startswith(_PEM_START):
+        raise ValueError("it is PEM: set the store's type to PEM")
+    store = pkcs12.load_pkcs12(data, None if password is None else password.encode())
+    own = [] if store.cert is None else [store.cert.certificate]
+    others = [each.certificate for each in store.additional_certs]
+    chain = [each.public_bytes(Encoding.DER) for each in own + others]
+    return _Contents(None if store.key is None else _key_pem(store.key), chain, chain)
+
+
+# ---- JKS
+
+
+def _read_jks(data: bytes, password: str | None, key_password: str | None) -> _Contents:
+    if password is not None:
+        _check_digest(data, password)
+    _, version, count = _JKS_HEADER.unpack_from(data)
+    if version not in (1, 2):
+        raise ValueError(f"a JKS store of version 1 or 2 is expected version={version}")
+    found = _Contents(None, [], [])
+    position = _JKS_HEADER.size
+    for _ in range(count):
+        tag, alias_size = _TAG_AND_ALIAS_SIZE.unpack_from(data, position)
+        position += _TAG_AND_ALIAS_SIZE.size + alias_size + _TIME_SIZE
+        if tag == _KEY_TAG:
+            protected, position = _read_sized(data, position)
+            (chain_length,) = _INT.unpack_from(data, position)
+            position += _INT.size
+            chain = []
+            for _ in range(chain_length):
+                certificate, position = _read_certificate(data, position, version)
+                chain.append(certificate)
+            # As in Java, the first key is taken; a trust store needs no password for one.
+            if found.key is None and key_password is not None:
+                found = found._replace(key=_unprotected(protected, key_password), chain=chain)
+        elif tag == _CERTIFICATE_TAG:
+            certificate, position = _read_certificate(data, position, version)
+            found.trusted.append(certificate)
+        else:
+            raise ValueError("the JKS store is damaged")
+    return found
+
+
+def _check_digest(data: bytes, password: str) -> None:
+    content, digest = data[:-_DIGEST_SIZE], data[-_DIGEST_SIZE:]
+    expected = _sha1(password.encode("utf-16-be"), _JKS_WHITENER, content)
+    if not hmac.compare_digest(expected, digest):
+        raise ValueError("the password of the JKS store is wrong, or the store is damaged")
+
+
+def _read_certificate(data: bytes, position: int, version: int) -> tuple[bytes, int]:
+    if version == 2:
+        (size,) = struct.unpack_from(">H", data, position)
+        position += 2 + size
+    return _read_sized(data, position)
+
+
+def _read_sized(data: bytes, position: int) -> tuple[bytes, int]:
+    (size,) = _INT.unpack_from(data, position)
+    position += _INT.size
+    if not 0 <= size <= len(data) - position:
+        raise ValueError("the JKS store is damaged")
+    return data[position : position + size], position + size
+
+
+def _unprotected(protected: bytes, password: str) -> bytes:
+    """A key in PEM. Its protection: salt | key XOR a stream of SHA-1 | SHA-1 of password and key."""
+    secret = password.encode("utf-16-be")
+    inner, _ = _der_value(protected, 0, _DER_SEQUENCE)
+    _, position = _der_value(inner, 0, _DER_SEQUENCE)
+    octets, _ = _der_value(inner, position, _DER_OCTETS)
+    block, encrypted, digest = (
+        octets[:_DIGEST_SIZE],
+        octets[_DIGEST_SIZE:-_DIGEST_SIZE],
+        octets[-_DIGEST_SIZE:],
+    )
+    stream = bytearray()
+    while len(stream) < len(encrypted):
+        block = _sha1(secret, block)
+        stream += block
+    plain = bytes(each ^ mask for each, mask in zip(encrypted, stream, strict=False))
+    if not hmac.compare_digest(_sha1(secret, plain), digest):
+        raise ValueError("the password of the key in the JKS store is wrong")
+    return _key_pem(load_der_private_key(plain, None))
+
+
+def _der_value(data: bytes, position: int, expected_tag: int) -> tuple[bytes, int]:
+    """The content of one DER value, and the position after it."""
+    tag, size, start = data[position], data[position + 1], position + 2
+    if size & 0x80:
+        count = size & 0x7F
+        size, start = int.from_bytes(data[start : start + count], "big"), start + count
+    if tag != expected_tag or start + size > len(data):
+        raise ValueError("the key in the JKS store is damaged")
+    return data[start : start + size], start + size
+
+
+def _sha1(*parts: bytes) -> bytes:
+    # The format's own algorithm: nothing here is protected by it anew.
+    return hashlib.sha1(b"".join(parts), usedforsecurity=False).digest()
+
+
+# ---- PEM
+
+
+def _in_pem(certificates: Iterable[bytes]) -> bytes:
+    loaded = (x509.load_der_x509_certificate(each) for each in certificates)
+    return b"".join(each.public_bytes(Encoding.PEM) for each in loaded)
+
+
+def _key_pem(key: object) -> bytes:
+    encode = getattr(key, "private_bytes", None)
+    if encode is None:
+        raise ValueError("a private key is expected")
+    encoded: bytes = encode(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return encoded

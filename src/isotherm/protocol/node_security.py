@@ -1,0 +1,116 @@
+"""TLS and login of the connections that Isotherm itself makes, from a client's properties.
+
+The properties are librdkafka's, as `isotherm.config.client_security` makes them. Files are read when
+NodeSecurity is made.
+"""
+
+from __future__ import annotations
+
+import ssl
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isotherm.config.client_security import (
+    CA_PEM,
+    CHAIN_PEM,
+    ENDPOINT_IDENTIFICATION,
+    KEY_PEM,
+    MECHANISM,
+    MECHANISMS,
+    PASSWORD,
+    SECURITY_PROTOCOL,
+    USER,
+    librdkafka_properties,
+)
+from isotherm.errors import ConfigError
+from isotherm.protocol.sasl_client import Login
+
+_PROBE = "probe"  # librdkafka's word for the system's certificates
+_VERIFICATION = "enable.ssl.certificate.verification"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSecurity:
+    """None where a connection has no TLS, or no login."""
+
+    tls: ssl.SSLContext | None = None
+    login: Login | None = None
+
+
+PLAINTEXT = NodeSecurity()
+
+
+def node_security(properties: Mapping[str, Any]) -> NodeSecurity:
+    """Raises ConfigError, without anything secret, also for a mechanism that librdkafka alone has."""
+    found = probe_security(properties)
+    protocol = str(librdkafka_properties(properties).get(SECURITY_PROTOCOL, ""))
+    if protocol.startswith("SASL") and found.login is None:
+        raise ConfigError(
+            f"the mechanism is not served key={MECHANISM} value={_mechanism(properties)}"
+            f" expected_one_of={','.join(MECHANISMS)}"
+        )
+    return found
+
+
+def probe_security(properties: Mapping[str, Any]) -> NodeSecurity:
+    """The same without a login whose mechanism librdkafka alone has. Raises ConfigError."""
+    translated = librdkafka_properties(properties)
+    protocol = str(translated.get(SECURITY_PROTOCOL, "PLAINTEXT"))
+    login = None
+    if protocol.startswith("SASL") and (mechanism := _mechanism(translated)) in MECHANISMS:
+        login = Login(mechanism, str(translated[USER]), str(translated[PASSWORD]))
+    return NodeSecurity(_context(translated) if protocol.endswith("SSL") else None, login)
+
+
+def _mechanism(properties: Mapping[str, Any]) -> str:
+    return str(properties.get(MECHANISM) or properties.get("sasl.mechanisms"))
+
+
+def _context(properties: Mapping[str, Any]) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = properties.get(ENDPOINT_IDENTIFICATION, "https") != "none"
+    if str(properties.get(_VERIFICATION, "true")).lower() == "false":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    try:
+        _load_trust(context, properties)
+        _load_key(context, properties)
+    except (OSError, ValueError) as error:
+        # OpenSSL's and Python's texts name files and formats, never their content.
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"TLS of a client cannot be set up reason={reason!r}") from error
+    return context
+
+
+def _load_trust(context: ssl.SSLContext, properties: Mapping[str, Any]) -> None:
+    if (text := properties.get(CA_PEM)) is not None:
+        context.load_verify_locations(cadata=str(text))
+    elif (location := properties.get("ssl.ca.location", _PROBE)) != _PROBE:
+        is_folder = Path(str(location)).is_dir()
+        context.load_verify_locations(**{"capath" if is_folder else "cafile": str(location)})
+    else:
+        context.load_default_certs()
+
+
+def _load_key(context: ssl.SSLContext, properties: Mapping[str, Any]) -> None:
+    key = _pem(properties, KEY_PEM, "ssl.key.location")
+    chain = _pem(properties, CHAIN_PEM, "ssl.certificate.location")
+    if key is None or chain is None:
+        return
+    # The ssl module reads keys from files alone. This one is this user's, and has no name afterwards.
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(key + b"\n" + chain)
+        file.flush()
+        # Without a password OpenSSL would ask for that of an encrypted key on the terminal.
+        context.load_cert_chain(file.name, password=str(properties.get("ssl.key.password", "")))
+
+
+def _pem(properties: Mapping[str, Any], inline_key: str, location_key: str) -> bytes | None:
+    if (text := properties.get(inline_key)) is not None:
+        return str(text).encode()
+    location = properties.get(location_key)
+    return None if location is None else Path(str(location)).read_bytes()

@@ -1,0 +1,86 @@
+"""TLS on a blocking socket that stays its owner's.
+
+`SSLContext.wrap_socket` takes the socket away: another thread cannot end its wait any more, and one that
+is reset before the handshake stays open. Here the socket only carries the bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Protocol
+
+_RECEIVE_SIZE = 256 * 1024
+
+
+class Stream(Protocol):
+    """What is used of a socket after it is connected. Times out as the socket does."""
+
+    def sendall(self, data: bytes, /) -> None: ...
+
+    def recv_into(self, buffer: memoryview, /) -> int: ...
+
+
+class TlsStream:
+    """`handshake` first. One thread. Raises OSError, of which ssl.SSLError is one.
+
+    The wait is the socket's timeout, for each piece. `before_wait` is called before each and may
+    shorten it.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        context: ssl.SSLContext,
+        host: str,
+        before_wait: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._socket = connection
+        self._before_wait = before_wait
+        self._received, self._to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._received, self._to_send, server_hostname=host)
+
+    def handshake(self) -> None:
+        has_ended = False
+        while not has_ended:
+            try:
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    self._tls.do_handshake()
+                    has_ended = True
+            finally:
+                # Also the alert that tells the other side why.
+                self._flush()
+            if not has_ended:
+                self._receive()
+
+    def sendall(self, data: bytes, /) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[self._tls.write(view) :]
+            self._flush()
+
+    def recv_into(self, buffer: memoryview, /) -> int:
+        """0 once the other side has ended the stream."""
+        while True:
+            try:
+                return self._tls.read(len(buffer), buffer)  # type: ignore[return-value]
+            except ssl.SSLWantReadError:
+                self._flush()
+                self._receive()
+            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+                return 0
+
+    def _flush(self) -> None:
+        if self._to_send.pending:
+            self._before_wait()
+            self._socket.sendall(self._to_send.read())
+
+    def _receive(self) -> None:
+        self._before_wait()
+        data = self._socket.recv(_RECEIVE_SIZE)
+        if data:
+            self._received.write(data)
+        else:
+            self._received.write_eof()
