@@ -12,6 +12,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from isotherm.config.client_security import librdkafka_properties
 from isotherm.errors import BrokerUnreachableError, UnknownTopicOrPartitionError
 from isotherm.protocol.broker_probe import check_brokers
 
@@ -27,7 +28,7 @@ logger.propagate = False
 
 def client_properties(bootstrap_server: str, extra: Mapping[str, str]) -> dict[str, Any]:
     """The properties of a client. Raises BrokerUnreachableError if no broker answers."""
-    properties = {"bootstrap.servers": bootstrap_server, **extra}
+    properties = librdkafka_properties({"bootstrap.servers": bootstrap_server, **extra})
     check_brokers(properties)
     return {**properties, "logger": logger}
 

@@ -18,7 +18,8 @@ from isotherm.cli.options import (
     AsJson,
     BootstrapServer,
     ClientProperties,
-    parse_pairs,
+    CommandConfig,
+    client_settings,
 )
 from isotherm.cli.output import print_json
 from isotherm.types import TimestampMs
@@ -61,6 +62,7 @@ def consume(
     ] = "%s",
     as_json: AsJson = False,
     client_property: ClientProperties = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """Print records. Without --follow it stops at the present end of the topic.
 
@@ -69,7 +71,7 @@ def consume(
     is_time = offset.startswith("@")
     start = start_time_ms(offset[1:]) if is_time else _start_offset(offset)
     with one_line_errors(bootstrap_server):
-        reader = consumer(bootstrap_server, parse_pairs(client_property))
+        reader = consumer(bootstrap_server, client_settings(command_config, client_property))
         try:
             wanted = [
                 Assignment(topic, found.partition, start)

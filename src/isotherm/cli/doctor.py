@@ -22,7 +22,7 @@ from urllib.request import url2pathname
 import typer
 
 from isotherm import __version__
-from isotherm.cli.options import AsJson
+from isotherm.cli.options import AsJson, CommandConfig, client_settings
 from isotherm.cli.output import console, human_size, print_json
 from isotherm.cli.serve import (
     DEFAULT_DATA_DIR,
@@ -66,6 +66,13 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
+class _Broker(NamedTuple):
+    """One to look for, and the file of client properties."""
+
+    address: str
+    command_config: Path | None
+
+
 Check = Callable[[], Iterable[Finding]]
 
 
@@ -79,6 +86,7 @@ def doctor(
             "--bootstrap-server", "-b", metavar="HOST:PORT", help="Also look for a broker there."
         ),
     ] = None,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Look for what would keep a broker or a Spark job from working on this machine.
@@ -93,8 +101,9 @@ def doctor(
     Exit code 1 if a check failed; a warning alone is 0.
     """
     clock = SystemClock()
+    broker = None if bootstrap_server is None else _Broker(bootstrap_server, command_config)
     findings = []
-    for finding in _examine(config, override, data_dir, bootstrap_server, clock):
+    for finding in _examine(config, override, data_dir, broker, clock):
         findings.append(finding)
         _print(finding, as_json=as_json)
     if any(each.outcome is Outcome.FAILED for each in findings):
@@ -105,7 +114,7 @@ def _examine(
     config: Path | None,
     override: list[str] | None,
     data_dir: Path,
-    bootstrap_server: str | None,
+    broker: _Broker | None,
     clock: Clock,
 ) -> Iterator[Finding]:
     yield Finding("isotherm", Outcome.OK, f"{__version__} on Python {sys.version.split()[0]}")
@@ -124,8 +133,8 @@ def _examine(
             ("remote tier", partial(check_remote_tier, settings, clock)),
         ]
     checks += [("java", _check_java), ("pyspark", _check_pyspark)]
-    if bootstrap_server is not None:
-        checks.append(("broker", partial(_check_broker, bootstrap_server)))
+    if broker is not None:
+        checks.append(("broker", partial(_check_broker, broker)))
     for name, check in checks:
         try:
             yield from check()
@@ -253,11 +262,12 @@ def _for_spark(
         yield Finding(check, Outcome.OK, found())
 
 
-def _check_broker(bootstrap_server: str) -> Iterator[Finding]:
+def _check_broker(broker: _Broker) -> Iterator[Finding]:
     from isotherm.protocol.broker_probe import check_brokers
 
-    check_brokers({"bootstrap.servers": bootstrap_server})
-    yield Finding(f"broker {bootstrap_server}", Outcome.OK, "answers")
+    settings = client_settings(broker.command_config, None)
+    check_brokers({"bootstrap.servers": broker.address, **settings})
+    yield Finding(f"broker {broker.address}", Outcome.OK, "answers")
 
 
 # ---- looks at the machine

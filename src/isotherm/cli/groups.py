@@ -15,7 +15,8 @@ from isotherm.cli.options import (
     AsJson,
     BootstrapServer,
     ClientProperties,
-    parse_pairs,
+    CommandConfig,
+    client_settings,
 )
 from isotherm.cli.output import print_rows
 from isotherm.errors import RejectedError
@@ -31,10 +32,11 @@ def list_groups(
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     as_json: AsJson = False,
     client_property: ClientProperties = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """List the groups with their state and protocol."""
     with one_line_errors(bootstrap_server):
-        admin = admin_client(bootstrap_server, parse_pairs(client_property))
+        admin = admin_client(bootstrap_server, client_settings(command_config, client_property))
         found = admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S).result()
         for error in found.errors or ():
             raise error
@@ -51,13 +53,14 @@ def describe(
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     as_json: AsJson = False,
     client_property: ClientProperties = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """Show for each partition how far the group has read, what is left, and the member that reads it.
 
     The lag counts offsets: transaction markers and compaction leave offsets without a record.
     """
     with one_line_errors(bootstrap_server):
-        admin = admin_client(bootstrap_server, parse_pairs(client_property))
+        admin = admin_client(bootstrap_server, client_settings(command_config, client_property))
         members = _members(admin, group)
         committed = _committed(admin, group)
         ends = _ends(admin, {*committed, *members})

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from isotherm.config.client_security import (
+    ClientProperties as Properties,
+)
+from isotherm.config.client_security import librdkafka_properties, read_client_properties
 from isotherm.config.layers import parse_override
+from isotherm.errors import ConfigError
 
 BootstrapServer = Annotated[
     str,
@@ -27,7 +33,19 @@ ClientProperties = Annotated[
         "--client-property",
         "-X",
         metavar="KEY=VALUE",
-        help="A librdkafka property, such as security.protocol=SSL. May be given many times.",
+        help="A property of the client, Kafka's or librdkafka's, such as client.id=me. May be given"
+        " many times. Passwords belong into --command-config: a command line can be seen.",
+    ),
+]
+
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--command-config",
+        metavar="FILE",
+        dir_okay=False,
+        help="A file of client properties as Kafka's tools take it: security.protocol, sasl.*, ssl.*."
+        " -X overrides it.",
     ),
 ]
 
@@ -37,3 +55,34 @@ DEFAULT_BOOTSTRAP_SERVER = "localhost:9092"
 def parse_pairs(pairs: list[str] | None) -> dict[str, str]:
     """`key=value` options as a mapping; ConfigError for one without `=`."""
     return dict(parse_override(pair) for pair in pairs or [])
+
+
+def client_settings(command_config: Path | None, pairs: list[str] | None) -> Properties:
+    """The properties of `--command-config` and `--client-property`, by the names they came with.
+
+    The brokers are those of the command line, as with Kafka's tools. Raises ConfigError for a key that
+    nothing knows, a contradiction, or a store that cannot be used; it names key and file.
+    """
+    given = parse_pairs(pairs)
+    if command_config is None and not given:
+        return Properties({})
+    of_file = {} if command_config is None else read_client_properties(command_config)
+    of_file.pop("bootstrap.servers", None)
+    places = [] if command_config is None else [f"file={command_config}"]
+    found = Properties({**of_file, **given}, " ".join([*places, *(["option=-X"] if given else [])]))
+    _check_names(found)
+    return found
+
+
+def _check_names(properties: Properties) -> None:
+    from confluent_kafka import Consumer, KafkaException
+
+    translated = librdkafka_properties(properties)
+    translated.pop("bootstrap.servers", None)
+    try:
+        # Without brokers it connects to nothing.
+        Consumer({"group.id": "isotherm-cli", **translated, "log_level": 0}).close()
+    except KafkaException as error:
+        raise ConfigError(
+            f"the client refuses a property {properties.place} reason={error.args[0].str()!r}"
+        ) from None

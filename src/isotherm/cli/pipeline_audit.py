@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isotherm.cli.client import REQUEST_TIMEOUT_S, admin_client, one_line_errors
-from isotherm.cli.options import AsJson, ClientProperties, parse_pairs
+from isotherm.cli.options import (
+    AsJson,
+    ClientProperties,
+    CommandConfig,
+    client_settings,
+    parse_pairs,
+)
 from isotherm.cli.output import console, print_json, print_rows
 from isotherm.cli.pipeline_bucket import MaxBytes
 from isotherm.cli.pipeline_metadata import (
@@ -90,6 +96,7 @@ def audit(
     master: Master = DEFAULT_MASTER,
     spark_config: SparkConfig = None,
     client_property: ClientProperties = None,
+    command_config: CommandConfig = None,
     option: StoreOption = None,
 ) -> None:
     """Report on uploads, deletions and the metadata topic itself.
@@ -102,7 +109,8 @@ def audit(
     Exit codes: 0 clean · 1 failed · 2 wrong options · 3 leftovers, gaps, overlaps or segments
     beyond retention were found, or something is wrong with the topic.
     """
-    place = (bootstrap_server, client_property, log_dir, dump)
+    client = client_settings(command_config, client_property)
+    place = (bootstrap_server, client, log_dir, dump)
     log = metadata_log(*place, topic, option, max_bytes=max_bytes)
     past = None if history is None else metadata_log(*place, history, option, max_bytes=max_bytes)
     now_ms = SystemClock().now_ms() if now is None else time_ms(now)
@@ -110,7 +118,7 @@ def audit(
 
     limits = _limits(retention)
     if bootstrap_server is not None:
-        limits = _retentions(bootstrap_server, parse_pairs(client_property)) | limits
+        limits = _retentions(bootstrap_server, client) | limits
     settings = AuditSettings(now_ms, grace_ms, limits)
     with (
         spark_session(master, spark_config) as spark,

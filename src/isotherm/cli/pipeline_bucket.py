@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,7 +37,7 @@ def bucket(
     from isotherm.spark.driver.tiers import named_store, tier_settings
     from isotherm.spark.option_parsing import parse_options
 
-    options = parse_options(source_texts(path, option, None, None))
+    options = parse_options(source_texts(path, option, None, {}))
     check_store(named_store(options), writes=writes)
     return options, tier_settings(options)
 
@@ -50,7 +51,7 @@ def storage_of(
     from isotherm.spark.option_parsing import parse_options
     from isotherm.spark.source_task import open_storage
 
-    options = parse_options(source_texts(path, option, None, None), has_segments=True)
+    options = parse_options(source_texts(path, option, None, {}), has_segments=True)
     if options.storage_manager is None:
         return bucket(path, option)
     open_storage(options, None)
@@ -66,7 +67,7 @@ def needs_metadata(class_name: str) -> ConfigError:
 
 def bucket_metadata(
     bootstrap_server: str | None,
-    client_property: list[str] | None,
+    client: Mapping[str, str],
     log_dirs: list[Path] | None,
     dump: str | None,
     option: list[str] | None,
@@ -88,7 +89,7 @@ def bucket_metadata(
         for name, value in parse_pairs(option).items()
         if name.lower() in STORAGE_SETTINGS and name.lower() != KEY_PAIRS
     ]
-    place = (bootstrap_server, client_property, log_dirs, dump, DEFAULT_TOPIC)
+    place = (bootstrap_server, client, log_dirs, dump, DEFAULT_TOPIC)
     return metadata_log(*place, of_store, audit=audit, max_bytes=max_bytes)
 
 

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from isotherm.cli.options import AsJson, ClientProperties, parse_pairs
+from isotherm.cli.options import (
+    AsJson,
+    ClientProperties,
+    CommandConfig,
+    client_settings,
+    parse_pairs,
+)
 from isotherm.cli.output import console, error_console, human_size, print_json, print_rows
 from isotherm.cli.pipeline_options import (
     DEFAULT_MASTER,
@@ -101,6 +107,7 @@ def compact(
     max_bytes: MaxBytes = None,
     option: SourceOption = None,
     client_property: ClientProperties = None,
+    command_config: CommandConfig = None,
     master: Master = DEFAULT_MASTER,
     spark_config: SparkConfig = None,
     as_json: AsJson = False,
@@ -120,7 +127,8 @@ def compact(
     from isotherm.spark.jobs.cost import check_cost
     from isotherm.spark.option_parsing import parse_options
 
-    options = parse_options(source_texts(path, option, bootstrap_server, client_property))
+    client = client_settings(command_config, client_property)
+    options = parse_options(source_texts(path, option, bootstrap_server, client))
     clock = SystemClock()
     settings = job.settings_of(
         options,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,7 +78,7 @@ _MILLISECONDS = re.compile(r"\d+")
 
 def metadata_log(
     bootstrap_server: str | None,
-    client_property: list[str] | None,
+    client: Mapping[str, str],
     log_dirs: list[Path] | None,
     dump: str | None,
     topic: str,
@@ -98,8 +99,7 @@ def metadata_log(
         topic = REMOTE_LOG_METADATA_AUDIT_TOPIC
     log: MetadataLog
     if bootstrap_server is not None:
-        properties = parse_pairs(client_property)
-        log = TopicMetadataLog({"bootstrap.servers": bootstrap_server, **properties}, topic)
+        log = TopicMetadataLog({"bootstrap.servers": bootstrap_server, **client}, topic)
     else:
         places = [str(each) for each in log_dirs] if log_dirs else [dump or ""]
         log = DumpMetadataLog(tuple(store_settings(each, store_option) for each in places), topic)

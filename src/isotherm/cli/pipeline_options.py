@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Annotated, Any
@@ -86,14 +86,14 @@ def source_texts(
     path: str | None,
     option: list[str] | None,
     bootstrap_server: str | None,
-    client_property: list[str] | None,
+    client: Mapping[str, str],
 ) -> dict[str, str]:
     """The options of the Spark source (isotherm.spark.option_parsing) from a command line. Without
     a choice of topics, all of them. -o overrides the other options."""
     texts = {} if path is None else {"path": path}
     if bootstrap_server is not None:
         texts["kafka.bootstrap.servers"] = bootstrap_server
-    texts |= {f"kafka.{key}": value for key, value in parse_pairs(client_property).items()}
+    texts |= {f"kafka.{key}": value for key, value in client.items()}
     texts |= parse_pairs(option)
     if not _CHOICES_OF_TOPICS & {name.lower() for name in texts}:
         texts["subscribePattern"] = ".*"

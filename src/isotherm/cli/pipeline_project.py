@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from isotherm.cli.options import AsJson, ClientProperties, parse_pairs
+from isotherm.cli.options import (
+    AsJson,
+    ClientProperties,
+    CommandConfig,
+    client_settings,
+)
 from isotherm.cli.output import console, print_json
 from isotherm.cli.pipeline_bucket import MaxBytes
 from isotherm.cli.pipeline_metadata import (
@@ -81,6 +86,7 @@ def project(
     master: Master = DEFAULT_MASTER,
     spark_config: SparkConfig = None,
     client_property: ClientProperties = None,
+    command_config: CommandConfig = None,
     option: StoreOption = None,
 ) -> None:
     """Project the metadata topic to a table with one row for each live segment (KIP-1266).
@@ -93,7 +99,8 @@ def project(
     Exit codes: 0 done · 1 failed · 2 wrong options · 3 something is wrong with the topic.
     """
     _check_options(table_format, table, bootstrap_server, to_topic)
-    log = metadata_log(bootstrap_server, client_property, log_dir, dump, topic, option, audit=audit)
+    client = client_settings(command_config, client_property)
+    log = metadata_log(bootstrap_server, client, log_dir, dump, topic, option, audit=audit)
     target = store_settings(to, option, writes=True)
     from isotherm.spark.jobs import project as job
     from isotherm.spark.jobs.cost import check_cost
@@ -114,7 +121,7 @@ def project(
             job.write_table(spark, target, table_format, table)
         if to_topic is not None and bootstrap_server is not None:
             tell("the topic is written")
-            properties = {"bootstrap.servers": bootstrap_server, **parse_pairs(client_property)}
+            properties = {"bootstrap.servers": bootstrap_server, **client}
             written = project_to_topic(spark, properties, to_topic, log.topic)
     findings = [asdict(each) for each in done.findings]
     _print_run(done, written, to_topic, as_json=as_json)

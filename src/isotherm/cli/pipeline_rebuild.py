@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from isotherm.cli.options import AsJson, ClientProperties, parse_pairs
+from isotherm.cli.options import (
+    AsJson,
+    ClientProperties,
+    CommandConfig,
+    client_settings,
+    parse_pairs,
+)
 from isotherm.cli.output import console, human_size, print_json
 from isotherm.cli.pipeline_bucket import (
     MaxBytes,
@@ -129,6 +135,7 @@ def rebuild(
     master: Master = DEFAULT_MASTER,
     spark_config: SparkConfig = None,
     client_property: ClientProperties = None,
+    command_config: CommandConfig = None,
     option: SourceOption = None,
 ) -> None:
     """Rebuild the remote tier's metadata from the bucket's manifests.
@@ -174,7 +181,7 @@ def rebuild(
                 else:
                     count = _write_events(
                         segments, metadata_partitions, level, to, to_topic,
-                        {"bootstrap.servers": bootstrap_server or "", **parse_pairs(client_property)},
+                        {"bootstrap.servers": bootstrap_server or "", **client_settings(command_config, client_property)},
                     )  # fmt: skip
             _tell_written(count, as_json=as_json)
         elif not as_json:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isotherm.cli.options import AsJson, ClientProperties
+from isotherm.cli.options import AsJson, ClientProperties, CommandConfig, client_settings
 from isotherm.cli.output import console, error_console, print_json
 from isotherm.cli.pipeline_bucket import MaxBytes
 from isotherm.cli.pipeline_metadata import (
@@ -66,6 +66,7 @@ def replay(
     master: Master = DEFAULT_MASTER,
     spark_config: SparkConfig = None,
     client_property: ClientProperties = None,
+    command_config: CommandConfig = None,
     option: StoreOption = None,
 ) -> None:
     """Fold the metadata topic to the state of every live segment, now or at a point in the past.
@@ -81,7 +82,7 @@ def replay(
     """
     log = metadata_log(
         bootstrap_server,
-        client_property,
+        client_settings(command_config, client_property),
         log_dir,
         dump,
         topic,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isotherm.cli.options import AsJson, ClientProperties
+from isotherm.cli.options import AsJson, ClientProperties, CommandConfig, client_settings
 from isotherm.cli.output import console, human_size, print_json
 from isotherm.cli.pipeline_bucket import (
     DryRun,
@@ -82,6 +82,7 @@ def scrub(
     master: Master = DEFAULT_MASTER,
     spark_config: SparkConfig = None,
     client_property: ClientProperties = None,
+    command_config: CommandConfig = None,
     option: SourceOption = None,
 ) -> None:
     """Read segments in the bucket and check every batch, every record and every index entry.
@@ -99,7 +100,8 @@ def scrub(
     1 failed, or refused by --max-bytes · 2 wrong options · 3 damage.
     """
     options, store = storage_of(path, option)
-    log = bucket_metadata(bootstrap_server, client_property, log_dir, dump, option)
+    client = client_settings(command_config, client_property)
+    log = bucket_metadata(bootstrap_server, client, log_dir, dump, option)
     if options.storage_manager is not None and log is None:
         raise needs_metadata(options.storage_manager)
     from isotherm.spark.jobs.cost import check_cost

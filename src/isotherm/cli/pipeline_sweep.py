@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from isotherm.cli.options import AsJson, ClientProperties, parse_pairs
+from isotherm.cli.options import (
+    AsJson,
+    ClientProperties,
+    CommandConfig,
+    client_settings,
+)
 from isotherm.cli.output import console, error_console, human_size, print_json
 from isotherm.cli.pipeline_bucket import (
     MaxBytes,
@@ -90,6 +96,7 @@ def sweep(
     master: Master = DEFAULT_MASTER,
     spark_config: SparkConfig = None,
     client_property: ClientProperties = None,
+    command_config: CommandConfig = None,
     option: SourceOption = None,
 ) -> None:
     """Compare the bucket's objects with the metadata: what is left over, and what is missing.
@@ -104,8 +111,9 @@ def sweep(
     Exit codes: 0 clean · 1 failed, or deletion or --max-bytes refused · 2 wrong options · 3 findings.
     """
     _, store = bucket(path, option, writes=delete)
+    client = client_settings(command_config, client_property)
     log = bucket_metadata(
-        bootstrap_server, client_property, log_dir, dump, option, audit=audit, max_bytes=max_bytes
+        bootstrap_server, client, log_dir, dump, option, audit=audit, max_bytes=max_bytes
     )
     if log is None:
         raise ConfigError("choose one of --bootstrap-server, --log-dir and --dump")
@@ -130,7 +138,7 @@ def sweep(
             kept.callback(listing.unpersist)
             tell("metadata is read")
             replayed = kept.enter_context(replay(spark, log))
-            completeness = _completeness(replayed.findings, bootstrap_server, client_property)
+            completeness = _completeness(replayed.findings, bootstrap_server, client)
             _tell_sizes(listing, replayed.segments, store, max_bytes, as_json=as_json)
             tell("objects and metadata are compared")
             age_ms, spared = int(age_hours * _HOUR_MS), spared_segments(store)
@@ -143,9 +151,7 @@ def sweep(
         count = _print_report(report, as_json=as_json)
         if delete:
             again = kept.enter_context(replay(spark, log))
-            audited = bucket_metadata(
-                bootstrap_server, client_property, log_dir, dump, option, audit=True
-            )
+            audited = bucket_metadata(bootstrap_server, client, log_dir, dump, option, audit=True)
             assert audited is not None, "the same place as the metadata's"
             finished_last = recheck.segments_finished_last(audited)
             now = recheck.MetadataNow(again.segments, finished_last)
@@ -190,7 +196,7 @@ def _tell_sizes(
 
 
 def _completeness(
-    findings: DataFrame, bootstrap_server: str | None, client_property: list[str] | None
+    findings: DataFrame, bootstrap_server: str | None, client: Mapping[str, str]
 ) -> Completeness:
     from isotherm.spark.jobs.sweep import Completeness, cluster_topics
 
@@ -201,7 +207,7 @@ def _completeness(
     )
     if bootstrap_server is None:
         return Completeness(problems)
-    properties = {"bootstrap.servers": bootstrap_server, **parse_pairs(client_property)}
+    properties = {"bootstrap.servers": bootstrap_server, **client}
     return Completeness(problems, cluster_topics(properties))
 
 

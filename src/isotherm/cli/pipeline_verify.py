@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from isotherm.cli.options import AsJson, ClientProperties
+from isotherm.cli.options import AsJson, ClientProperties, CommandConfig, client_settings
 from isotherm.cli.output import console
 from isotherm.cli.pipeline_bucket import MaxBytes
 from isotherm.cli.pipeline_metadata import (
@@ -78,6 +78,7 @@ def verify(
     master: Master = DEFAULT_MASTER,
     spark_config: SparkConfig = None,
     client_property: ClientProperties = None,
+    command_config: CommandConfig = None,
     option: StoreOption = None,
 ) -> None:
     """Compare the full history with a projection or a migrated topic, segment by segment.
@@ -93,7 +94,8 @@ def verify(
         raise ConfigError(
             "choose one of --against, --against-topic, --against-keys and --against-dump"
         )
-    place = (bootstrap_server, client_property, log_dir)
+    client = client_settings(command_config, client_property)
+    place = (bootstrap_server, client, log_dir)
     log = metadata_log(*place, dump, topic, option, audit=audit, max_bytes=max_bytes)
     from isotherm.spark.jobs.project import projected_segments
     from isotherm.spark.jobs.replay import AsOf, replay
@@ -112,7 +114,7 @@ def verify(
                 other = metadata_log(*place, dump, against_topic, option, max_bytes=max_bytes)
             elif against_dump is not None:
                 other = metadata_log(
-                    None, None, None, against_dump, topic, option, max_bytes=max_bytes
+                    None, {}, None, against_dump, topic, option, max_bytes=max_bytes
                 )
             found, point = kept.enter_context(replay(spark, other)).segments, AsOf()
         history = kept.enter_context(replay(spark, log, as_of=point))

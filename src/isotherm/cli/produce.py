@@ -14,7 +14,8 @@ from isotherm.cli.options import (
     DEFAULT_BOOTSTRAP_SERVER,
     BootstrapServer,
     ClientProperties,
-    parse_pairs,
+    CommandConfig,
+    client_settings,
 )
 from isotherm.cli.output import error_console
 from isotherm.errors import BrokerUnreachableError
@@ -37,12 +38,17 @@ def produce(
         str, typer.Option("--compression", "-z", help="none, gzip, snappy, lz4 or zstd.")
     ] = "none",
     client_property: ClientProperties = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """Produce one record per line of standard input, and wait until all are acknowledged.
 
     printf 'N14228:{"delay": 2}\\n' | isotherm produce flights -K :
     """
-    properties = {"compression.type": compression, "acks": "all", **parse_pairs(client_property)}
+    properties = {
+        "compression.type": compression,
+        "acks": "all",
+        **client_settings(command_config, client_property),
+    }
     failures: list[str] = []
 
     def on_delivery(error: Any, _message: Any) -> None:

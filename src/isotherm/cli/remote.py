@@ -14,7 +14,8 @@ from isotherm.cli.options import (
     AsJson,
     BootstrapServer,
     ClientProperties,
-    parse_pairs,
+    CommandConfig,
+    client_settings,
 )
 from isotherm.cli.output import console, human_size, print_stream
 from isotherm.cli.remote_events import events, open_metadata_topic
@@ -52,6 +53,7 @@ def segments(
     ] = None,
     as_json: AsJson = False,
     client_property: ClientProperties = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """List a topic's segments in the remote tier, and the offsets that are only local.
 
@@ -59,7 +61,7 @@ def segments(
     segments do not meet, a line of tier `hole` names the offsets that none of them holds. Custom
     metadata that is not the layout's is shown as it is, in hex.
     """
-    extra = parse_pairs(client_property)
+    extra = client_settings(command_config, client_property)
     with open_metadata_topic(bootstrap_server, extra) as metadata_topic:
         caches = fold_metadata_topic(metadata_topic, lambda partition: partition.topic == topic)
     found = [metadata for cache in caches.values() for metadata in cache.segments()]

@@ -25,7 +25,8 @@ from isotherm.cli.options import (
     AsJson,
     BootstrapServer,
     ClientProperties,
-    parse_pairs,
+    CommandConfig,
+    client_settings,
 )
 from isotherm.cli.output import error_console, print_stream
 from isotherm.cli.pipeline_metadata import time_ms
@@ -74,6 +75,7 @@ def events(
     ] = False,
     as_json: AsJson = False,
     client_property: ClientProperties = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """Print the records of `__remote_log_metadata`, decoded; with --audit every event there was.
 
@@ -82,7 +84,7 @@ def events(
     """
     damage: list[str] = []
     name = REMOTE_LOG_METADATA_AUDIT_TOPIC if audit else REMOTE_LOG_METADATA_TOPIC
-    extra = parse_pairs(client_property)
+    extra = client_settings(command_config, client_property)
     starts: Mapping[int, Offset] = {}
     with open_metadata_topic(bootstrap_server, extra, name) as metadata_topic:
         if since is not None:

@@ -20,7 +20,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from isotherm.cli.broker_features import raise_feature, read_features
 from isotherm.cli.client import REQUEST_TIMEOUT_S, admin_client, one_line_errors
-from isotherm.cli.options import AsJson, ClientProperties, parse_pairs
+from isotherm.cli.options import (
+    AsJson,
+    ClientProperties,
+    CommandConfig,
+    client_settings,
+)
 from isotherm.cli.output import console, error_console, human_size, print_json, print_rows
 from isotherm.clock import SystemClock
 from isotherm.config.layers import read_properties
@@ -98,6 +103,7 @@ def migrate(
     ] = 600.0,
     as_json: AsJson = False,
     client_property: ClientProperties = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """Bring __remote_log_metadata to level 1: keyed, compacted, bounded (KIP-1266).
 
@@ -124,7 +130,9 @@ def migrate(
         raise ConfigError("choose one of --bootstrap-server, --log-dir and --config")
     options = _Options(skip_corrupt, audit_retention_ms, timeout_s, as_json)
     if bootstrap_server is not None:
-        _migrate_broker(bootstrap_server, parse_pairs(client_property), options, run=run)
+        _migrate_broker(
+            bootstrap_server, client_settings(command_config, client_property), options, run=run
+        )
     else:
         _migrate_log_dirs(_broker_texts(log_dir, config), options, run=run)
 
@@ -172,7 +180,7 @@ def _migrate_log_dirs(texts: dict[str, str], options: _Options, *, run: bool) ->
 def _migrate_broker(
     bootstrap_server: str, extra: dict[str, str], options: _Options, *, run: bool
 ) -> None:
-    features = read_features(bootstrap_server)
+    features = read_features(bootstrap_server, extra)
     is_isotherms = _FEATURE in features.supported
     with (
         one_line_errors(bootstrap_server),
@@ -189,7 +197,7 @@ def _migrate_broker(
                 " jobs read instead'"
             )
         surveys = _surveys(topic, options)
-        raise_feature(bootstrap_server, _FEATURE, 1)
+        raise_feature(bootstrap_server, extra, _FEATURE, 1)
         _await_compaction(bootstrap_server, extra, options)
         _set_audit_retention(bootstrap_server, extra, options)
         left = [each for each in _surveys(topic, options) if not each.is_migrated]

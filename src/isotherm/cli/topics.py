@@ -28,6 +28,8 @@ from isotherm.cli.options import (
     AsJson,
     BootstrapServer,
     ClientProperties,
+    CommandConfig,
+    client_settings,
     parse_pairs,
 )
 from isotherm.cli.output import console, print_rows
@@ -54,6 +56,7 @@ def create(
         ),
     ] = None,
     client_property: ClientProperties = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """Create a topic.
 
@@ -64,7 +67,7 @@ def create(
     """
     new_topic = NewTopic(name, partitions, replication_factor, config=parse_pairs(config))
     with one_line_errors(bootstrap_server):
-        admin = admin_client(bootstrap_server, parse_pairs(client_property))
+        admin = admin_client(bootstrap_server, client_settings(command_config, client_property))
         wait_for_all(admin.create_topics([new_topic], request_timeout=REQUEST_TIMEOUT_S))
     console().print(f"created topic {name}")
 
@@ -74,10 +77,11 @@ def list_topics(
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     as_json: AsJson = False,
     client_property: ClientProperties = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """List the topics with their number of partitions."""
     with one_line_errors(bootstrap_server):
-        admin = admin_client(bootstrap_server, parse_pairs(client_property))
+        admin = admin_client(bootstrap_server, client_settings(command_config, client_property))
         found = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
     rows = [
         {"topic": name, "partitions": len(topic.partitions)}
@@ -92,9 +96,10 @@ def describe(
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     as_json: AsJson = False,
     client_property: ClientProperties = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """Show a topic's partitions, their offsets, and the settings that differ from the defaults."""
-    extra = parse_pairs(client_property)
+    extra = client_settings(command_config, client_property)
     with one_line_errors(bootstrap_server):
         admin = admin_client(bootstrap_server, extra)
         rows = _partition_rows(bootstrap_server, extra, name)
@@ -122,6 +127,7 @@ def alter(
         typer.Option("--delete-config", metavar="KEY", help="Back to the broker's default."),
     ] = None,
     client_property: ClientProperties = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """Change settings of a topic, or add partitions. What is not named stays as it is.
 
@@ -139,7 +145,7 @@ def alter(
             "nothing is to be changed: --config, --delete-config, --partitions"
         )
     with one_line_errors(bootstrap_server):
-        admin = admin_client(bootstrap_server, parse_pairs(client_property))
+        admin = admin_client(bootstrap_server, client_settings(command_config, client_property))
         if changes:
             resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=changes)
             altered = admin.incremental_alter_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
@@ -155,10 +161,11 @@ def delete(
     name: Name,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     client_property: ClientProperties = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """Delete a topic, in both tiers. There is no way back."""
     with one_line_errors(bootstrap_server):
-        admin = admin_client(bootstrap_server, parse_pairs(client_property))
+        admin = admin_client(bootstrap_server, client_settings(command_config, client_property))
         wait_for_all(admin.delete_topics([name], request_timeout=REQUEST_TIMEOUT_S))
     console().print(f"deleted topic {name}")
 

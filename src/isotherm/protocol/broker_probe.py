@@ -202,6 +202,11 @@ def _speaks_tls(address: BrokerAddress, timeout_s: float | None) -> bool:
 
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING", "RECORD_LAYER_FAILURE")
 _CERTIFICATE_EXPECTED = "CERTIFICATE_REQUIRED"
+_CLIENTS_CERTIFICATE = "a certificate of the client: set ssl.keystore.location"
+# What the alert says may be lost with the connection.
+_CLOSED_AFTER_TLS = (
+    f"it closes the connection after the TLS handshake, perhaps for want of {_CLIENTS_CERTIFICATE}"
+)
 
 
 def _cause_with_tls(stream: TlsStream) -> str | None:
@@ -222,7 +227,7 @@ def _cause_with_tls(stream: TlsStream) -> str | None:
         return None
     if head:
         return f"not Kafka: it answers {head!r}"
-    return "it closes the connection after the TLS handshake: is the client's certificate allowed?"
+    return _CLOSED_AFTER_TLS
 
 
 def _cause_of_tls(error: ssl.SSLError) -> str:
@@ -232,5 +237,5 @@ def _cause_of_tls(error: ssl.SSLError) -> str:
     if reason in _NOT_TLS:
         return "not TLS: plain text is expected there, set security.protocol accordingly"
     if reason.endswith(_CERTIFICATE_EXPECTED):
-        return "it asks for a certificate of the client: set ssl.keystore.location"
+        return f"it asks for {_CLIENTS_CERTIFICATE}"
     return f"TLS is refused: {reason.replace('_', ' ').lower()}"

@@ -16,18 +16,18 @@ TOPIC = "__remote_log_metadata"
 
 
 def test_one_place_is_named() -> None:
-    log = metadata_log("b:1", ["security.protocol=SSL"], None, None, TOPIC, None, audit=True)
+    log = metadata_log("b:1", {"security.protocol": "SSL"}, None, None, TOPIC, None, audit=True)
     assert log == TopicMetadataLog(
         {"bootstrap.servers": "b:1", "security.protocol": "SSL"}, REMOTE_LOG_METADATA_AUDIT_TOPIC
     )
-    for places in ((None, None, None, None), ("b:1", None, [Path("log")], None)):
+    for places in ((None, {}, None, None), ("b:1", {}, [Path("log")], None)):
         with pytest.raises(ConfigError, match="choose one of --bootstrap-server"):
             metadata_log(*places, TOPIC, None)
 
 
 def test_a_log_that_is_larger_than_allowed_is_refused(tmp_path: Path) -> None:
     write_flights_history(tmp_path / "log")
-    place = (None, None, [tmp_path / "log"], None, TOPIC, None)
+    place = (None, {}, [tmp_path / "log"], None, TOPIC, None)
     log = metadata_log(*place)
     size = sum(path.stat().st_size for path in tmp_path.rglob("*.log"))
     assert cost_of_log(log).bytes_read == size

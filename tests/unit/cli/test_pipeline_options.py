@@ -16,7 +16,7 @@ from isotherm.spark.option_parsing import parse_options
 
 def test_command_line_becomes_options_of_the_source() -> None:
     texts = source_texts(
-        "s3://bucket", ["key.prefix=kafka/"], "broker:9092", ["security.protocol=SSL"]
+        "s3://bucket", ["key.prefix=kafka/"], "broker:9092", {"security.protocol": "SSL"}
     )
     options = parse_options(texts)
     assert options.path == "s3://bucket"
@@ -29,7 +29,7 @@ def test_command_line_becomes_options_of_the_source() -> None:
 
 
 def test_a_choice_of_topics_is_kept() -> None:
-    options = parse_options(source_texts("folder", ["Subscribe=flights"], None, None))
+    options = parse_options(source_texts("folder", ["Subscribe=flights"], None, {}))
     assert options.named_topics == {"flights"}
 
 

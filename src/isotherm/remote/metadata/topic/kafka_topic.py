@@ -23,6 +23,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from isotherm.config.client_security import librdkafka_properties
 from isotherm.errors import (
     PolicyViolationError,
     RemoteStorageError,
@@ -69,7 +70,7 @@ def check_is_own_topic(topic: str) -> None:
 class KafkaMetadataTopic:
     """A `MetadataTopic` on a cluster. Thread-safe: one call at a time uses the consumer.
 
-    client_properties go to librdkafka, `bootstrap.servers` among them. Consecutive reads of a
+    client_properties are Kafka's or librdkafka's, `bootstrap.servers` among them. Consecutive reads of a
     partition are a stream. A read of another partition, or of an earlier offset, starts a new
     stream and costs a round trip, as does the look-up of a partition's end. A stream ends at its
     partition's end: then the client sends no more requests. Raises BrokerUnreachableError if no
@@ -88,8 +89,9 @@ class KafkaMetadataTopic:
         self._lock = threading.Lock()
         self._stream: tuple[int, Offset] | None = None
         self._closed = False
-        check_brokers(client_properties)
-        self._client_properties = {**QUIET_CLIENT, **client_properties}
+        properties = librdkafka_properties(client_properties)
+        check_brokers(properties)
+        self._client_properties = {**QUIET_CLIENT, **properties}
         self._consumer = Consumer({**self._client_properties, **_CONSUMER_PROPERTIES})
         self._producer: Producer | None = None
         self._partition_count: int | None = None
