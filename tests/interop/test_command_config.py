@@ -109,7 +109,11 @@ Capture = pytest.CaptureFixture[str]
             "the login is refused user=alice mechanism=SCRAM-SHA-512",
         ),
         ("SSL", {"ssl.truststore.location": "other-ca.pem"}, "certificate is not trusted"),
-        ("mTLS", {"ssl.keystore.location": None}, "a certificate of the client: set ssl.keystore.location"),
+        (
+            "mTLS",
+            {"ssl.keystore.location": None},
+            "a certificate of the client: set ssl.keystore.location",
+        ),
         ("PLAIN", {"security.protocol": "SASL_PLAINTEXT"}, "TLS expected"),
     ],
 )
