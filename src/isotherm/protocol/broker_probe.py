@@ -19,11 +19,8 @@ from typing import Any, NamedTuple
 
 from isotherm.clock import SystemClock
 from isotherm.errors import BrokerUnreachableError, ConfigError, SaslAuthenticationError
-from isotherm.protocol import node_exchange
-from isotherm.protocol.errors import ProtocolError
 from isotherm.protocol.node_security import NodeSecurity, probe_security
-from isotherm.protocol.sasl_client import log_in
-from isotherm.protocol.tls_stream import Stream, TlsStream
+from isotherm.protocol.tls_stream import Stream, TlsStream, receive
 
 PROBE_TIMEOUT_S = 4.0
 """Timeout for all addresses together. They are tried at the same time."""
@@ -139,6 +136,11 @@ def _cause(address: BrokerAddress, timeout_s: float, security: NodeSecurity) -> 
 def _cause_of_login(stream: Stream, security: NodeSecurity) -> _Cause | None:
     if security.login is None:
         return None
+    # What encodes requests is loaded for logins alone: most executors do without.
+    from isotherm.protocol import node_exchange
+    from isotherm.protocol.errors import ProtocolError
+    from isotherm.protocol.sasl_client import log_in
+
     try:
         log_in(security.login, lambda each: node_exchange.ask(stream, each), secrets.token_hex)
     except SaslAuthenticationError as error:
@@ -169,9 +171,9 @@ def _cause_in_plain(connection: socket.socket, address: BrokerAddress) -> str | 
 def _asked(stream: Stream) -> bytes:
     """The start of an answer, which is read to its end if it is Kafka's."""
     stream.sendall(_SIZE.pack(len(_REQUEST)) + _REQUEST)
-    head = node_exchange.receive(stream, _SIZE.size + 4)
+    head = receive(stream, _SIZE.size + 4)
     if _is_kafka(head):
-        node_exchange.receive(stream, _SIZE.unpack_from(head)[0] - 4)
+        receive(stream, _SIZE.unpack_from(head)[0] - 4)
     return head
 
 

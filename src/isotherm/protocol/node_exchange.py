@@ -17,7 +17,7 @@ from isotherm.protocol.errors import ProtocolError
 from isotherm.protocol.framing import RequestHeader, read_response_frame, write_request_header
 from isotherm.protocol.node_security import NodeSecurity
 from isotherm.protocol.sasl_client import log_in
-from isotherm.protocol.tls_stream import Stream, TlsStream
+from isotherm.protocol.tls_stream import Stream, TlsStream, receive
 
 _SIZE = struct.Struct(">i")
 _RESPONSE_SIZE_MAX = 16 * 1024 * 1024
@@ -77,12 +77,3 @@ def exchange_frame(stream: Stream, request: bytes) -> bytes:
     if len(payload) < size:
         raise ConnectionError("the connection was closed")
     return payload
-
-
-def receive(stream: Stream, size: int) -> bytes:
-    """Fewer bytes if the peer closes the connection."""
-    data, received = bytearray(size), 0
-    with memoryview(data) as view:
-        while received < size and (count := stream.recv_into(view[received:])):
-            received += count
-    return bytes(data[:received])

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from isotherm.config.client_security import (
     CA_PEM,
@@ -26,10 +26,18 @@ from isotherm.config.client_security import (
     librdkafka_properties,
 )
 from isotherm.errors import ConfigError
-from isotherm.protocol.sasl_client import Login
 
 _PROBE = "probe"  # librdkafka's word for the system's certificates
 _VERIFICATION = "enable.ssl.certificate.verification"
+
+
+class Login(NamedTuple):
+    mechanism: str
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"Login({self.mechanism}, {self.user}, [hidden])"
 
 
 @dataclass(frozen=True, slots=True)

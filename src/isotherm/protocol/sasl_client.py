@@ -17,13 +17,14 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 from kio.schema.sasl_authenticate.v1.request import SaslAuthenticateRequest
 from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 
 from isotherm.errors import SaslAuthenticationError
+from isotherm.protocol.node_security import Login
 
 # Of a server that wants to keep its clients busy: Kafka's largest is 16384.
 ITERATIONS_MAX = 1_000_000
@@ -32,15 +33,6 @@ _SERVER_FIRST = re.compile(
     r"r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+),s=(?P<salt>[A-Za-z0-9+/=]+),i=(?P<iterations>\d{1,9})(?:,.*)?"
 )
 _NO_BINDING = "biws"  # base64 of "n,,"
-
-
-class Login(NamedTuple):
-    mechanism: str
-    user: str
-    password: str
-
-    def __repr__(self) -> str:
-        return f"Login({self.mechanism}, {self.user}, [hidden])"
 
 
 def log_in(login: Login, exchange: Callable[[Any], Any], new_nonce: Callable[[], str]) -> float:

@@ -84,3 +84,12 @@ class TlsStream:
             self._received.write(data)
         else:
             self._received.write_eof()
+
+
+def receive(stream: Stream, size: int) -> bytes:
+    """Fewer bytes if the peer closes the connection."""
+    data, received = bytearray(size), 0
+    with memoryview(data) as view:
+        while received < size and (count := stream.recv_into(view[received:])):
+            received += count
+    return bytes(data[:received])

@@ -3,7 +3,8 @@
 Names, defaults and rules are those of Spark's Kafka source (`spark-sql-kafka-0-10`), so that a
 query moves over by changing its format and adding `path`. Three kinds of options are not listed:
 
-- `kafka.*`: properties of the client (librdkafka's names), passed on without the prefix;
+- `kafka.*`: properties of the client, passed on without the prefix. Those of TLS and logins have Kafka's
+  names (`kafka.security.protocol`, `kafka.sasl.*`, `kafka.ssl.*`), others librdkafka's;
 - storage settings such as `s3.endpoint.url`, `aws.access.key.id`, `key.prefix`: passed to the
   storage manager. A broker has them under the same names after its `rsm.config.` prefix;
 - anything else is an error that names the nearest option.

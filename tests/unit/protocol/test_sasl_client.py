@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from isotherm.errors import SaslAuthenticationError
-from isotherm.protocol.sasl_client import Login, ScramClient
+from isotherm.protocol.node_security import Login
+from isotherm.protocol.sasl_client import ScramClient
 
 # RFC 7677, section 3.
 USER, SECRET = "user", "pencil"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -134,9 +134,10 @@ class MetadataLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadataLog:
-    """`MetadataLog` of a cluster's topic; client_properties go to librdkafka."""
+    """`MetadataLog` of a cluster's topic; client_properties are Kafka's or librdkafka's."""
 
-    client_properties: Mapping[str, Any]
+    # Not in the repr: they may contain passwords.
+    client_properties: Mapping[str, Any] = field(repr=False)
     topic: str = REMOTE_LOG_METADATA_TOPIC
 
     def identity(self) -> LogIdentity:

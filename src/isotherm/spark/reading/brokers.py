@@ -28,6 +28,7 @@ from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 from isotherm.clock import Clock
+from isotherm.config.client_security import librdkafka_properties
 from isotherm.errors import (
     ConfigError,
     RequestTimedOutError,
@@ -102,7 +103,7 @@ class KafkaBrokers:
         )
         self._clock = clock
         self._settings = settings
-        self._properties = {**QUIET_CLIENT, **properties}
+        self._properties = {**QUIET_CLIENT, **librdkafka_properties(properties)}
         check_brokers(self._properties)
         try:
             self._admin = AdminClient(self._properties)

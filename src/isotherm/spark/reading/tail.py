@@ -23,6 +23,7 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
 from isotherm.clock import Clock
+from isotherm.config.client_security import librdkafka_properties
 from isotherm.errors import OffsetOutOfRangeError, RequestTimedOutError, RetriableError
 from isotherm.protocol.broker_probe import QUIET_CLIENT, check_brokers
 from isotherm.spark.arrow_rows import TIMESTAMP_MS_MAX, malformed_timestamp, message_batch
@@ -47,14 +48,15 @@ _LOST = (
 def consumer_properties(
     kafka_properties: Mapping[str, str], group_id: str, isolation: str
 ) -> dict[str, Any]:
-    """Client properties of the tail's consumers; `isolation` is Kafka's isolation.level.
+    """Client properties of the tail's consumers; `isolation` is Kafka's isolation.level. Called where
+    the consumer runs: key and trust stores are read from this machine's files.
 
     librdkafka's defaults differ from the Kafka source's: it would hide records of open
     transactions, and silently skip offsets that no longer exist.
     """
     return (
         {"group.id": group_id}
-        | dict(kafka_properties)
+        | dict(librdkafka_properties(kafka_properties))
         | {
             "enable.auto.commit": False,
             "enable.partition.eof": True,

@@ -1,0 +1,127 @@
+"""The source over a broker with TLS and a login: history and tail, and where the password is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from typer.testing import CliRunner
+
+from isotherm.cli.main import app
+from isotherm.config.client_security import librdkafka_properties
+from isotherm.spark.driver.metadata_log import TopicMetadataLog
+from isotherm.spark.option_parsing import parse_options
+from isotherm.spark.reading.tail import consumer_properties
+from isotherm.testing.embedded_broker import TIERED_TOPIC
+from tests.support.secured_broker import (
+    MUTUAL,
+    SECRET,
+    TIMEOUT_S,
+    SecuredBroker,
+    jaas,
+    write_properties,
+)
+
+COUNT = 3000
+WRONG = "wr0ng-sesame-7731"
+SCRIPT = Path(__file__).with_name("secured_reading.py")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> SecuredBroker:
+    with SecuredBroker(tmp_path_factory.mktemp("secured")) as running:
+        _fill(running)
+        yield running
+
+
+def _fill(running: SecuredBroker) -> None:
+    client = librdkafka_properties(running.client(MUTUAL))
+    topic = NewTopic("events", 1, 1, config=TIERED_TOPIC)
+    admin = AdminClient(client)
+    admin.create_topics([topic])["events"].result(TIMEOUT_S)
+    producer = Producer({**client, "linger.ms": 20, "batch.size": 65536})
+    for number in range(COUNT):
+        producer.produce("events", b"%d-" % number + bytes(1000))
+    assert producer.flush(TIMEOUT_S) == 0
+    deadline = time.monotonic() + TIMEOUT_S
+    logs = running.embedded.directory / "log"
+    while len(list(logs.glob("events-0/*.log"))) > 1:
+        assert time.monotonic() < deadline, "the topic was not tiered in time"
+        time.sleep(0.05)
+
+
+def options(broker: SecuredBroker, kind: str, **changes: str) -> dict[str, str]:
+    kafka = {f"kafka.{name}": text for name, text in broker.client(kind).items()}
+    path = (broker.embedded.directory / "bucket").as_uri()
+    return {"path": path, "subscribe": "events", **kafka, **changes}
+
+
+def test_history_and_tail_are_read_and_the_password_is_nowhere(
+    broker: SecuredBroker, tmp_path: Path
+) -> None:
+    (tmp_path / "events").mkdir()
+    kind = "SCRAM-SHA-512"
+    given = {
+        "options": options(broker, kind),
+        "wrong": options(broker, kind, **{"kafka.sasl.jaas.config": jaas(kind, WRONG)}),
+        "folder": str(tmp_path),
+    }
+    ran = subprocess.run(
+        [sys.executable, str(SCRIPT), json.dumps(given)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    told = ran.stdout + ran.stderr
+    assert ran.returncode == 0, told[-3000:].replace(SECRET, "[the secret]")
+    result = json.loads(ran.stdout.rpartition("RESULT ")[2])
+    assert (result["records"], result["values"], result["streamed"]) == (COUNT, COUNT, COUNT)
+    assert "the login is refused user=alice mechanism=SCRAM-SHA-512" in result["refusal"]
+    assert broker.address(kind) in result["refusal"]
+    # The plans, the log at INFO, the event log of Spark's UI, the checkpoint and the files.
+    assert "isotherm" in told
+    assert "SparkListenerSQLExecutionStart" in _texts(tmp_path / "events")
+    kept = {"output": told} | {
+        str(path.relative_to(tmp_path)): path.read_bytes().decode("latin-1")
+        for path in tmp_path.rglob("*")
+        if path.is_file()
+    }
+    assert any(name.startswith("checkpoint/offsets") for name in kept)
+    private_key = (broker.files / "server.pem").read_text().splitlines()[1]
+    for secret in (SECRET, WRONG, private_key):
+        assert [name for name, text in kept.items() if secret in text] == []
+
+
+def _texts(folder: Path) -> str:
+    return "".join(path.read_text() for path in folder.rglob("*") if path.is_file())
+
+
+def test_stores_are_read_where_the_consumer_runs(broker: SecuredBroker) -> None:
+    """What goes to executors names the files; it has no key in it."""
+    parsed = parse_options(options(broker, MUTUAL))
+    assert "PRIVATE KEY" not in str(dict(parsed.kafka_properties))
+    assert "PRIVATE KEY" in consumer_properties(parsed.kafka_properties, "g", "x")["ssl.key.pem"]
+
+
+def test_password_is_in_no_text_of_a_metadata_log(broker: SecuredBroker) -> None:
+    assert SECRET not in repr(TopicMetadataLog(broker.client("PLAIN")))
+    assert SECRET not in repr(parse_options(options(broker, "PLAIN")))
+
+
+def test_job_reads_a_secured_clusters_metadata(broker: SecuredBroker, tmp_path: Path) -> None:
+    config = write_properties(tmp_path / "client.properties", broker.security("SCRAM-SHA-256"))
+    place = ["-b", broker.address("SCRAM-SHA-256"), "--command-config", str(config)]
+    result = CliRunner().invoke(app, ["pipeline", "replay", *place, "--json"])
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert '"topic": "events"' in result.stdout or '"events"' in result.stdout
+    assert SECRET not in result.output
