@@ -33,6 +33,7 @@ METADATA_QUORUM = f"{_TOOLS}.MetadataQuorumCommand"  # kafka-metadata-quorum
 PRODUCER_PERFORMANCE = f"{_TOOLS}.ProducerPerformance"  # kafka-producer-perf-test
 REASSIGN_PARTITIONS = f"{_TOOLS}.reassign.ReassignPartitionsCommand"  # kafka-reassign-partitions
 SHARE_GROUPS = f"{_TOOLS}.consumer.group.ShareGroupCommand"  # kafka-share-groups
+STORAGE = "kafka.tools.StorageTool"  # kafka-storage
 STREAMS_GROUPS = f"{_TOOLS}.streams.StreamsGroupCommand"  # kafka-streams-groups
 TOPICS = f"{_TOOLS}.TopicCommand"  # kafka-topics
 TRANSACTIONS = f"{_TOOLS}.TransactionsCommand"  # kafka-transactions

@@ -14,6 +14,18 @@ from isotherm.errors import LogDirFailedError
 
 app = typer.Typer(no_args_is_help=True, help="Format a broker's log directories for a cluster.")
 
+SALT_SIZE = 32
+
+_NO_CONTROLLER = (
+    "--add-scram has no effect: process.roles is broker, and only a controller begins a cluster's"
+    " metadata. Give it to kafka-storage.sh where the controllers are formatted, or use"
+    " kafka-configs.sh on the running cluster."
+)
+_NOT_NEW = (
+    "--add-scram has no effect: the metadata directory {} was formatted before. Use kafka-configs.sh"
+    " on the running cluster."
+)
+
 _ConfigFile = Annotated[
     Path, typer.Option("--config", "-c", metavar="FILE", help="A server.properties file.")
 ]
@@ -23,19 +35,38 @@ _ConfigFile = Annotated[
 def format_storage(
     config: _ConfigFile,
     cluster_id: Annotated[
-        str, typer.Option("--cluster-id", "-t", help="The id of the controllers' cluster.")
+        str,
+        typer.Option(
+            "--cluster-id",
+            "-t",
+            help="The cluster's id: that of the controllers, if they are elsewhere.",
+        ),
     ],
     ignore_formatted: Annotated[
         bool,
         typer.Option("--ignore-formatted", "-g", help="Leave directories that are formatted."),
     ] = False,
+    add_scram: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--add-scram",
+            "-S",
+            metavar="CREDENTIAL",
+            help="A user that a new cluster begins with: MECHANISM=[name=...,password=...], as"
+            " kafka-storage.sh takes it. Repeat it for several. Only a controller heeds it.",
+        ),
+    ] = None,
 ) -> None:
-    """Format the log directories of a broker that joins a cluster of Kafka's controllers."""
+    """Format the log directories of a broker: for a cluster of Kafka's controllers, or for a cluster
+    of its own."""
+    from isotherm.broker.authentication.scram_arguments import parse_scram_arguments
     from isotherm.broker.startup.formatting import format_directories
     from isotherm.broker.startup.local_tier import new_id
     from isotherm.log.fs import OsFileSystem
 
     broker, rng = _read(config), random.SystemRandom()
+    credentials = parse_scram_arguments(add_scram or (), lambda: rng.randbytes(SALT_SIZE))
+    metadata_dir = broker.metadata_log_dir
     try:
         formatted = format_directories(
             OsFileSystem(),
@@ -44,14 +75,21 @@ def format_storage(
             broker.node_id,
             lambda: new_id(rng),
             ignore_formatted=ignore_formatted,
+            first_credentials=(metadata_dir, credentials)
+            if broker.has_embedded_controller and credentials
+            else None,
         )
     except OSError as error:
         raise LogDirFailedError("a log directory cannot be formatted") from error
     for path in formatted:
-        kind = "metadata" if path == broker.metadata_log_dir else "data"
+        kind = "metadata" if path == metadata_dir else "data"
         typer.echo(f"Formatting {kind} directory {path} for cluster {cluster_id}.")
     if not formatted:
         typer.echo("All of the log directories are already formatted.")
+    if credentials and not broker.has_embedded_controller:
+        typer.echo(_NO_CONTROLLER, err=True)
+    elif credentials and metadata_dir not in formatted:
+        typer.echo(_NOT_NEW.format(metadata_dir), err=True)
 
 
 @app.command()

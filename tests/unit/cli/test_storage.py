@@ -6,10 +6,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from isotherm.broker.metadata.directory_ids import is_directory
+from isotherm.broker.startup.bootstrap_metadata import BOOTSTRAP_FILE
 from isotherm.cli.main import app
-from isotherm.errors import ConfigError
+from isotherm.errors import ConfigError, CorruptMetadataError
 from isotherm.log.checkpoints import load_meta_properties
 from isotherm.log.fs import OsFileSystem
+from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.types import uuid_from_text
 
 CLUSTER = "SXNvdGhlcm1PcmFjbGUwMA"
@@ -82,3 +84,50 @@ def test_info_tells_what_is_there_and_what_is_wrong(tmp_path, properties):
 
 def test_random_uuid_is_one_of_kafkas():
     assert uuid_from_text(run("random-uuid").stdout.strip()).version == 4
+
+
+def test_credentials_are_there_at_the_first_start_of_an_embedded_controller(tmp_path):
+    path = tmp_path / "server.properties"
+    path.write_text(f"log.dirs={tmp_path / 'broker' / 'log'}\nnode.id=1\n")
+    first = ["--add-scram", "SCRAM-SHA-256=[name=alice,password=hers]"]
+    second = ["-S", "SCRAM-SHA-512=[name=bob,password=his,iterations=8192]"]
+    assert run("format", "-t", CLUSTER, "-c", path, *first, *second).exit_code == 0
+    expected = {("alice", 1): 4096, ("bob", 2): 8192}
+    for _ in range(2):
+        with EmbeddedBroker(tmp_path / "broker") as broker:
+            assert broker.node.services.cluster_id == CLUSTER
+            credentials = broker.node.services.metadata.image.scram_credentials
+            assert {
+                (user.name, user.mechanism): record.iterations
+                for user, record in credentials.items()
+            } == expected
+    later = run("format", "-t", CLUSTER, "-c", path, "-g", *first)
+    assert later.exit_code == 0
+    assert "--add-scram has no effect: the metadata directory" in later.stderr
+
+
+def test_credentials_for_a_broker_without_a_controller_have_no_effect(tmp_path, properties):
+    result = run(
+        "format", "-t", CLUSTER, "-c", properties, "-S", "SCRAM-SHA-256=[name=alice,password=hers]"
+    )
+    assert result.exit_code == 0
+    assert "--add-scram has no effect: process.roles is broker" in result.stderr
+    assert not list(tmp_path.rglob("bootstrap*"))
+
+
+def test_credential_that_cannot_be_read_formats_nothing(tmp_path, properties):
+    refused = run("format", "-t", CLUSTER, "-c", properties, "-S", "SCRAM-SHA-256=[name=alice]")
+    assert isinstance(refused.exception, ConfigError)
+    assert not (tmp_path / "a").exists()
+
+
+def test_damaged_credentials_stop_the_first_start(tmp_path):
+    path = tmp_path / "server.properties"
+    directory = tmp_path / "broker" / "log"
+    path.write_text(f"log.dirs={directory}\nnode.id=1\n")
+    run("format", "-t", CLUSTER, "-c", path, "-S", "SCRAM-SHA-256=[name=a,password=b]")
+    whole = (directory / BOOTSTRAP_FILE).read_bytes()
+    for damaged in (whole[:-1], whole[:100] + bytes([whole[100] ^ 1]) + whole[101:]):
+        (directory / BOOTSTRAP_FILE).write_bytes(damaged)
+        with pytest.raises(CorruptMetadataError, match=BOOTSTRAP_FILE):
+            EmbeddedBroker(tmp_path / "broker").start()

@@ -114,10 +114,16 @@ class Controller(ClusterMetadata):
         config: BrokerConfig,
         clock: Clock,
         new_id: Callable[[], uuid.UUID],
+        first_records: Callable[[], Sequence[MetadataRecord]] = tuple,
     ) -> None:
-        """Replays `log`; CorruptMetadataError when it holds what cannot be understood."""
+        """Replays `log`; CorruptMetadataError when it holds what cannot be understood.
+
+        `first_records` is asked, at the cluster's first start alone, for what its metadata has besides
+        the features.
+        """
         self._log = MetadataLog(log, clock)
         self._new_id = new_id
+        self._first_records = first_records
         self._producer_ids = iter(range(0))
         delta = MetadataDelta(MetadataImage())
         removals = TopicRemovals()
@@ -148,7 +154,7 @@ class Controller(ClusterMetadata):
         records: list[MetadataRecord] = []
         if METADATA_VERSION_FEATURE not in self._image.features:
             initial = self._config.remote.remote_log_metadata_compaction_initial_level
-            records += new_cluster_features(initial)
+            records += [*new_cluster_features(initial), *self._first_records()]
         records.append(
             registration_record(
                 self._config, endpoints, self._new_id(), broker_epoch=self._log.end_offset

@@ -1,18 +1,21 @@
-"""Formats the log directories of a member of a quorum's cluster, and reports formatted ones.
+"""Formats the log directories of a broker, and reports formatted ones.
 
 Only a cluster id joins a broker to a cluster: every directory gets a `meta.properties` with it, the
 node's id, and an id of its own. Kafka's tool and this one make the same file, and either may have
-made it. The metadata that a controller starts with is no matter of a broker.
+made it. The metadata that a controller starts with is in the metadata directory of a broker with the
+embedded controller, and no matter of another.
 Source: Kafka StorageTool, Formatter, MetaPropertiesEnsemble.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from isotherm.broker.metadata.metadata_records import UserScramCredentialRecord
+from isotherm.broker.startup.bootstrap_metadata import write_bootstrap
 from isotherm.broker.startup.identity import agreed_cluster_id
 from isotherm.errors import ConfigError, CorruptCheckpointError
 from isotherm.log.checkpoints import MetaProperties, load_meta_properties, save_meta_properties
@@ -28,8 +31,12 @@ def format_directories(
     new_id: Callable[[], uuid.UUID],
     *,
     ignore_formatted: bool,
+    first_credentials: tuple[Path, Sequence[UserScramCredentialRecord]] | None = None,
 ) -> list[Path]:
     """The directories that were formatted; nothing is written if one of them may not be.
+
+    `first_credentials` are those of the users that a new cluster has, and the directory of its metadata
+    log; they are left out if that was formatted before.
 
     Raises ConfigError for directories of another node or cluster, and, unless `ignore_formatted`, for
     one that is formatted already; CorruptCheckpointError for a damaged file; OSError.
@@ -52,6 +59,8 @@ def format_directories(
     new = [path for path, properties in found.items() if properties is None]
     for path in new:
         fs.make_directory(path)
+        if first_credentials is not None and path == first_credentials[0]:
+            write_bootstrap(fs, *first_credentials)
         save_meta_properties(fs, path, MetaProperties(cluster_id, node_id, uuid_to_text(new_id())))
     return new
 

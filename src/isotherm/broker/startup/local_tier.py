@@ -10,6 +10,7 @@ from typing import NamedTuple
 from isotherm.broker.controller.controller import Controller
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.metadata.metadata_topic import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
+from isotherm.broker.startup.bootstrap_metadata import read_bootstrap_credentials
 from isotherm.broker.startup.identity import establish_identity
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
@@ -58,7 +59,11 @@ def open_local_tier(
             fs, log_manager.live_log_dirs(), config.node_id, lambda: new_id(rng)
         )
         controller = Controller(
-            metadata_log, config=config, clock=clock, new_id=lambda: new_id(rng)
+            metadata_log,
+            config=config,
+            clock=clock,
+            new_id=lambda: new_id(rng),
+            first_records=lambda: read_bootstrap_credentials(fs, config.metadata_log_dir),
         )
         check_tiered_topics(controller)
         # After the controller, which has the configurations of the topics.
