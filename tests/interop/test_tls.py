@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import socket
 import ssl
 from collections.abc import Iterator
@@ -12,17 +11,11 @@ from typing import Any, NamedTuple
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
-    NoEncryption,
-    PrivateFormat,
     pkcs12,
 )
-from cryptography.x509.oid import NameOID
 
 from isotherm.broker.authentication.tls import PrincipalMapper
 from isotherm.config.security import STANDARD_AUTHORIZER
@@ -30,45 +23,9 @@ from isotherm.errors import ConfigError
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from oracle.raw_requests import CLOSED, ask, request_frame
+from tests.support.certificates import Issued, issue
 
 TIMEOUT_S = 20
-NOW = datetime.datetime.now(datetime.UTC)
-YEAR = datetime.timedelta(days=365)
-
-
-class Issued(NamedTuple):
-    certificate: x509.Certificate
-    key: ec.EllipticCurvePrivateKey
-
-    @property
-    def key_pem(self) -> bytes:
-        return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-    @property
-    def certificate_pem(self) -> bytes:
-        return self.certificate.public_bytes(Encoding.PEM)
-
-
-def issue(name: str, issuer: Issued | None = None, *, ended: bool = False) -> Issued:
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name(
-        [
-            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Example"),
-            x509.NameAttribute(NameOID.COMMON_NAME, name),
-        ]
-    )
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer.certificate.subject if issuer else subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(NOW - 2 * YEAR)
-        .not_valid_after(NOW - YEAR if ended else NOW + YEAR)
-        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-    )
-    return Issued(builder.sign(issuer.key if issuer else key, hashes.SHA256()), key)
 
 
 class Files(NamedTuple):

@@ -66,9 +66,15 @@ class Issued(NamedTuple):
 
 
 def issue(
-    name: str, issuer: Issued | None = None, *, host: str = "localhost", is_authority: bool = False
+    name: str,
+    issuer: Issued | None = None,
+    *,
+    host: str = "localhost",
+    is_authority: bool = False,
+    ended: bool = False,
 ) -> Issued:
-    """A certificate with CN=`name` and O=Example, for `host`. Without an issuer it is an authority's."""
+    """A certificate with CN=`name` and O=Example, for `host`. Without an issuer it is an authority's.
+    One that has `ended` was valid until a year ago."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name(
         [
@@ -84,8 +90,8 @@ def issue(
         .issuer_name(issuer.certificate.subject if issuer else subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(NOW - YEAR)
-        .not_valid_after(NOW + YEAR)
+        .not_valid_before(NOW - 2 * YEAR)
+        .not_valid_after(NOW - YEAR if ended else NOW + YEAR)
         .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
         # Java's verification asks for both identifiers in a chain.

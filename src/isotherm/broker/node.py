@@ -17,8 +17,10 @@ import asyncio
 import contextlib
 import logging
 import random
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import TYPE_CHECKING
 
 from isotherm.broker.access.authorizer import configured_authorizer
 from isotherm.broker.access.guards import guarded_apis
@@ -62,6 +64,9 @@ from isotherm.metrics.broker_traffic import BrokerTraffic
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.types import TopicPartition
+
+if TYPE_CHECKING:
+    from isotherm.broker.authentication.oauth_listeners import TokenListener
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +151,8 @@ class BrokerNode:
 
     async def _start(self, started: contextlib.AsyncExitStack) -> None:
         self._kernels = KernelWarmUp()
-        check_sasl(self._config)
+        tokens = check_sasl(self._config, self._clock)
+        await self._read_token_keys(started, tokens)
         server = Server(self._config, self._loop, self._clock)
         # Each step registers its undo at once, so a failure undoes exactly the completed steps.
         started.push_async_callback(server.stop, 0)
@@ -213,7 +219,7 @@ class BrokerNode:
         # A member's leaderships move while its requests are still answered.
         started.push_async_callback(cluster.leave)
         await cluster.begin(control_executor)
-        await server.serve(dispatcher, self._gates(metadata))
+        await server.serve(dispatcher, self._gates(metadata, tokens))
         compilation = KernelCompilation()
         started.callback(compilation.stop)
         # Last, so that compiling does not compete with the start for the CPU.
@@ -359,10 +365,19 @@ class BrokerNode:
             started.push_async_callback(endpoint.stop)
             self.metrics_port = endpoint.port
 
-    def _gates(self, metadata: ClusterMetadata) -> dict[str, NewGate]:
+    async def _read_token_keys(
+        self, started: contextlib.AsyncExitStack, tokens: Mapping[str, TokenListener]
+    ) -> None:
+        for each in tokens.values():
+            started.push_async_callback(self._loop.run_in_executor, None, each.keys.stop)
+            await self._loop.run_in_executor(None, each.keys.start)
+
+    def _gates(
+        self, metadata: ClusterMetadata, tokens: Mapping[str, TokenListener]
+    ) -> dict[str, NewGate]:
         gates: dict[str, NewGate] = {}
         for listener in self._config.listener_layout.brokers:
-            settings = sasl_settings(self._config, listener, metadata)
+            settings = sasl_settings(self._config, listener, metadata, tokens)
             if settings is not None:
                 gates[listener.name] = partial(
                     SaslGate, settings, clock=self._clock, loop=self._loop

@@ -15,9 +15,11 @@ from isotherm.config.definition import (
     BOOLEAN,
     DISTINCT_LIST,
     INT,
+    LIST,
     LONG,
     PASSWORD,
     STRING,
+    Check,
     ConfigType,
     any_of,
     at_least,
@@ -28,6 +30,10 @@ from isotherm.config.definition import (
 )
 
 LISTENER_PREFIX = "listener.name."
+_OAUTHBEARER = "org.apache.kafka.common.security.oauthbearer"
+TOKEN_CALLBACK_HANDLER = f"{_OAUTHBEARER}.OAuthBearerValidatorCallbackHandler"
+DEFAULT_JWT_VALIDATOR = f"{_OAUTHBEARER}.DefaultJwtValidator"
+BROKER_JWT_VALIDATOR = f"{_OAUTHBEARER}.BrokerJwtValidator"
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
@@ -84,20 +90,68 @@ class SecurityConfig:
     sasl_enabled_mechanisms: tuple[str, ...] = key(
         DISTINCT_LIST,
         ("GSSAPI",),
-        "Mechanisms of listeners with SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512. (GSSAPI, Kafka's"
-        " default, is not served.)",
+        "Mechanisms of listeners with SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER. (GSSAPI,"
+        " Kafka's default, is not served.)",
     )
     sasl_jaas_config: str | None = key(
         optional(PASSWORD),
         None,
         "Login module of a mechanism, as listener.name.NAME.MECHANISM.sasl.jaas.config. That of PLAIN has"
-        ' the users: user_NAME="PASSWORD".',
+        ' the users, user_NAME="PASSWORD"; that of OAUTHBEARER may have ssl.truststore.* for the keys.',
     )
     sasl_server_max_receive_size: int = key(
         INT,
         524_288,
         "Largest request of a client that has not authenticated yet.",
         check=at_least(1),
+    )
+    sasl_server_callback_handler_class: str | None = key(
+        optional(STRING),
+        None,
+        "What checks the tokens of OAUTHBEARER: the name of Kafka's OAuthBearerValidatorCallbackHandler,"
+        " which is meant without it, too. (Kafka's default accepts tokens without a signature.)",
+        check=Check(lambda value: value in (None, TOKEN_CALLBACK_HANDLER), TOKEN_CALLBACK_HANDLER),
+    )
+    sasl_oauthbearer_jwt_validator_class: str = key(
+        STRING,
+        DEFAULT_JWT_VALIDATOR,
+        "How a token of OAUTHBEARER is checked: by the rules of Kafka's BrokerJwtValidator, which is the"
+        " default's, too.",
+        check=one_of(DEFAULT_JWT_VALIDATOR, BROKER_JWT_VALIDATOR),
+    )
+    sasl_oauthbearer_jwks_endpoint_url: str | None = key(
+        optional(STRING),
+        None,
+        "Where the keys are that tokens of OAUTHBEARER are signed by: https://... or file:///...",
+    )
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = key(
+        LONG, 3_600_000, "How often those keys are read again.", check=at_least(1)
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: int = key(
+        LONG,
+        100,
+        "How long after a failed read of those keys the next one comes; the time doubles.",
+        check=at_least(1),
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int = key(
+        LONG, 10_000, "The longest time after a failed read of those keys.", check=at_least(1)
+    )
+    sasl_oauthbearer_expected_audience: tuple[str, ...] = key(
+        LIST,
+        (),
+        "Audiences, one of which a token names. If not set, a token that names any is refused.",
+    )
+    sasl_oauthbearer_expected_issuer: str | None = key(
+        optional(STRING), None, "The issuer that a token names. If not set, it may be any."
+    )
+    sasl_oauthbearer_clock_skew_seconds: int = key(
+        INT, 30, "How far the clocks of broker and issuer may differ.", check=at_least(0)
+    )
+    sasl_oauthbearer_scope_claim_name: str = key(
+        STRING, "scope", "The claim of a token that has its scopes."
+    )
+    sasl_oauthbearer_sub_claim_name: str = key(
+        STRING, "sub", "The claim of a token that has the user's name."
     )
     connections_max_reauth_ms: int = key(
         LONG,

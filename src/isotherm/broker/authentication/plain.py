@@ -14,6 +14,8 @@ from isotherm.errors import SaslAuthenticationError
 
 
 class PlainExchange:
+    expires_ms = None
+
     def __init__(self, passwords: Mapping[str, str]) -> None:
         self._passwords = passwords
         self.user: str | None = None

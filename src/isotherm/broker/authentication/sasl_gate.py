@@ -10,8 +10,8 @@ Behaviour
 - A failure is answered SASL_AUTHENTICATION_FAILED after connection.failed.authentication.delay.ms, and
   the connection closed: guessing is slow, and a broken client does not come back at once. The loop is not
   held meanwhile.
-- With connections.max.reauth.ms a session ends: the client authenticates again on the same connection,
-  by the same mechanism as the same user, or is cut at its next request.
+- With connections.max.reauth.ms, and with a token that expires, a session ends: the client authenticates
+  again on the same connection, by the same mechanism as the same user, or is cut at its next request.
 
 Source: Kafka SaslServerAuthenticator. Event loop thread only.
 """
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import datetime
 import enum
 import logging
 import struct
@@ -95,6 +96,7 @@ class SaslGate:
         self._mechanism = ""
         # Of the session that a second exchange is to prolong.
         self._established: tuple[str, Principal] | None = None
+        self._lifetime_ms: int | None = None
         self._expires_s: float | None = None
 
     @property
@@ -169,14 +171,14 @@ class SaslGate:
             return self._close_later(_answer(header, fields), connection)
         lifetime_ms = 0
         if self._state is _State.OPEN and header.api_version >= FIRST_SESSION_VERSION:
-            lifetime_ms = self._settings.max_reauth_ms
+            lifetime_ms = self._lifetime_ms or 0
         return _answer(
             header,
             {
                 "error_code": ErrorCode.none,
                 "error_message": None,
                 "auth_bytes": token,
-                "session_lifetime_ms": lifetime_ms,
+                "session_lifetime": datetime.timedelta(milliseconds=lifetime_ms),
             },
         )
 
@@ -194,9 +196,19 @@ class SaslGate:
             )
         self._established = session
         self._state = _State.OPEN
-        if self._settings.max_reauth_ms > 0:
-            self._expires_s = self._clock.monotonic_s() + self._settings.max_reauth_ms / 1000
+        self._lifetime_ms = self._new_lifetime_ms()
+        if self._lifetime_ms is not None:
+            self._expires_s = self._clock.monotonic_s() + self._lifetime_ms / 1000
         connection.authenticated(principal)
+
+    def _new_lifetime_ms(self) -> int | None:
+        """Of the session that begins now: as long as the credential is valid, and as is configured."""
+        bounds = []
+        if self._settings.max_reauth_ms > 0:
+            bounds.append(self._settings.max_reauth_ms)
+        if self._exchange.expires_ms is not None:
+            bounds.append(max(self._exchange.expires_ms - self._clock.now_ms(), 0))
+        return min(bounds, default=None)
 
     def _log_failure(self, connection: Connection, error: SaslAuthenticationError) -> None:
         logger.info(

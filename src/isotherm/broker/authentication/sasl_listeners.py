@@ -5,26 +5,32 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from isotherm.broker.authentication.oauthbearer import OAUTHBEARER
 from isotherm.broker.authentication.plain import PlainExchange
 from isotherm.broker.authentication.sasl_gate import NewExchange, SaslSettings
 from isotherm.broker.authentication.scram import ScramCredential, ScramExchange, ScramMechanism
 from isotherm.broker.metadata.image import ScramUser
 from isotherm.broker.metadata.metadata_records import UserScramCredentialRecord
+from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.jaas import plain_passwords
 from isotherm.config.listener import Listener, SecurityProtocol
 from isotherm.config.security import SecurityConfig
 from isotherm.errors import ConfigError
 
+if TYPE_CHECKING:
+    from isotherm.broker.authentication.oauth_listeners import TokenListener
+
 PLAIN = "PLAIN"
 _SCRAM = {each.sasl_name: each for each in ScramMechanism}
-SERVED_MECHANISMS = (PLAIN, *_SCRAM)
+SERVED_MECHANISMS = (PLAIN, *_SCRAM, OAUTHBEARER)
 
 # Makes the salts of users that do not exist; see `scram`.
 _SECRET = secrets.token_bytes(32)
 _NONCE_SIZE = 20
+_WITH_SASL = (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 
 class ImageWithCredentials(Protocol):
@@ -40,15 +46,21 @@ class Credentials(Protocol):
 
 
 def sasl_settings(
-    config: BrokerConfig, listener: Listener, credentials: Credentials
+    config: BrokerConfig,
+    listener: Listener,
+    credentials: Credentials,
+    tokens: Mapping[str, TokenListener],
 ) -> SaslSettings | None:
-    """None for a listener without SASL. ConfigError if a mechanism is not served or has no users."""
-    if listener.protocol not in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL):
+    """None for a listener without SASL; `tokens` are from `token_listeners`. ConfigError if a mechanism
+    is not served or has no users."""
+    if listener.protocol not in _WITH_SASL:
         return None
     security = config.security_of(listener.name)
     return SaslSettings(
         mechanisms={
-            name: _new_exchange(config, listener, name, credentials)
+            name: tokens[listener.name].new_exchange
+            if name == OAUTHBEARER
+            else _new_exchange(config, listener, name, credentials)
             for name in security.sasl_enabled_mechanisms
         },
         max_receive_size=security.sasl_server_max_receive_size,
@@ -57,10 +69,30 @@ def sasl_settings(
     )
 
 
-def check_sasl(config: BrokerConfig) -> None:
-    """ConfigError names the listener whose mechanisms cannot be served: before anything is opened."""
+def token_listeners(config: BrokerConfig, clock: Clock) -> Mapping[str, TokenListener]:
+    """Those with OAUTHBEARER, by name, whose keys are to be started. ConfigError names one whose tokens
+    cannot be checked."""
+    found = [
+        listener
+        for listener in config.listener_layout.brokers
+        if listener.protocol in _WITH_SASL
+        and OAUTHBEARER in config.security_of(listener.name).sasl_enabled_mechanisms
+    ]
+    if not found:
+        return {}
+    # Its library is loaded where it is used alone.
+    from isotherm.broker.authentication.oauth_listeners import token_listener
+
+    return {listener.name: token_listener(config, listener, clock) for listener in found}
+
+
+def check_sasl(config: BrokerConfig, clock: Clock) -> Mapping[str, TokenListener]:
+    """`token_listeners`. ConfigError names the listener whose mechanisms cannot be served: before
+    anything is opened."""
+    tokens = token_listeners(config, clock)
     for listener in config.listener_layout.brokers:
-        sasl_settings(config, listener, _NobodyYet())
+        sasl_settings(config, listener, _NobodyYet(), tokens)
+    return tokens
 
 
 class _NobodyYet:

@@ -86,6 +86,8 @@ class ScramExchange:
     """`find_credential` is asked for the user. `secret` makes the salts of users that do not exist; it
     stays the same as long as the process runs."""
 
+    expires_ms = None
+
     def __init__(
         self,
         mechanism: ScramMechanism,

@@ -57,7 +57,7 @@ def tls_context(config: BrokerConfig, listener: Listener) -> ssl.SSLContext | No
         _load_key(context, _key_material(security))
         context.verify_mode = _CLIENT_AUTH[security.ssl_client_auth]
         if context.verify_mode != ssl.CERT_NONE:
-            context.load_verify_locations(cadata=_trusted(security).decode("ascii"))
+            context.load_verify_locations(cadata=trusted_certificates(security).decode("ascii"))
     except (OSError, ValueError) as error:
         # OpenSSL's and Python's texts name files and formats, never their content.
         raise ConfigError(
@@ -102,7 +102,8 @@ def _key_material(security: SecurityConfig) -> KeyMaterial:
     )
 
 
-def _trusted(security: SecurityConfig) -> bytes:
+def trusted_certificates(security: SecurityConfig) -> bytes:
+    """In PEM. ConfigError, OSError or ValueError if they cannot be had."""
     if security.ssl_truststore_type == "PEM":
         if security.ssl_truststore_certificates is not None:
             return b"".join(_certificates(security.ssl_truststore_certificates.encode()))
