@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import ssl
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -174,7 +176,9 @@ def test_old_versions_of_tls_are_not_offered(broker: EmbeddedBroker, files: File
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"ssl.keystore.type": "JKS"}, "ssl.keystore.type"),
+        ({"ssl.keystore.type": "BCFKS"}, "ssl.keystore.type"),
+        ({"ssl.cipher.suites": "TLS_NONSENSE"}, "suites=TLS_NONSENSE"),
+        ({"ssl.enabled.protocols": "TLSv1.2,TLSv1.1"}, "ssl.enabled.protocols"),
         ({"ssl.keystore.password": "wr0ng"}, "cannot be set up"),
         ({"ssl.keystore.location": "/nowhere"}, "cannot be set up"),
         ({"ssl.principal.mapping.rules": "RULE:x"}, "ssl.principal.mapping.rules"),
@@ -193,6 +197,80 @@ def test_listener_that_cannot_be_served_is_refused(
     with pytest.raises(ConfigError, match=named) as refused:
         EmbeddedBroker(tmp_path, texts | change).start()
     assert "wr0ng" not in str(refused.value)
+
+
+@pytest.fixture(scope="module")
+def keytool(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Makes a store of a type, by Java's own tool."""
+    if shutil.which("keytool") is None:
+        pytest.skip("there is no keytool")
+    folder = tmp_path_factory.mktemp("stores")
+
+    def make(store_type: str) -> Path:
+        path = folder / f"{store_type}.jks"
+        command = (
+            f"keytool -genkeypair -keystore {path} -storetype {store_type} -storepass st0re55"
+            " -dname CN=localhost -ext san=dns:localhost -alias server -keyalg EC"
+            " -groupname secp256r1"
+        )
+        if not path.exists():
+            subprocess.run(command.split(), check=True, capture_output=True)
+        return path
+
+    return make
+
+
+def with_store(path: Path, **changes: str) -> dict[str, str]:
+    return {
+        "listeners": "SSL://localhost:0",
+        "inter.broker.listener.name": "SSL",
+        "ssl.keystore.location": str(path),
+        "ssl.keystore.password": "st0re55",
+        **changes,
+    }
+
+
+def handshake(broker: EmbeddedBroker, ciphers: str | None = None) -> str:
+    """The suite that broker and client agree on; raises ssl.SSLError or OSError if there is none."""
+    host, _, port = broker.bootstrap_servers.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if ciphers is not None:
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers(ciphers)
+    with socket.create_connection((host, int(port)), TIMEOUT_S) as plain:
+        tls = context.wrap_socket(plain, server_hostname="localhost")
+        cipher = tls.cipher()
+        tls.close()
+    assert cipher is not None
+    return cipher[0]
+
+
+def test_what_keytool_makes_is_read_under_kafkas_default_type(
+    keytool: Callable[[str], Path], tmp_path: Path
+) -> None:
+    suites = {"ssl.cipher.suites": "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"}
+    with EmbeddedBroker(tmp_path, with_store(keytool("PKCS12"), **suites)) as broker:
+        assert handshake(broker) == "ECDHE-ECDSA-AES128-GCM-SHA256"
+        with pytest.raises((ssl.SSLError, OSError)):
+            handshake(broker, "ECDHE-ECDSA-AES256-GCM-SHA384")
+
+
+@pytest.mark.parametrize("store_type", ["JKS", "JCEKS"])
+def test_javas_older_stores_are_refused_with_what_to_do(
+    keytool: Callable[[str], Path], tmp_path: Path, store_type: str
+) -> None:
+    path = keytool(store_type)
+    with pytest.raises(ConfigError, match=f"-srckeystore {path}"):
+        EmbeddedBroker(tmp_path, with_store(path)).start()
+    trust = {
+        "ssl.client.auth": "required",
+        "ssl.truststore.location": str(path),
+        "ssl.truststore.password": "st0re55",
+    }
+    with pytest.raises(ConfigError, match="trust store in Java's own format"):
+        EmbeddedBroker(tmp_path, with_store(keytool("PKCS12"), **trust)).start()
 
 
 @pytest.mark.parametrize(

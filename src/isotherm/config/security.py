@@ -168,7 +168,8 @@ class SecurityConfig:
     ssl_keystore_type: str = key(
         STRING,
         "JKS",
-        "Type of the key store: PEM or PKCS12. (JKS, Kafka's default, is not served.)",
+        "Type of the key store: PEM or PKCS12. JKS means PKCS12, too: what keytool makes. (Java's older format,"
+        " of that name, is not read.)",
     )
     ssl_keystore_location: str | None = key(
         optional(STRING), None, "File with the private key and the chain of certificates."
@@ -184,7 +185,7 @@ class SecurityConfig:
         optional(PASSWORD), None, "The chain of certificates itself, in PEM."
     )
     ssl_truststore_type: str = key(
-        STRING, "JKS", "Type of the trust store: PEM or PKCS12. (JKS is not served.)"
+        STRING, "JKS", "Type of the trust store: PEM or PKCS12, which JKS means, too."
     )
     ssl_truststore_location: str | None = key(
         optional(STRING),
@@ -208,6 +209,12 @@ class SecurityConfig:
         ("TLSv1.2", "TLSv1.3"),
         "Versions of TLS that are offered.",
         check=any_of("TLSv1.2", "TLSv1.3"),
+    )
+    ssl_cipher_suites: tuple[str, ...] = key(
+        LIST,
+        (),
+        "Cipher suites that are offered, by IANA's names; if not set, OpenSSL's choice. Of TLS 1.3 name all"
+        " three or none.",
     )
     ssl_principal_mapping_rules: str = key(
         STRING,

@@ -1,6 +1,8 @@
 """TLS of a listener: its certificate and key, the clients' certificates, the names made of them.
 
-Key material is PEM (files, or in the configuration itself) or PKCS12. It is read at the start.
+Key material is PEM (files, or in the configuration itself) or PKCS12. As in Java, a file of the type JKS,
+which is the default, may be PKCS12: keytool makes nothing else since Java 9. The older format is Java's own,
+and no library that reads it is maintained. Key material is read at the start.
 Source: Kafka SslConfigs, DefaultSslEngineFactory, SslPrincipalMapper, DefaultKafkaPrincipalBuilder.
 """
 
@@ -23,11 +25,15 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from isotherm.broker.access.principal import ANONYMOUS, USER, Principal
+from isotherm.broker.authentication.cipher_suites import restrict_suites
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.listener import Listener, SecurityProtocol
 from isotherm.config.security import SecurityConfig
 from isotherm.errors import ConfigError
 
+_JAVA_TYPES = ("JKS", "PKCS12")
+_TYPES = ("PEM", *_JAVA_TYPES)
+_JKS_MAGICS = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")  # JKS, JCEKS
 _WITH_TLS = (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENT_AUTH = {
@@ -65,6 +71,8 @@ def tls_context(config: BrokerConfig, listener: Listener) -> ssl.SSLContext | No
         ) from error
     versions = [_VERSIONS[name] for name in security.ssl_enabled_protocols]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
+    if security.ssl_cipher_suites:
+        restrict_suites(context, security.ssl_cipher_suites, versions)
     return context
 
 
@@ -86,9 +94,8 @@ def _key_material(security: SecurityConfig) -> KeyMaterial:
             key = chain = _file(security.ssl_keystore_location, "ssl.keystore.location")
         private = load_pem_private_key(key, password)
         return KeyMaterial(_pem(private), b"".join(_certificates(chain)))
-    if security.ssl_keystore_type == "PKCS12":
-        data = _file(security.ssl_keystore_location, "ssl.keystore.location")
-        store = pkcs12.load_pkcs12(data, _encoded(security.ssl_keystore_password))
+    if security.ssl_keystore_type in _JAVA_TYPES:
+        store = _java_store(security.ssl_keystore_location, security.ssl_keystore_password, "key")
         if store.key is None or store.cert is None:
             raise ValueError("the key store has no key, or no certificate for it")
         own = store.cert.certificate
@@ -98,7 +105,7 @@ def _key_material(security: SecurityConfig) -> KeyMaterial:
         )
     raise ConfigError(
         "type of a key store is not served key=ssl.keystore.type"
-        f" value={security.ssl_keystore_type} served=PEM,PKCS12"
+        f" value={security.ssl_keystore_type} served={','.join(_TYPES)}"
     )
 
 
@@ -109,17 +116,33 @@ def trusted_certificates(security: SecurityConfig) -> bytes:
             return b"".join(_certificates(security.ssl_truststore_certificates.encode()))
         data = _file(security.ssl_truststore_location, "ssl.truststore.location")
         return b"".join(_certificates(data))
-    if security.ssl_truststore_type == "PKCS12":
-        data = _file(security.ssl_truststore_location, "ssl.truststore.location")
-        store = pkcs12.load_pkcs12(data, _encoded(security.ssl_truststore_password))
+    if security.ssl_truststore_type in _JAVA_TYPES:
+        store = _java_store(
+            security.ssl_truststore_location, security.ssl_truststore_password, "trust"
+        )
         found = [each.certificate for each in store.additional_certs]
         if store.cert is not None:
             found.append(store.cert.certificate)
         return b"".join(each.public_bytes(Encoding.PEM) for each in found)
     raise ConfigError(
         "type of a trust store is not served key=ssl.truststore.type"
-        f" value={security.ssl_truststore_type} served=PEM,PKCS12"
+        f" value={security.ssl_truststore_type} served={','.join(_TYPES)}"
     )
+
+
+def _java_store(
+    location: str | None, password: str | None, kind: str
+) -> pkcs12.PKCS12KeyAndCertificates:
+    """`kind` is key or trust. ConfigError, with what to do, for a store in Java's own format."""
+    data = _file(location, f"ssl.{kind}store.location")
+    if data.startswith(_JKS_MAGICS):
+        raise ConfigError(
+            f"a {kind} store in Java's own format, JKS, is not read: make a PKCS12 store of it"
+            f" key=ssl.{kind}store.location value={location}"
+            f" hint='keytool -importkeystore -srckeystore {location} -destkeystore {location}.p12"
+            " -deststoretype PKCS12'"
+        )
+    return pkcs12.load_pkcs12(data, _encoded(password))
 
 
 def _certificates(pem: bytes) -> Sequence[bytes]:
