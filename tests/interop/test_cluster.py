@@ -20,6 +20,7 @@ from isotherm.protocol.entities import entity_of
 from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
 from isotherm.remote.metadata.wire.events import iterate_records
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentState
+from isotherm.segment.leader_epoch_checkpoint import read_leader_epoch_checkpoint
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_TOPIC
 from oracle.cluster_members import IsothermMember, wait_for
 from oracle.kafka import run_tool
@@ -94,8 +95,8 @@ def produce(cluster: Cluster, topic: str, start: int, count: int) -> None:
     assert failed == []
 
 
-def read(cluster: Cluster, topic: str, count: int) -> list[int]:
-    """The numbers of all records, in the order of their offsets."""
+def read(cluster: Cluster, topic: str, count: int, start: int = 0) -> list[int]:
+    """The numbers of all records from offset `start` on, in the order of their offsets."""
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.servers,
@@ -105,7 +106,7 @@ def read(cluster: Cluster, topic: str, count: int) -> list[int]:
             "log_level": 0,
         }
     )
-    consumer.assign([TopicPartition(topic, 0, 0)])
+    consumer.assign([TopicPartition(topic, 0, start)])
     found: list[int] = []
 
     def is_read() -> bool:
@@ -218,6 +219,91 @@ def test_a_new_replica_takes_history_from_the_bucket(cluster: Cluster, tmp_path:
     names = sorted(path.name for path in cluster.directory(OTHER_ISOTHERM, topic).glob("*.log"))
     assert names[0] > "00000000000000000000.log"
     assert read(cluster, topic, 20_000) == list(range(20_000))
+
+
+TIERED = {
+    "remote.storage.enable": "true",
+    "segment.bytes": "1048576",
+    "local.retention.bytes": "1",
+    "file.delete.delay.ms": "100",
+}
+
+
+def write_tiered(cluster: Cluster, topic: str, leaders: list[int]) -> int:
+    """A tiered topic with records of an epoch by each of `leaders`. Returns their number."""
+    cluster.create(topic, [leaders[0], *sorted({*cluster.members} - {leaders[0]})], **TIERED)
+    count = 0
+    for leader in leaders:
+        cluster.move_leader(topic, 0, leader)
+        produce(cluster, topic, count, 8_000)
+        count += 8_000
+    directory = cluster.directory(ISOTHERM, topic)
+    wait_for(
+        lambda: first_local(directory) > 8_000, "epochs that are only in the bucket", TIMEOUT_S
+    )
+    return count
+
+
+def first_local(directory: Path) -> int:
+    return min(int(path.stem) for path in directory.glob("*.log"))
+
+
+@pytest.mark.parametrize("damaged", [None, b"0\n7\nnot epochs"])
+def test_member_restores_leader_epochs_that_are_lost(
+    cluster: Cluster, damaged: bytes | None
+) -> None:
+    topic = f"epochs-{'lost' if damaged is None else 'unreadable'}"
+    count = write_tiered(cluster, topic, [ISOTHERM, KAFKA, OTHER_ISOTHERM])
+    member = cluster.members[ISOTHERM]
+    member.stop()
+    directory = cluster.directory(ISOTHERM, topic)
+    path = directory / "leader-epoch-checkpoint"
+    before = read_leader_epoch_checkpoint(path.read_bytes())
+    assert len(before) == 3
+    assert first_local(directory) > before[1].start_offset
+    path.unlink() if damaged is None else path.write_bytes(damaged)
+    produce(cluster, topic, count, 1_000)
+    member.start()
+
+    cluster.await_isr(topic, set(cluster.members))
+    after = read_leader_epoch_checkpoint(path.read_bytes())
+    assert after[: len(before)] == before
+    assert not list(directory.parent.glob(f"{topic}-0.*-stray"))
+    cluster.move_leader(topic, 0, ISOTHERM)
+    produce(cluster, topic, count + 1_000, 1_000)
+    assert read(cluster, topic, count + 2_000) == list(range(count + 2_000))
+
+
+def test_member_without_leader_epochs_begins_anew_behind_what_the_tier_has_dropped(
+    cluster: Cluster,
+) -> None:
+    topic = "epochs-dropped"
+    count = write_tiered(cluster, topic, [ISOTHERM, OTHER_ISOTHERM])
+    member = cluster.members[ISOTHERM]
+    member.stop()
+    directory = cluster.directory(ISOTHERM, topic)
+    (directory / "leader-epoch-checkpoint").unlink()
+    # Each ends below `start`: a segment has fewer than 6,000 records.
+    copied_then = cluster.copied(topic)
+    produce(cluster, topic, count, 12_000)
+    start = count + 6_000
+    await_local_start(cluster, OTHER_ISOTHERM, topic)
+    dropped = cluster.admin.delete_records([TopicPartition(topic, 0, start)])
+    (deleted,) = dropped.values()
+    assert deleted.result(TIMEOUT_S).low_watermark == start
+    wait_for(
+        lambda: not set(copied_then) & set(cluster.copied(topic)),
+        "the remote segments to be dropped",
+        TIMEOUT_S,
+    )
+    member.start()
+
+    cluster.await_isr(topic, set(cluster.members))
+    assert len(list(directory.parent.glob(f"{topic}-0.*-stray"))) == 1
+    cluster.move_leader(topic, 0, ISOTHERM)
+    produce(cluster, topic, count + 12_000, 1_000)
+    found = read(cluster, topic, count + 13_000 - start, start)
+    assert found == list(range(start, count + 13_000))
 
 
 def test_brokers_of_both_kinds_describe_the_cluster_alike(cluster: Cluster) -> None:

@@ -190,7 +190,7 @@ class BrokerNode:
         )
         started.push_async_callback(self._loop.run_in_executor, None, moves.stop)
         remote_log_manager = self._open_remote_tier(
-            started, cluster, replica_manager, control_executor
+            started, cluster, replica_manager, roles, control_executor
         )
         for task in start_log_tasks(self._config, log_manager, self._clock):
             started.callback(task.stop)
@@ -437,6 +437,7 @@ class BrokerNode:
         started: contextlib.AsyncExitStack,
         cluster: ClusterSide,
         replica_manager: ReplicaManager,
+        roles: ReplicaRoles,
         control_executor: ThreadPoolExecutor,
     ) -> RemoteLogManager | None:
         if not self._config.remote.remote_log_storage_system_enable:
@@ -450,7 +451,8 @@ class BrokerNode:
                 replica_manager, control_executor, self.metrics
             ),
             partitions_removed_last=cluster.partitions_removed_last,
-            run_control=control_executor.submit if cluster.restores_lineages else None,
+            roles=roles,
+            run_control=control_executor.submit,
             clock=self._clock,
             rng=self._rng,
             fs=self._fs,

@@ -65,7 +65,9 @@ class EpochRecovery:
             len(self.epochs.entries),
         )
 
-    def check_known_from(self, log_start_offset: Offset | None, local_start: Offset) -> None:
+    def check_known_from(
+        self, log_start_offset: Offset | None, local_start: Offset, local_end: Offset
+    ) -> None:
         """Raises LineageLostError if epochs below the first local segment are lost.
 
         `log_start_offset` is None if it is lost as well.
@@ -79,5 +81,6 @@ class EpochRecovery:
                 f" local_start_offset={local_start} reason='{self._fault}'",
                 self._path,
                 local_start,
+                local_end,
                 self.epochs.entries,
             )

@@ -239,7 +239,9 @@ class _LogLoader:
         if self._remote_log_enabled and segments:
             known = self._checkpoints.knows_log_start
             self._epochs.check_known_from(
-                self._checkpoints.log_start_offset if known else None, segments[0].base_offset
+                self._checkpoints.log_start_offset if known else None,
+                segments[0].base_offset,
+                ends[-1].next_offset,
             )
         # After all checks: if the log turns out to be damaged, its files must be unchanged.
         self._delete(dropped)

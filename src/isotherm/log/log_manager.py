@@ -277,6 +277,20 @@ class LogManager:
             self._logs[topic_partition] = log
             return log
 
+    def set_aside(self, topic_partition: TopicPartition) -> LogDir:
+        """Rename the directory of an offline log to `-stray`, so that a new log can be created. Returns
+        the log directory that has it. Raises LogDirFailedError."""
+        with self._lock:
+            offline = self._offline.pop(topic_partition)
+            # Before the rename: a start would miss the directory of a log that a checkpoint names.
+            self.checkpoint()
+            stray = self._rename(
+                PartitionDirectory(offline.log_dir, offline.directory, topic_partition),
+                PartitionDirectoryState.STRAY,
+            )
+        logger.warning("damaged log is set aside partition=%s path=%s", topic_partition, stray)
+        return offline.log_dir
+
     def shutdown(self) -> None:
         """Close every log, write the clean shutdown marker, unlock. Idempotent."""
         with self._lock:

@@ -32,7 +32,7 @@ _METADATA_HINT = (
 class LineageLostError(CorruptLogError):
     """The leader epochs below the first local segment are in the remote tier only.
 
-    `local_epochs` are those of the local segments, which start at `local_start`.
+    `local_epochs` are those of the local batches, which lie in [`local_start`, `local_end`).
     """
 
     def __init__(
@@ -40,11 +40,13 @@ class LineageLostError(CorruptLogError):
         message: str,
         path: Path,
         local_start: Offset,
+        local_end: Offset,
         local_epochs: tuple[EpochEntry, ...],
     ) -> None:
         super().__init__(message, "the remote tier has to be reachable")
         self.path = path
         self.local_start = local_start
+        self.local_end = local_end
         self.local_epochs = local_epochs
 
 

@@ -1,18 +1,35 @@
+"""Which lineage a partition gets when its own is lost, and what becomes of one without."""
+
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from isotherm.broker.tier.lineage_restorer import joined_lineage, segment_before
-from isotherm.errors import CorruptLogError
+from isotherm.broker.metadata.image import MetadataImage, PartitionImage, TopicImage
+from isotherm.broker.tier.lineage_restorer import (
+    LineageRestorer,
+    joined_lineage,
+    segment_before,
+)
+from isotherm.errors import CorruptLogError, RemoteStorageError
+from isotherm.log.fs import OsFileSystem
+from isotherm.log.offline_logs import LineageLostError, OfflineLog
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
-from isotherm.segment.leader_epoch_checkpoint import EpochEntry
+from isotherm.segment.leader_epoch_checkpoint import (
+    EpochEntry,
+    encode_leader_epoch_checkpoint,
+    read_leader_epoch_checkpoint,
+)
 from isotherm.types import TopicIdPartition
 
 PARTITION = TopicIdPartition(uuid.UUID(int=7), "topic", 0)
@@ -39,11 +56,24 @@ def entries(*pairs: tuple[int, int]) -> tuple[EpochEntry, ...]:
     return tuple(EpochEntry(*pair) for pair in pairs)
 
 
+def lost(
+    start: int, *epochs: tuple[int, int], end: int = 100, path: Path = Path("unused")
+) -> LineageLostError:
+    return LineageLostError("leader epochs are lost", path, start, end, entries(*epochs))
+
+
 def test_segment_that_ends_before_or_within_the_local_log_is_taken() -> None:
     first, last = segment(0, 9, {0: 0}), segment(10, 19, {0: 10, 2: 15})
-    assert segment_before(20, (), [first, last]) is last
-    assert segment_before(15, entries((2, 15)), [first, last]) is last
-    assert segment_before(10, entries((0, 10), (2, 15)), [first, last]) is first
+    assert segment_before(lost(20), [first, last]) is last
+    assert segment_before(lost(15, (2, 15)), [first, last]) is last
+    assert segment_before(lost(10, (0, 10), (2, 15)), [first, last]) is first
+
+
+def test_segment_may_reach_beyond_the_end_of_a_follower() -> None:
+    copied = segment(0, 30, {0: 0, 3: 20})
+    assert segment_before(lost(10, (0, 10), end=15), [copied]) is copied
+    with pytest.raises(CorruptLogError):
+        segment_before(lost(10, (0, 10), end=25), [copied])
 
 
 @pytest.mark.parametrize(
@@ -58,7 +88,7 @@ def test_segment_that_ends_before_or_within_the_local_log_is_taken() -> None:
 )
 def test_history_that_is_not_sure_is_refused(segments: list[RemoteLogSegmentMetadata]) -> None:
     with pytest.raises(CorruptLogError):
-        segment_before(10, entries((2, 10)), segments)
+        segment_before(lost(10, (2, 10)), segments)
 
 
 def test_epochs_of_both_are_joined() -> None:
@@ -85,3 +115,121 @@ def test_epochs_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(CorruptLogError):
         joined_lineage(segment(10, 19, {0: 10, 2: 15}), checkpoint, 20, local)
+
+
+# ---- the partition afterwards
+
+ME, OTHER = 1, 2
+
+
+class Roles:
+    def __init__(self) -> None:
+        self.online: list[TopicIdPartition] = []
+        self.begun: list[TopicIdPartition] = []
+        self.may_begin = False
+
+    def bring_online(self, place: TopicIdPartition) -> None:
+        self.online.append(place)
+
+    def begin_anew(self, place: TopicIdPartition) -> bool:
+        self.begun += [place] if self.may_begin else []
+        return self.may_begin
+
+
+class Tier:
+    """What the remote tier and its metadata say, as RemoteLogMetadataManager and
+    RemoteStorageManager do."""
+
+    def __init__(self) -> None:
+        self.segments = [segment(0, 9, {0: 0}), segment(10, 19, {0: 10, 2: 15})]
+        self.stored: tuple[EpochEntry, ...] | None = entries((0, 0), (2, 15))
+        self.knows = True
+        self.roles: list[tuple[list[Any], list[Any]]] = []
+
+    def on_partition_leadership_changes(self, led: list[Any], followed: list[Any]) -> None:
+        self.roles.append((led, followed))
+
+    def is_ready(self, partition: TopicIdPartition) -> bool:
+        return self.knows
+
+    def list_remote_log_segments(
+        self, partition: TopicIdPartition
+    ) -> list[RemoteLogSegmentMetadata]:
+        return self.segments
+
+    def fetch_index(self, of: RemoteLogSegmentMetadata, index_type: object) -> bytes:
+        if self.stored is None:
+            raise RemoteStorageError("the bucket does not answer")
+        return encode_leader_epoch_checkpoint(self.stored)
+
+
+class Broken:
+    """A broker with one partition whose epochs are lost: its local log [20, 100) has 2 and 5."""
+
+    def __init__(self, directory: Path, leader: int = OTHER) -> None:
+        self.path = directory / "leader-epoch-checkpoint"
+        self.tier = Tier()
+        self.roles = Roles()
+        led = PartitionImage(0, (OTHER, ME), (leader,), leader, 5, 0)
+        topic = TopicImage(PARTITION.topic, PARTITION.topic_id, (led,))
+        image = MetadataImage(topics_by_name={topic.name: topic})
+        reason = lost(20, (2, 20), (5, 30), path=self.path)
+        offline = OfflineLog(PARTITION.topic_partition, cast("Any", None), directory, reason)
+        tier = cast("Any", self.tier)
+        self.restorer = LineageRestorer(
+            cast("Any", SimpleNamespace(image=image)),
+            lambda: [offline],
+            tier,
+            tier,
+            self.roles,
+            broker_id=ME,
+            run_control=run_now,
+            fs=OsFileSystem(),
+        )
+
+
+def run_now(work: Callable[[], Any]) -> Future[Any]:
+    done: Future[Any] = Future()
+    done.set_result(work())
+    return done
+
+
+@pytest.mark.parametrize("leader", [ME, OTHER])
+def test_leader_and_follower_get_the_epochs_of_tier_and_batches(
+    tmp_path: Path, leader: int
+) -> None:
+    broken = Broken(tmp_path, leader)
+    broken.restorer.run()
+    assert broken.roles.online == [PARTITION]
+    lineage = read_leader_epoch_checkpoint(broken.path.read_bytes())
+    assert tuple(lineage) == entries((0, 0), (2, 15), (5, 30))
+    assert broken.tier.roles == [([PARTITION], []) if leader == ME else ([], [PARTITION])]
+
+
+def test_partition_waits_for_the_metadata_and_the_bucket(tmp_path: Path) -> None:
+    broken = Broken(tmp_path)
+    broken.roles.may_begin = True
+    known, broken.tier.segments, broken.tier.knows = broken.tier.segments, [], False
+    broken.restorer.run()
+    broken.tier.segments, broken.tier.knows, broken.tier.stored = known, True, None
+    broken.restorer.run()
+    assert not broken.roles.online
+    assert not broken.roles.begun
+    broken.tier.stored = entries((0, 0), (2, 15))
+    broken.restorer.run()
+    assert broken.roles.online == [PARTITION]
+
+
+def test_partition_without_a_sure_history_begins_anew_when_others_have_its_records(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = Broken(tmp_path)
+    broken.tier.segments = [segment(10, 19, {0: 10, 2: 15}), segment(12, 19, {1: 12})]
+    for _ in range(2):
+        broken.restorer.run()
+    assert sum("stays offline" in each.message for each in caplog.records) == 1
+    assert not broken.path.exists()
+    broken.roles.may_begin = True
+    broken.restorer.run()
+    assert broken.roles.begun == [PARTITION]
+    assert not broken.roles.online

@@ -463,6 +463,25 @@ def test_log_of_a_partition_that_has_moved_to_other_brokers_is_set_aside(
     assert back.create_log(A, TOPIC_ID, CONFIG).log_end_offset == 0
 
 
+def test_damaged_log_that_is_set_aside_is_not_missed_by_the_next_start(
+    open_manager: Open, tmp_path: Path
+) -> None:
+    """Also if the process ends before a new log is created."""
+    manager = open_manager("one")
+    append(manager.create_log(A, TOPIC_ID, CONFIG), 3)
+    manager.shutdown()
+    (tmp_path / "one" / "a-0" / f"{0:020d}.log").write_bytes(b"")
+    second = open_manager("one", catalog=Catalog({A: TOPIC_ID}))
+    assert second.is_damaged(A)
+    assert second.set_aside(A) is second.log_dirs()[0]
+    second.shutdown()
+    (stray,) = (tmp_path / "one").glob("a-0*")
+    assert stray.name.endswith("-stray")
+    third = open_manager("one", catalog=Catalog({A: TOPIC_ID}))
+    assert not third.is_damaged(A)
+    assert third.create_log(A, TOPIC_ID, CONFIG).log_end_offset == 0
+
+
 def test_partition_that_is_offline_keeps_its_checkpoints_for_the_next_start(
     open_manager: Open, tmp_path: Path
 ) -> None:

@@ -55,10 +55,6 @@ class ClusterSide(Protocol):
         """Tiered partitions of topics that were deleted by the last commands before a stop: their
         deletion in the remote tier may not have begun."""
 
-    @property
-    def restores_lineages(self) -> bool:
-        """Whether lost leader epochs may be restored from the remote tier while logs are led."""
-
     def give_up(self) -> None:
         """The start is not wanted any more: end what it waits for. Any thread."""
 

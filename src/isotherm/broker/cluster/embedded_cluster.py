@@ -30,7 +30,6 @@ from isotherm.types import ProducerId, TopicIdPartition
 
 class EmbeddedCluster:
     inter_broker_listener = ""
-    restores_lineages = True
 
     def __init__(self, local_tier: LocalTier, clock: Clock) -> None:
         self.log_manager, self._controller, self.cluster_id = local_tier

@@ -80,8 +80,6 @@ BATCH_BYTES_MAX = 100 * 1024 * 1024
 
 class MemberCluster:
     embedded_controller = None
-    # A follower rebuilds its lineage by itself, and a leader's is that of its epochs.
-    restores_lineages = False
     partitions_removed_last: Sequence[TopicIdPartition] = ()
 
     def __init__(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -296,18 +296,42 @@ class ReplicaManager:
             return TakenRole(partition, image, partition.make_leader(image))
         return TakenRole(partition, image, partition.make_follower(image))
 
-    def bring_online(self, topic: TopicImage, index: int) -> None:
-        """Serve a partition whose damaged log was repaired. No effect on a deleted topic.
+    def bring_online(self, topic: TopicImage, index: int) -> TakenRole | None:
+        """Serve a partition whose damaged log was repaired. None if it is not here any more.
 
         Raises CorruptDataError if the log is still damaged, and LogDirFailedError.
         """
+        return self._serve_again(topic, index, self._log_manager.load_again)
+
+    def begin_anew(self, topic: TopicImage, index: int) -> TakenRole | None:
+        """Serve a partition with a damaged log again, with a new, empty log in the same directory. The
+        damaged one becomes `-stray`. None if the partition is not here any more.
+
+        Raises LogDirFailedError.
+        """
+
+        def replace_log(topic_partition: TopicPartition) -> PartitionLog:
+            log_dir = self._log_manager.set_aside(topic_partition)
+            config = self._topics[topic.name].config
+            return self._log_manager.create_log(
+                topic_partition, topic.topic_id, config, log_dir=log_dir
+            )
+
+        return self._serve_again(topic, index, replace_log)
+
+    def _serve_again(
+        self, topic: TopicImage, index: int, open_log: Callable[[TopicPartition], PartitionLog]
+    ) -> TakenRole | None:
         hosted = self._topics.get(topic.name)
         if hosted is None or hosted.topic_id != topic.topic_id or index not in hosted.offline:
-            return
+            return None
         place = TopicIdPartition(topic.topic_id, topic.name, index)
-        log = self._log_manager.load_again(place.topic_partition)
+        log = open_log(place.topic_partition)
+        image = topic.partitions[index]
+        if not self._cluster.is_recorded(place, log.log_dir):
+            self._cluster.note_directory(place, log.log_dir)
         partition = Partition(place, log, self._cluster, self.purgatory.notify)
-        taken = self._take_role(partition, topic.partitions[index])
+        taken = self._take_role(partition, image)
         self._topics[topic.name] = replace(
             hosted,
             partitions={**hosted.partitions, index: partition},
@@ -315,6 +339,7 @@ class ReplicaManager:
         )
         logger.info("partition is served again partition=%s", place)
         self.tell_remote_tier([taken.partition])
+        return taken
 
     def take_offline(self, log_dir: LogDir) -> None:
         """Stop serving the partitions of a failed directory, and complete waiting requests.

@@ -124,6 +124,23 @@ def _place(topic: TopicImage, image: PartitionImage) -> TopicIdPartition:
     return TopicIdPartition(topic.topic_id, topic.name, image.partition)
 
 
+def may_begin_anew(
+    broker_id: BrokerId, topic: TopicImage, index: int, image: MetadataImage
+) -> bool:
+    """Whether this broker's log of a partition can be given up without losing what was acknowledged:
+    another broker leads and is alive, and the controller counts on this replica in no election."""
+    partition = topic.partitions[index]
+    leader = image.brokers.get(partition.leader)
+    safe_to_elect = {*partition.isr, *partition.elr, *partition.last_known_elr}
+    return (
+        broker_id in partition.replicas
+        and broker_id not in safe_to_elect
+        and partition.leader != broker_id
+        and leader is not None
+        and not leader.fenced
+    )
+
+
 class ReplicaRoles:
     """Keeps the partitions of this broker in line with the cluster's metadata. Control thread only."""
 
@@ -193,6 +210,33 @@ class ReplicaRoles:
                     **dict.fromkeys(here.offline),
                 }
         return hosted
+
+    # ---- partitions that were offline
+
+    def bring_online(self, place: TopicIdPartition) -> None:
+        """Lead or follow a partition whose damaged log was repaired. No effect on one that is not here.
+
+        Raises CorruptDataError if the log is still damaged, and LogDirFailedError.
+        """
+        topic = self._metadata.image.topic(place.topic_id)
+        if topic is not None:
+            self._rejoin(self._replica_manager.bring_online(topic, place.partition))
+
+    def begin_anew(self, place: TopicIdPartition) -> bool:
+        """Follow a partition with a damaged log from the beginning, as a new replica does, if others have
+        all that was acknowledged. Returns whether it is so. Raises LogDirFailedError."""
+        image = self._metadata.image
+        topic = image.topic(place.topic_id)
+        if topic is None or not may_begin_anew(self._broker_id, topic, place.partition, image):
+            return False
+        self._rejoin(self._replica_manager.begin_anew(topic, place.partition))
+        return True
+
+    def _rejoin(self, taken: TakenRole | None) -> None:
+        if taken is not None and not taken.partition.is_leader:
+            self._fetch([taken.partition], self._metadata.image)
+
+    # ---- a change
 
     def _carry_out(self, image: MetadataImage, plan: RolePlan) -> None:
         self._applied_offset = image.end_offset

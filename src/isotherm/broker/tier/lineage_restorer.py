@@ -2,21 +2,23 @@
 
 Every copied segment has the leader-epoch-checkpoint of the log up to its end. The checkpoint of the
 segment with the offset before the local log is joined with the epochs of the local batches and
-stored. Then the partition is served again. Nothing is guessed: if no segment has that offset, or the
-remote tier contradicts itself or the local log, the partition stays offline.
+stored. Then the partition is led or followed again. Nothing is guessed: if no segment has that offset,
+or the remote tier contradicts itself or the local log, the partition stays offline. A follower whose
+log the controller counts on in no election begins anew instead, from its leader
+(docs/decisions/0120).
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from itertools import pairwise
+from typing import Any, Protocol, TypeAlias
 
 from isotherm.broker.background import PeriodicTask
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
-from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.tier.remote_metadata_upkeep import Upkeep
 from isotherm.clock import Clock
 from isotherm.errors import CorruptDataError, CorruptLogError, IsothermError
@@ -35,11 +37,22 @@ from isotherm.segment.leader_epoch_checkpoint import (
     encode_leader_epoch_checkpoint,
     read_leader_epoch_checkpoint,
 )
-from isotherm.types import Offset, TopicIdPartition, TopicPartition
+from isotherm.types import BrokerId, Offset, TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
 RETRY_INTERVAL_S = 1.0
+
+
+RunControl: TypeAlias = Callable[[Callable[[], Any]], "Future[Any]"]
+
+
+class OfflineRoles(Protocol):
+    """See `ReplicaRoles`. Control thread only."""
+
+    def bring_online(self, place: TopicIdPartition) -> None: ...
+
+    def begin_anew(self, place: TopicIdPartition) -> bool: ...
 
 
 class LineageRestorer:
@@ -48,17 +61,21 @@ class LineageRestorer:
     def __init__(
         self,
         cluster_metadata: ClusterMetadata,
-        replica_manager: ReplicaManager,
+        damaged_logs: Callable[[], Iterable[OfflineLog]],
         metadata: RemoteLogMetadataManager,
         storage: RemoteStorageManager,
+        roles: OfflineRoles,
         *,
-        run_control: Callable[[Callable[[], None]], Future[None]],
+        broker_id: BrokerId,
+        run_control: RunControl,
         fs: FileSystem,
     ) -> None:
         self._cluster_metadata = cluster_metadata
-        self._replica_manager = replica_manager
+        self._damaged_logs = damaged_logs
         self._metadata = metadata
         self._storage = storage
+        self._roles = roles
+        self._broker_id = broker_id
         self._run_control = run_control
         self._fs = fs
         self._given_up: set[TopicPartition] = set()
@@ -75,49 +92,60 @@ class LineageRestorer:
 
     def run(self) -> None:
         """Try each partition once. If its metadata or the bucket cannot be read, a later run retries."""
-        for offline, lost in self._lost():
-            partition = offline.topic_partition
+        for topic_partition, lost in self._lost():
+            topic = self._cluster_metadata.image.topics_by_name.get(topic_partition.topic)
             if self._cancelled.is_set():
                 return
+            if topic is None:
+                continue  # the topic was deleted
+            place = TopicIdPartition(topic.topic_id, *topic_partition)
             try:
-                self._restore(partition, lost)
-            except CorruptDataError as error:
-                self._given_up.add(partition)
-                logger.error(  # noqa: TRY400 - one line: the error names the place
-                    "partition stays offline, its leader epochs are lost partition=%s: %s"
-                    " hint='%s'",
-                    partition,
-                    error,
-                    RESTORE_HINT,
-                )
+                if topic_partition in self._given_up:
+                    self._begin_anew(place)
+                else:
+                    self._try(place, topic.partitions[place.partition].leader, lost)
             except (IsothermError, OSError) as error:
-                if self._last_errors.get(partition) != str(error):
-                    self._last_errors[partition] = str(error)
+                if self._last_errors.get(topic_partition) != str(error):
+                    self._last_errors[topic_partition] = str(error)
                     logger.warning(
                         "leader epochs cannot be restored yet and are retried partition=%s: %s",
-                        partition,
+                        topic_partition,
                         error,
                     )
 
-    def _lost(self) -> list[tuple[OfflineLog, LineageLostError]]:
+    def _lost(self) -> list[tuple[TopicPartition, LineageLostError]]:
         return [
-            (each, each.reason)
-            for each in self._replica_manager.damaged_logs()
+            (each.topic_partition, each.reason)
+            for each in self._damaged_logs()
             if isinstance(each.reason, LineageLostError)
-            and each.topic_partition not in self._given_up
         ]
 
-    def _restore(self, topic_partition: TopicPartition, lost: LineageLostError) -> None:
-        topic = self._cluster_metadata.image.topics_by_name.get(topic_partition.topic)
-        if topic is None:
-            return  # the topic was deleted
-        partition = TopicIdPartition(topic.topic_id, *topic_partition)
-        self._metadata.on_partition_leadership_changes([partition], [])
-        if not self._metadata.is_ready(partition):
-            return  # its metadata is still being loaded; the next run retries
-        segment = segment_before(
-            lost.local_start, lost.local_epochs, self._metadata.list_remote_log_segments(partition)
+    def _try(self, place: TopicIdPartition, leader: BrokerId, lost: LineageLostError) -> None:
+        is_led = leader == self._broker_id
+        self._metadata.on_partition_leadership_changes(
+            [place] if is_led else [], [] if is_led else [place]
         )
+        if not self._metadata.is_ready(place):
+            return  # its metadata is still being loaded; the next run retries
+        try:
+            self._restore(place, lost)
+        except CorruptDataError as error:
+            self._given_up.add(place.topic_partition)
+            if self._begin_anew(place):
+                return
+            logger.error(  # noqa: TRY400 - one line: the error names the place
+                "partition stays offline, its leader epochs are lost partition=%s: %s hint='%s'",
+                place.topic_partition,
+                error,
+                RESTORE_HINT,
+            )
+
+    def _begin_anew(self, place: TopicIdPartition) -> bool:
+        has_begun: bool = self._run_control(lambda: self._roles.begin_anew(place)).result()
+        return has_begun
+
+    def _restore(self, place: TopicIdPartition, lost: LineageLostError) -> None:
+        segment = segment_before(lost, self._metadata.list_remote_log_segments(place))
         checkpoint = self._storage.fetch_index(segment, IndexType.LEADER_EPOCH)
         lineage = joined_lineage(
             segment,
@@ -133,13 +161,7 @@ class LineageRestorer:
             segment.segment_id,
             len(lineage),
         )
-        self._run_control(lambda: self._bring_online(partition)).result()
-
-    def _bring_online(self, partition: TopicIdPartition) -> None:
-        # Asked on the control thread: the leader may be another by now.
-        topic = self._cluster_metadata.image.topics_by_id.get(partition.topic_id)
-        if topic is not None:
-            self._replica_manager.bring_online(topic, partition.partition)
+        self._run_control(lambda: self._roles.bring_online(place)).result()
 
 
 def restorer_upkeep(restorer: LineageRestorer, clock: Clock) -> Upkeep:
@@ -154,14 +176,13 @@ def restorer_upkeep(restorer: LineageRestorer, clock: Clock) -> Upkeep:
 
 
 def segment_before(
-    local_start: Offset,
-    local_epochs: Sequence[EpochEntry],
-    segments: Sequence[RemoteLogSegmentMetadata],
+    lost: LineageLostError, segments: Sequence[RemoteLogSegmentMetadata]
 ) -> RemoteLogSegmentMetadata:
     """The finished segment with the offset before the local log.
 
     Raises CorruptLogError if there is none, or if those that have it belong to different lineages.
     """
+    local_start = lost.local_start
     holding = [
         each
         for each in segments
@@ -178,14 +199,15 @@ def segment_before(
         tuple(each for each in segment.segment_leader_epochs.items() if each[1] < local_start)[-1:]
         for segment in holding
     }
-    local = set(local_epochs)
+    # A follower's log may end before the segment does.
     beyond = {
         EpochEntry(*each)
         for segment in holding
         for each in segment.segment_leader_epochs.items()
-        if each[1] > local_start
+        if local_start < each[1] < lost.local_end
     }
-    if len({epochs[-1][0] for epochs in histories if epochs}) != 1 or not beyond <= local:
+    are_one = len({epochs[-1][0] for epochs in histories if epochs}) == 1
+    if not are_one or not beyond <= set(lost.local_epochs):
         raise CorruptLogError(
             "segments of the remote tier disagree on the epoch before the local log"
             f" offset={local_start - 1} segments={','.join(str(each.segment_id) for each in holding)}",

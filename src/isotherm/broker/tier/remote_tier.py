@@ -12,7 +12,12 @@ from isotherm.broker.controller.controller import Controller
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.tier.embedded_metadata_topic import EmbeddedMetadataTopic
-from isotherm.broker.tier.lineage_restorer import LineageRestorer, restorer_upkeep
+from isotherm.broker.tier.lineage_restorer import (
+    LineageRestorer,
+    OfflineRoles,
+    RunControl,
+    restorer_upkeep,
+)
 from isotherm.broker.tier.remote_metadata_topics import (
     MetadataLevels,
     ensure_metadata_topics,
@@ -97,7 +102,8 @@ def open_remote_tier(
     *,
     open_own_metadata: Callable[[], OwnMetadata],
     partitions_removed_last: Iterable[TopicIdPartition],
-    run_control: Callable[[Callable[[], None]], Future[None]] | None,
+    roles: OfflineRoles,
+    run_control: RunControl,
     clock: Clock,
     rng: random.Random,
     fs: FileSystem,
@@ -105,11 +111,10 @@ def open_remote_tier(
 ) -> RemoteTier:
     """Create the remote tier and give it the partitions. The caller closes it.
 
-    `open_own_metadata` is called unless the metadata manager is a plug-in. With `run_control` lost
-    lineages are restored on the control thread, which only a broker that leads every partition may
-    do. Call it on the control thread, or before that thread exists. Raises ConfigError with the wrong
-    key, the unusable class, or the fault of the bucket, and RemoteStorageError if the store does not
-    answer.
+    `open_own_metadata` is called unless the metadata manager is a plug-in. `roles` serve the
+    partitions whose lost leader epochs were restored, on the control thread of `run_control`. Call it
+    on that thread, or before it has work. Raises ConfigError with the wrong key, the unusable class, or
+    the fault of the bucket, and RemoteStorageError if the store does not answer.
     """
     remote = config.remote
     place = partial(
@@ -161,12 +166,18 @@ def open_remote_tier(
         )
     if own is not None:
         own.metadata.start()
-    if run_control is not None:
-        restorer = LineageRestorer(
-            cluster_metadata, replica_manager, metadata, storage, run_control=run_control, fs=fs
-        )
-        if restorer.has_work:
-            work.append(restorer_upkeep(restorer, clock))
+    restorer = LineageRestorer(
+        cluster_metadata,
+        replica_manager.damaged_logs,
+        metadata,
+        storage,
+        roles,
+        broker_id=config.node_id,
+        run_control=run_control,
+        fs=fs,
+    )
+    if restorer.has_work:
+        work.append(restorer_upkeep(restorer, clock))
     upkeep = RemoteMetadataUpkeep(work)
     _publish_counters(metrics)
     remote_log_manager.resume_deletions(partitions_removed_last)

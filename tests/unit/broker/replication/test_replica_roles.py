@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,10 +23,13 @@ from isotherm.broker.replication.replica_roles import (
     LeaderToFetch,
     ReplicaRoles,
     RolePlan,
+    may_begin_anew,
     plan_roles,
 )
-from isotherm.errors import LogDirFailedError, UnknownTopicOrPartitionError
+from isotherm.config.topic import TopicConfig
+from isotherm.errors import CorruptLogError, LogDirFailedError, UnknownTopicOrPartitionError
 from isotherm.log.log_dir import LogDir
+from isotherm.log.offline_logs import OfflineLog
 from isotherm.types import TopicIdPartition, TopicPartition
 from tests.unit.broker.conftest import Parts
 
@@ -318,3 +322,106 @@ def test_controller_gets_the_directory_of_a_log_if_the_metadata_lacks_it(
         assert told == ([(TopicIdPartition(A, "a", 0), log_dir)] if is_told else [])
 
     parts.run(scenario)
+
+
+# ---- partitions that were offline
+
+FOLLOWED = part(0, OTHER, ME, isr=(OTHER,))
+
+
+def damage(parts: Parts) -> LogDir:
+    """The log of a-0 is found damaged, as at a start. Returns its directory."""
+    log = parts.log_manager.create_log(TopicPartition("a", 0), A, TopicConfig())
+    parts.log_manager.checkpoint()
+    log.close()
+    reason = CorruptLogError("a file is damaged", "restore it")
+    del parts.log_manager._logs[log.topic_partition]
+    parts.log_manager._offline[log.topic_partition] = OfflineLog(
+        log.topic_partition, log.log_dir, log.directory, reason
+    )
+    return log.log_dir
+
+
+@pytest.mark.parametrize("partition", [FOLLOWED, part(0, ME, OTHER)])
+def test_repaired_partition_takes_the_role_that_it_has_now(
+    parts: Parts, partition: PartitionImage
+) -> None:
+    async def scenario() -> None:
+        damage(parts)
+        member = Member(parts, topic("a", A, partition))
+        member.start()
+        with pytest.raises(LogDirFailedError):
+            member.partition(0)
+        member.fetchers.taken()
+        member.roles.bring_online(TopicIdPartition(A, "a", 0))
+        is_led = partition.leader == ME
+        assert member.partition(0).is_leader == is_led
+        assert member.fetchers.taken() == ([] if is_led else [("add", ["a-0@other"])])
+
+    parts.run(scenario)
+
+
+def test_partition_that_is_not_here_any_more_stays_away(parts: Parts) -> None:
+    async def scenario() -> None:
+        damage(parts)
+        member = Member(parts, topic("a", A, FOLLOWED))
+        member.start()
+        member.metadata.publish(
+            MetadataChange(image(end_offset=1), deleted=(topic("a", A, FOLLOWED),))
+        )
+        member.fetchers.taken()
+        member.roles.bring_online(TopicIdPartition(A, "a", 0))
+        assert not member.roles.begin_anew(TopicIdPartition(A, "a", 0))
+        assert member.fetchers.taken() == []
+        assert parts.log_manager.log(TopicPartition("a", 0)) is None
+
+    parts.run(scenario)
+
+
+def test_follower_begins_anew_beside_its_damaged_log(parts: Parts) -> None:
+    async def scenario() -> None:
+        log_dir = damage(parts)
+        member = Member(parts, topic("a", A, FOLLOWED))
+        member.start()
+        member.fetchers.taken()
+        assert member.roles.begin_anew(TopicIdPartition(A, "a", 0))
+        assert member.partition(0).log.log_end_offset == 0
+        assert member.fetchers.taken() == [("add", ["a-0@other"])]
+        names = [path.name for path in log_dir.path.iterdir() if path.name.startswith("a-0")]
+        assert sorted(name.rpartition("-")[2] for name in names) == ["0", "stray"]
+        assert parts.log_manager.offline_logs() == ()
+
+    parts.run(scenario)
+
+
+@pytest.mark.parametrize(
+    "partition",
+    [
+        part(0, ME, OTHER),
+        part(0, OTHER, ME),
+        part(0, OTHER, ME, isr=(OTHER,), elr=(ME,)),
+        part(0, OTHER, ME, isr=(OTHER,), last_known_elr=(ME,)),
+        part(0, OTHER, ME, isr=(), leader=-1),
+        part(0, THIRD, ME, isr=(THIRD,)),
+        part(0, OTHER, THIRD),
+    ],
+)
+def test_log_that_an_election_may_count_on_is_kept(parts: Parts, partition: PartitionImage) -> None:
+    """It leads, is in sync or eligible, or no leader is alive; THIRD is not registered."""
+
+    async def scenario() -> None:
+        damage(parts)
+        member = Member(parts, topic("a", A, partition))
+        member.start()
+        assert not member.roles.begin_anew(TopicIdPartition(A, "a", 0))
+        assert len(parts.log_manager.offline_logs()) == 1
+
+    parts.run(scenario)
+
+
+def test_log_is_kept_while_its_leader_is_fenced() -> None:
+    followed = topic("a", A, FOLLOWED)
+    now = image(followed)
+    assert may_begin_anew(ME, followed, 0, now)
+    fenced = replace(now, brokers={OTHER: now.brokers[OTHER]._replace(fenced=True)})
+    assert not may_begin_anew(ME, followed, 0, fenced)
