@@ -186,7 +186,10 @@ class BrokerNode:
         )
         roles.start()
         moves = replica_manager.start_moves(
-            control_executor.submit, log_dir_move_quota(metadata, self._clock), self._clock
+            control_executor.submit,
+            log_dir_move_quota(metadata, self._clock),
+            self._clock,
+            thread_count=self._config.alter_log_dirs_threads,
         )
         started.push_async_callback(self._loop.run_in_executor, None, moves.stop)
         remote_log_manager = self._open_remote_tier(

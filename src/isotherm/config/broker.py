@@ -237,6 +237,12 @@ class BrokerConfig:
     num_recovery_threads_per_data_dir: int = key(
         INT, 2, "Threads that load or recover logs of one folder at start.", check=at_least(1)
     )
+    num_replica_alter_log_dirs_threads: int | None = key(
+        optional(INT),
+        None,
+        "Threads that move replicas between log directories; one for each directory if not set.",
+        check=at_least(1),
+    )
     log_dir_open_files_max: int = key(
         INT, 4096, "Segment files kept open for reading. Isotherm's own key.", check=at_least(16)
     )
@@ -366,6 +372,11 @@ class BrokerConfig:
         """The log folder that has the cluster's metadata."""
         text = self.quorum.metadata_log_dir
         return self.log_dirs[0] if text is None else Path(text)
+
+    @property
+    def alter_log_dirs_threads(self) -> int:
+        """How many threads move replicas between log folders."""
+        return self.num_replica_alter_log_dirs_threads or len(self.log_dirs)
 
     @property
     def listener_layout(self) -> ListenerLayout:

@@ -49,7 +49,6 @@ _IGNORED_KEYS: dict[str, str] = {
     "cordoned.log.dirs": "each directory that is online takes new partitions",
     "unclean.leader.election.interval.ms": _ONE_REPLICA,
     "telemetry.max.bytes": "metrics of clients (KIP-714) are not taken",
-    "num.replica.alter.log.dirs.threads": "logs are moved one after the other",
     "auto.leader.rebalance.enable": _ONE_REPLICA,
     "leader.imbalance.check.interval.seconds": _ONE_REPLICA,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": (

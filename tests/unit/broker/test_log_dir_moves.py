@@ -21,6 +21,7 @@ from isotherm.config.broker import BrokerConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import LogDirFailedError, NotLeaderOrFollowerError
 from isotherm.log.fs import OsFileSystem
+from isotherm.log.log_copy import LogCopy
 from isotherm.log.log_dir import LogDir
 from isotherm.log.log_manager import LogManager
 from isotherm.record.batch import build_batch
@@ -46,10 +47,10 @@ class NobodyWaits:
 class Broker:
     """A leader of t-0 with two directories, and the thread that changes its metadata."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, partitions: int = 1, threads: int | None = None) -> None:
         dirs = (root / "one", root / "two")
         self.clock = SystemClock()
-        self.config = BrokerConfig(log_dirs=dirs)
+        self.config = BrokerConfig(log_dirs=dirs, num_replica_alter_log_dirs_threads=threads)
         self.control = ThreadPoolExecutor(1)
         self.told: list[tuple[TopicIdPartition, LogDir]] = []
         self.is_recorded = True
@@ -69,7 +70,7 @@ class Broker:
             note_directory=lambda *told: self.told.append(told),
         )
         self.replicas = ReplicaManager(self.log_manager, cast("Any", NobodyWaits()), view)
-        lead_topic(self.replicas, "t", TOPIC_ID, {0: 0}, CONFIG)
+        lead_topic(self.replicas, "t", TOPIC_ID, dict.fromkeys(range(partitions), 0), CONFIG)
         self.told.clear()
         self.one, self.two = self.log_manager.log_dirs()
         quota = ReplicationQuota(
@@ -79,7 +80,12 @@ class Broker:
             window_ms=1000,
             window_count=11,
         )
-        self.moves = self.replicas.start_moves(self.control.submit, quota, self.clock)
+        self.moves = self.replicas.start_moves(
+            self.control.submit,
+            quota,
+            self.clock,
+            thread_count=self.config.alter_log_dirs_threads,
+        )
 
     @property
     def partition(self) -> Any:
@@ -124,7 +130,8 @@ def test_replica_moves_while_it_is_appended_to(broker: Broker) -> None:
     is_over = threading.Event()
 
     def produce() -> None:
-        while not is_over.is_set():
+        # A copy of many small segments must be able to catch up on a machine at work.
+        while not is_over.wait(0.001):
             broker.append()
 
     producer = threading.Thread(target=produce)
@@ -237,3 +244,58 @@ def test_new_replica_begins_in_the_directory_that_was_asked_for(broker: Broker) 
     with pytest.raises(NotLeaderOrFollowerError):
         broker.replicas.move_replica(TopicPartition("later", 0), broker.two)
     assert broker.replicas._wanted_log_dir(TopicPartition("later", 0)) is broker.two
+
+
+class Meeting:
+    """Counts the threads that copy, and holds them until `expected` of them copy at a time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, expected: int) -> None:
+        self.peak = 0
+        self._inside = 0
+        self._expected = expected
+        self._changed = threading.Condition()
+        copy_some = LogCopy.copy_some
+
+        def copy_together(copy: LogCopy, size_max: int) -> int:
+            with self._changed:
+                self._inside += 1
+                self.peak = max(self.peak, self._inside)
+                self._changed.notify_all()
+                met = self._changed.wait_for(lambda: self.peak >= self._expected, WAIT_S)
+            try:
+                assert met, f"{self.peak} threads copy"
+                return copy_some(copy, size_max)
+            finally:
+                with self._changed:
+                    self._inside -= 1
+
+        monkeypatch.setattr(LogCopy, "copy_some", copy_together)
+
+
+@pytest.mark.parametrize(
+    ("threads", "expected"), [(1, 1), (3, 3), (None, 2)], ids=["one", "three", "as-many-as-dirs"]
+)
+def test_as_many_logs_are_copied_at_a_time_as_there_are_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int | None, expected: int
+) -> None:
+    meeting = Meeting(monkeypatch, expected)
+    broker = Broker(tmp_path, partitions=4, threads=threads)
+    try:
+        moved = [broker.replicas.find_partition("t", None, index) for index in range(4)]
+        targets = [broker.one if each.log.log_dir is broker.two else broker.two for each in moved]
+        for each in moved:
+            for _ in range(50):
+                batch = build_batch([(T0, b"k", b"v" * 100, ())])
+                each.append(batch, required_acks=-1, now_ms=T0)
+
+        def move_all() -> None:
+            for each, target in zip(moved, targets, strict=True):
+                broker.replicas.move_replica(each.topic_partition, target)
+
+        broker.on_control(move_all)
+        for each, target in zip(moved, targets, strict=True):
+            wait_for(lambda each=each, target=target: each.log.log_dir is target)
+            assert each.log.log_end_offset == 50
+    finally:
+        broker.close()
+    assert meeting.peak == expected

@@ -1,6 +1,6 @@
 """Replicas on their way to another log directory of this broker (AlterReplicaLogDirs, KIP-113).
 
-    asked for ──► copied by a thread, beside the log in use ──► caught up
+    asked for ──► copied by threads, beside the log in use ───► caught up
                                                                    │ the controller knows the new directory
                                                                    ▼
                    on the control thread: the log is closed, completed there, opened there
@@ -30,7 +30,7 @@ from isotherm.types import Offset, TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-# How long the thread waits when no log has anything to copy: for records, quota or the controller.
+# How long a thread waits when no log has anything to copy: for records, quota or the controller.
 IDLE_INTERVAL_S = 0.1
 
 RunControl: TypeAlias = Callable[[Callable[[], None]], "Future[None]"]
@@ -75,10 +75,13 @@ class LogDirMoves:
         quota: ReplicationQuota,
         clock: Clock,
         *,
+        thread_count: int,
         on_moved: OnPartition,
         on_lost: OnPartition,
     ) -> None:
-        """`on_moved` is called with a partition whose log is another object now, `on_lost` with one whose
+        """At most `thread_count` threads copy, each another log at a time.
+
+        `on_moved` is called with a partition whose log is another object now, `on_lost` with one whose
         log cannot be opened any more. Both on the control thread."""
         self._log_manager = log_manager
         self._cluster = cluster
@@ -89,11 +92,10 @@ class LogDirMoves:
         self._on_lost = on_lost
         # At most one for each partition of this broker.
         self._moves: dict[TopicPartition, _Move] = {}
-        self._wake = threading.Event()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name="isotherm-log-dir-moves", daemon=True
-        )
+        self._begun = threading.Condition()
+        self._thread_count = thread_count
+        self._threads: list[threading.Thread] = []
 
     # ---- any thread
 
@@ -126,9 +128,13 @@ class LogDirMoves:
             log_dir.path,
         )
         self._moves[partition.topic_partition] = _Move(partition, log_dir)
-        if self._thread.ident is None:
-            self._thread.start()
-        self._wake.set()
+        if len(self._threads) < min(self._thread_count, len(self._moves)):
+            name = f"isotherm-log-dir-moves-{len(self._threads)}"
+            thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        with self._begun:
+            self._begun.notify_all()
 
     def cancel(self, topic_partition: TopicPartition) -> None:
         """Give up the move of a partition. No effect if there is none."""
@@ -141,9 +147,10 @@ class LogDirMoves:
     def stop(self) -> None:
         """A start goes on with what is under way."""
         self._stopping.set()
-        self._wake.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        with self._begun:
+            self._begun.notify_all()
+        for thread in self._threads:
+            thread.join()
 
     def _end(self, move: _Move) -> None:
         with move.lock:
@@ -175,19 +182,20 @@ class LogDirMoves:
             self._log_manager.discard_copy(copy)
         self._on_moved(move.partition)
 
-    # ---- the thread that copies
+    # ---- the threads that copy
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self._wake.wait()
-            self._wake.clear()
-            while self._moves and not self._stopping.is_set():
-                if not sum(self._copy_some(each) for each in tuple(self._moves.values())):
-                    self._clock.wait(self._stopping, IDLE_INTERVAL_S)
+            with self._begun:
+                self._begun.wait_for(lambda: self._moves or self._stopping.is_set())
+            if not sum(self._copy_some(each) for each in tuple(self._moves.values())):
+                self._clock.wait(self._stopping, IDLE_INTERVAL_S)
 
     def _copy_some(self, move: _Move) -> int:
-        """The bytes copied."""
-        with move.lock:
+        """The bytes copied. 0 also if another thread works on this move."""
+        if not move.lock.acquire(blocking=False):
+            return 0
+        try:
             if move.is_over or move.is_finishing or self._quota.is_exceeded:
                 return 0
             try:
@@ -200,6 +208,8 @@ class LogDirMoves:
                 move.is_finishing = True
                 self._submit(lambda: self.cancel(move.place.topic_partition))
                 return 0
+        finally:
+            move.lock.release()
         self._quota.record(move.place.topic_partition, size)
         return size
 

@@ -159,7 +159,7 @@ class ReplicaManager:
     # ---- changes, on the control thread
 
     def start_moves(
-        self, run_control: RunControl, quota: ReplicationQuota, clock: Clock
+        self, run_control: RunControl, quota: ReplicationQuota, clock: Clock, *, thread_count: int
     ) -> LogDirMoves:
         """Go on with the moves between directories that the last process did not finish. The caller
         stops them."""
@@ -169,6 +169,7 @@ class ReplicaManager:
             run_control,
             quota,
             clock,
+            thread_count=thread_count,
             on_moved=self._on_moved,
             on_lost=lambda lost: self._take_offline([lost]),
         )
