@@ -66,9 +66,9 @@ class Broker:
         self.log_manager: LogManager | None = None
         self.configure(BrokerConfig())
 
-    def host(self, directory: Path, **settings: Any) -> None:
-        """Start again with a log directory, where the partitions' logs are."""
-        self.configure(BrokerConfig(log_dirs=(directory,), **settings))
+    def host(self, *directories: Path, **settings: Any) -> None:
+        """Start again with log directories, where the partitions' logs are."""
+        self.configure(BrokerConfig(log_dirs=directories, **settings))
         config = self.services.config
         self.log_manager = LogManager(
             config.log_dirs,
