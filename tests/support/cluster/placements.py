@@ -46,8 +46,7 @@ from tests.support.cluster.members import LinkedCluster
 from tests.support.cluster.replicas import (
     await_in_sync,
     await_quiet,
-    batches_below,
-    differences,
+    settled_logs,
 )
 
 PLACEMENTS: Final = ("III", "IKK", "KII", "IIK", "KKI")
@@ -251,7 +250,7 @@ def run_cell(stage: Stage, topic: str, act: Callable[[Stage, str], None]) -> tup
     problems += [each.name for each in unsettled]
     written = writer.acknowledged
     problems += _compare("a consumer", written, _consumed(stage.cluster.servers, topic))
-    problems += _check_replicas(stage.cluster, topic, written)
+    problems += _check_replicas(stage, topic, written)
     print(f"{topic}: {len(written)} records, problems={problems[:3]}", file=sys.stderr)
     segments, copiers, found = _check_bucket(stage.cluster, topic, written)
     problems += found
@@ -298,21 +297,22 @@ def _consumed(servers: str, topic: str) -> dict[Offset, int]:
     return found
 
 
-def _check_replicas(cluster: LinkedCluster, topic: str, written: Mapping[Offset, int]) -> list[str]:
-    problems = []
+def _check_replicas(stage: Stage, topic: str, written: Mapping[Offset, int]) -> list[str]:
+    """Local retention goes on meanwhile: everything is compared as it was read once."""
     folders = {
-        node_id: member.data_dir / f"{topic}-0" for node_id, member in cluster.members.items()
+        node_id: member.data_dir / f"{topic}-0" for node_id, member in stage.cluster.members.items()
     }
-    problems += [
-        f"replicas differ: {each}"
-        for each in differences({n: batches_below(folder) for n, folder in folders.items()})
-    ]
-    for node_id, folder in folders.items():
-        logs = sorted(folder.glob("*.log"))
-        dumped, remarks = _dumped(logs)
+    logs, found = settled_logs(folders, stage.clock, timeout_s=PATIENCE_S)
+    problems = [f"replicas differ: {each}" for each in found]
+    for node_id, log in logs.items():
+        if not log.files:
+            problems.append(f"broker {node_id} has no log of {topic}")
+        with tempfile.TemporaryDirectory() as folder:
+            for name, content in log.files.items():
+                (Path(folder) / name).write_bytes(content)
+            dumped, remarks = _dumped(sorted(Path(folder).iterdir()))
         problems += remarks
-        start = int(logs[0].stem)
-        problems += _compare(f"the log of broker {node_id}", written, dumped, start)
+        problems += _compare(f"the log of broker {node_id}", written, dumped, log.start)
     return problems
 
 

@@ -15,6 +15,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -41,6 +42,7 @@ COMPARED = (EVENTS, COPIES, REMOTE_LOG_METADATA_TOPIC, "__consumer_offsets", "__
 _SCRUBBED = {"leaked": "leaked-object", "missing": "missing-object", "damaged": "damaged-object"}
 _LOOK_S = 0.5
 _QUIET_LOOKS = 6
+_READS_MAX = 100
 
 
 def await_in_sync(servers: str, clock: Clock, *, timeout_s: float) -> list[Anomaly]:
@@ -97,28 +99,65 @@ def _unequal_replicas(members: Mapping[int, Member]) -> Iterator[Anomaly]:
             for folder in member.data_dir.glob(f"{topic}-[0-9]*"):
                 replicas[folder.name][node_id] = folder
     for name, folders in sorted(replicas.items()):
-        logs = {node_id: batches_below(folder) for node_id, folder in folders.items()}
+        logs = {node_id: read_log(folder) for node_id, folder in folders.items()}
         yield from (Anomaly("unequal-replicas", f"{name} {each}") for each in differences(logs))
 
 
-def batches_below(folder: Path) -> dict[Offset, bytes]:
-    """The batches of a partition's local segments by their base offsets."""
-    batches = {}
-    for path in sorted(folder.glob("*.log")):
+class LocalLog(NamedTuple):
+    """What was in a partition's local segments at one moment. `files` by name, in order."""
+
+    files: Mapping[str, bytes]
+
+    @property
+    def start(self) -> Offset:
+        """Where the first segment begins, also one without batches."""
+        return min((int(name.removesuffix(".log")) for name in self.files), default=0)
+
+    @property
+    def batches(self) -> dict[Offset, bytes]:
+        """By their base offsets."""
+        return {
+            header.base_offset: content[position : position + header.size_in_bytes]
+            for content in self.files.values()
+            for position, header in iterate_batches(content)
+        }
+
+
+def read_log(folder: Path) -> LocalLog:
+    """Raises TimeoutError if files vanish each time that they are read."""
+    for _ in range(_READS_MAX):
         try:
-            content = path.read_bytes()
+            return LocalLog({path.name: path.read_bytes() for path in sorted(folder.glob("*.log"))})
         except FileNotFoundError:
-            continue  # retention removes segments meanwhile
-        for position, header in iterate_batches(content):
-            batches[header.base_offset] = content[position : position + header.size_in_bytes]
-    return batches
+            continue  # retention has removed a segment meanwhile: what is read has a hole
+    raise TimeoutError(f"segments vanish while they are read folder={folder} reads={_READS_MAX}")
 
 
-def differences(logs: Mapping[int, Mapping[Offset, bytes]]) -> Iterator[str]:
+def settled_logs(
+    folders: Mapping[int, Path], clock: Clock, *, timeout_s: float
+) -> tuple[Mapping[int, LocalLog], list[str]]:
+    """The replicas of one partition, and what differs between them.
+
+    Each is read at another moment, and retention may go on in between. So they are read until
+    nothing differs, or until what differs has stayed the same for a while, or time is up.
+    """
+    deadline_s = clock.monotonic_s() + timeout_s
+    before: Mapping[int, LocalLog] = {}
+    quiet = 0
+    while True:
+        logs = {node_id: read_log(folder) for node_id, folder in folders.items()}
+        found = list(differences(logs))
+        quiet, before = (quiet + 1 if logs == before else 0), logs
+        if not found or quiet >= _QUIET_LOOKS or clock.monotonic_s() > deadline_s:
+            return logs, found
+        clock.wait(threading.Event(), _LOOK_S)
+
+
+def differences(logs: Mapping[int, LocalLog]) -> Iterator[str]:
     """Of replicas of one partition: local logs may begin at different offsets, not end at them."""
-    start = max(min(log, default=0) for log in logs.values())
+    start = max(log.start for log in logs.values())
     (first, expected), *others = (
-        (node_id, {offset: batch for offset, batch in log.items() if offset >= start})
+        (node_id, {offset: batch for offset, batch in log.batches.items() if offset >= start})
         for node_id, log in logs.items()
     )
     for node_id, found in others:
