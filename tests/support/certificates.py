@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import ipaddress
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
@@ -73,8 +74,8 @@ def issue(
     is_authority: bool = False,
     ended: bool = False,
 ) -> Issued:
-    """A certificate with CN=`name` and O=Example, for `host`. Without an issuer it is an authority's.
-    One that has `ended` was valid until a year ago."""
+    """A certificate with CN=`name` and O=Example, for `host` and 127.0.0.1. Without an issuer it is an
+    authority's. One that has `ended` was valid until a year ago."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name(
         [
@@ -83,6 +84,10 @@ def issue(
         ]
     )
     is_authority = is_authority or issuer is None
+    names: list[x509.GeneralName] = [
+        x509.DNSName(host),
+        x509.IPAddress(ipaddress.IPv4Address("127.0.0.1")),
+    ]
     signer = key if issuer is None else issuer.key
     builder = (
         x509.CertificateBuilder()
@@ -93,7 +98,7 @@ def issue(
         .not_valid_before(NOW - 2 * YEAR)
         .not_valid_after(NOW - YEAR if ended else NOW + YEAR)
         .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
         # Java's verification asks for both identifiers in a chain.
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(

@@ -24,6 +24,7 @@ from isotherm.broker.metadata.metadata_records import GROUP_RESOURCE
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.peers.peer_batches import PeerBatches
 from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
+from isotherm.broker.peers.peer_security import inter_broker_security
 from isotherm.broker.transactions.marker_sender import (
     MARKERS_PER_REQUEST_MAX,
     QUEUED_MARKERS_MAX,
@@ -42,6 +43,7 @@ from isotherm.broker.transactions.transaction_log import TRANSACTION_STATE_TOPIC
 from isotherm.broker.transactions.transaction_markers import LocalMarkers, TransactionMarkers
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
+from isotherm.protocol.node_security import NodeSecurity
 from isotherm.types import BrokerId, LeaderEpoch, ProducerId
 
 # Kafka: socket.connection.setup.timeout.ms and request.timeout.ms.
@@ -238,16 +240,17 @@ def open_transaction_peers(
     listener_name: str,
 ) -> TransactionPeers:
     """The peers of a cluster's member, at their listener between brokers."""
+    security = inter_broker_security(config)
     to_leaders = PeerBatches(
         "txn-marker-sender",
-        _connector(f"broker-{config.node_id}-txn-marker-sender"),
+        _connector(f"broker-{config.node_id}-txn-marker-sender", security),
         send_markers,
         queued_max=QUEUED_MARKERS_MAX,
         batch_max=MARKERS_PER_REQUEST_MAX,
     )
     to_coordinators = PeerBatches(
         "add-partitions-to-txn",
-        _connector(f"broker-{config.node_id}-add-partitions-to-txn"),
+        _connector(f"broker-{config.node_id}-add-partitions-to-txn", security),
         ask_coordinator,
         queued_max=QUEUED_QUESTIONS_MAX,
         batch_max=QUESTIONS_PER_REQUEST_MAX,
@@ -260,7 +263,7 @@ def open_transaction_peers(
     )
 
 
-def _connector(client_id: str) -> Callable[[PeerAddress], PeerConnection]:
+def _connector(client_id: str, security: NodeSecurity) -> Callable[[PeerAddress], PeerConnection]:
     def connect(address: PeerAddress) -> PeerConnection:
         return PeerConnection(
             address,
@@ -268,6 +271,7 @@ def _connector(client_id: str) -> Callable[[PeerAddress], PeerConnection]:
             connect_timeout_s=CONNECT_TIMEOUT_S,
             request_timeout_s=REQUEST_TIMEOUT_S,
             response_bytes_max=RESPONSE_BYTES_MAX,
+            security=security,
         )
 
     return connect

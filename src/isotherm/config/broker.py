@@ -36,7 +36,6 @@ from isotherm.config.listener import (
     ListenerKeys,
     ListenerLayout,
     SecurityProtocol,
-    check_controllers_are_reached,
     lay_out_listeners,
 )
 from isotherm.config.process_roles import (
@@ -310,8 +309,7 @@ class BrokerConfig:
         check_controllers(
             self.controller_quorum_voters, self.controller_quorum_bootstrap_servers, self.node_id
         )
-        layout = self.listener_layout
-        check_controllers_are_reached(layout.controller_protocol)
+        _ = self.listener_layout  # refuses what Kafka refuses
         self._check_metadata_log_dir()
         self._check_one_replica()
         if self.remote.remote_log_storage_system_enable:

@@ -25,9 +25,6 @@ class SecurityProtocol(enum.IntEnum):
     SASL_SSL = 3
 
 
-# A protocol in which this broker connects to others.
-SPOKEN_PROTOCOLS = frozenset({SecurityProtocol.PLAINTEXT})
-
 DEFAULT_PROTOCOL_MAP = "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"
 
 # Any text before "://": a name that no protocol is known for is refused by the map.
@@ -107,16 +104,6 @@ def lay_out_listeners(keys: ListenerKeys) -> ListenerLayout:
         _inter_broker_name(keys, protocols),
         None if keys.has_controller else protocols[keys.controller_listener_names[0].upper()],
     )
-
-
-def check_controllers_are_reached(protocol: SecurityProtocol | None) -> None:
-    """ConfigError if the controllers elsewhere have a protocol that is not spoken."""
-    if protocol is not None and protocol not in SPOKEN_PROTOCOLS:
-        raise ConfigError(
-            "the controllers' listener has a security protocol that is not spoken"
-            f" key=controller.listener.names protocol={protocol.name}"
-            f" spoken={','.join(each.name for each in sorted(SPOKEN_PROTOCOLS))}"
-        )
 
 
 # ---- protocols

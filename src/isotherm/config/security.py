@@ -99,6 +99,15 @@ class SecurityConfig:
         "Login module of a mechanism, as listener.name.NAME.MECHANISM.sasl.jaas.config. That of PLAIN has"
         ' the users, user_NAME="PASSWORD"; that of OAUTHBEARER may have ssl.truststore.* for the keys.',
     )
+    sasl_mechanism_inter_broker_protocol: str = key(
+        STRING,
+        "GSSAPI",
+        "Mechanism by which this broker logs in to others: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512. User and"
+        " password are those of the listener's login module.",
+    )
+    sasl_mechanism_controller_protocol: str = key(
+        STRING, "GSSAPI", "The same for logins to the controllers."
+    )
     sasl_server_max_receive_size: int = key(
         INT,
         524_288,
@@ -197,6 +206,13 @@ class SecurityConfig:
     )
     ssl_truststore_certificates: str | None = key(
         optional(PASSWORD), None, "Those certificates themselves, in PEM."
+    )
+    ssl_endpoint_identification_algorithm: str = key(
+        STRING,
+        "https",
+        "Whether this broker checks the host name in the certificate of what it connects to: https, or"
+        " nothing.",
+        check=one_of("https", ""),
     )
     ssl_client_auth: str = key(
         STRING,

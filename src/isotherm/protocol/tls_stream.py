@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-from collections.abc import Callable
 from typing import Protocol
 
 _RECEIVE_SIZE = 256 * 1024
@@ -26,19 +25,11 @@ class Stream(Protocol):
 class TlsStream:
     """`handshake` first. One thread. Raises OSError, of which ssl.SSLError is one.
 
-    The wait is the socket's timeout, for each piece. `before_wait` is called before each and may
-    shorten it.
+    Each wait is the socket's timeout; one record of TLS, 16 KiB, may take several.
     """
 
-    def __init__(
-        self,
-        connection: socket.socket,
-        context: ssl.SSLContext,
-        host: str,
-        before_wait: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, connection: socket.socket, context: ssl.SSLContext, host: str) -> None:
         self._socket = connection
-        self._before_wait = before_wait
         self._received, self._to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._received, self._to_send, server_hostname=host)
 
@@ -74,11 +65,9 @@ class TlsStream:
 
     def _flush(self) -> None:
         if self._to_send.pending:
-            self._before_wait()
             self._socket.sendall(self._to_send.read())
 
     def _receive(self) -> None:
-        self._before_wait()
         data = self._socket.recv(_RECEIVE_SIZE)
         if data:
             self._received.write(data)

@@ -26,6 +26,7 @@ from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.metadata_records import METADATA_VERSION_FEATURE
 from isotherm.broker.metadata.metadata_topic import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
 from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.peers.peer_security import inter_broker_security
 from isotherm.broker.quorum.controller_channel import ControllerChannel
 from isotherm.broker.quorum.member import QuorumMember
 from isotherm.broker.quorum.quorum_metadata import QuorumMetadata
@@ -218,6 +219,7 @@ class MemberCluster:
                 broker_epoch=lambda: self.member.broker_epoch,
                 metadata_version=lambda: self.metadata.image.features[METADATA_VERSION_FEATURE],
                 batch_bytes_max=BATCH_BYTES_MAX,
+                security=inter_broker_security(self._config),
             ),
             broker_id=self._config.node_id,
             clock=self._clock,

@@ -14,6 +14,7 @@ from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage
 from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
 from isotherm.errors import NotLeaderOrFollowerError, UnknownTopicOrPartitionError
+from isotherm.protocol.node_security import PLAINTEXT, NodeSecurity
 from isotherm.types import BrokerId, TopicPartition
 
 CONNECT_TIMEOUT_S = 10.0
@@ -62,11 +63,13 @@ class LeaderRequests:
         *,
         client_id: str,
         request_timeout_s: float,
+        security: NodeSecurity = PLAINTEXT,
     ) -> None:
         self._find_image = find_image
         self._listener_name = listener_name
         self._client_id = client_id
         self._request_timeout_s = request_timeout_s
+        self._security = security
         self._peers: dict[BrokerId, _Peer] = {}
         self._guard = threading.Lock()
         self._is_closed = False
@@ -105,6 +108,7 @@ class LeaderRequests:
                 connect_timeout_s=CONNECT_TIMEOUT_S,
                 request_timeout_s=self._request_timeout_s,
                 response_bytes_max=RESPONSE_BYTES_MAX,
+                security=self._security,
             )
             if self._is_closed:
                 connection.close()

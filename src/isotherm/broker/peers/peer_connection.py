@@ -2,14 +2,16 @@
 
 No ApiVersions are exchanged: the cluster's metadata.version tells which versions every node serves,
 and Kafka's replica fetchers do the same. The socket is opened by the first request and after every
-failure, so a connection outlives the node's restarts. Source: Kafka NetworkClientUtils,
-BrokerBlockingSender.
+failure, so a connection outlives the node's restarts. A session that ends (`connections.max.reauth.ms`
+of the node) is replaced by one on a new socket. Source: Kafka NetworkClientUtils, BrokerBlockingSender.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import math
+import secrets
 import socket
 import struct
 import threading
@@ -17,15 +19,21 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from isotherm.clock import Clock, SystemClock
-from isotherm.errors import PeerDisconnectedError, PeerTimeoutError
+from isotherm.errors import PeerDisconnectedError, PeerTimeoutError, SaslAuthenticationError
+from isotherm.protocol import node_exchange
 from isotherm.protocol.api_keys import ApiKey, api_name, response_class
 from isotherm.protocol.codec import decoder, encoder
 from isotherm.protocol.errors import ProtocolError
 from isotherm.protocol.framing import RequestHeader, read_response_frame, write_request_header
+from isotherm.protocol.node_security import PLAINTEXT, Login, NodeSecurity
+from isotherm.protocol.sasl_client import log_in
+from isotherm.protocol.tls_stream import Stream, TlsStream
 
 _SIZE = struct.Struct(">i")
 _CORRELATION_ID_SIZE = 4
 _CORRELATION_IDS = 2**31
+# Of a session's time: as with Kafka's clients, the next one begins well before its end.
+_SESSION_PART = 0.85
 
 
 class PeerAddress(NamedTuple):
@@ -34,6 +42,14 @@ class PeerAddress(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class _Opened(NamedTuple):
+    """A socket, and the stream of requests on it: the socket itself, or TLS."""
+
+    socket: socket.socket
+    stream: Stream
+    session_end_s: float
 
 
 class ReceiveBuffer:
@@ -60,16 +76,20 @@ class PeerConnection:
         connect_timeout_s: float,
         request_timeout_s: float,
         response_bytes_max: int,
+        security: NodeSecurity = PLAINTEXT,
         clock: Clock | None = None,
     ) -> None:
-        """Opens nothing yet. A response above `response_bytes_max` ends the connection."""
+        """Opens nothing yet. A response above `response_bytes_max` ends the connection. A handshake of
+        TLS and a login are part of opening: `connect_timeout_s` bounds each of their waits."""
         self.address = address
         self._client_id = client_id
         self._connect_timeout_s = connect_timeout_s
         self._request_timeout_s = request_timeout_s
         self._response_bytes_max = response_bytes_max
+        self._security = security
         self._clock = clock or SystemClock()
         self._correlation_ids = itertools.count()
+        self._opened: _Opened | None = None
         self._socket: socket.socket | None = None
         self._is_in_use = False
         self._is_closed = False
@@ -109,7 +129,7 @@ class PeerConnection:
         frame = self._frame(api_key, api_version, correlation_id, body, is_flexible=is_flexible)
         try:
             with self._in_use():
-                connection = self._socket or self._open()
+                connection = self._usable() or self._open()
                 deadline_s = self._clock.monotonic_s() + self._request_timeout_s
                 self._send_all(connection, frame, deadline_s)
                 payload = self._receive_frame(connection, deadline_s, buffer or ReceiveBuffer())
@@ -169,7 +189,36 @@ class PeerConnection:
         frame = write_request_header(header, is_flexible=is_flexible)
         return _SIZE.pack(len(frame) + len(body)) + frame + body
 
-    def _open(self) -> socket.socket:
+    def _usable(self) -> _Opened | None:
+        """What is open, unless its session ends soon."""
+        opened = self._opened
+        if opened is None or self._socket is None:
+            return None
+        return opened if self._clock.monotonic_s() < opened.session_end_s else None
+
+    def _open(self) -> _Opened:
+        connection = self._connected()
+        stream: Stream = connection
+        session_s = 0.0
+        if self._security.tls is not None:
+            stream = TlsStream(connection, self._security.tls, self.address.host)
+            stream.handshake()
+        if self._security.login is not None:
+            session_s = self._logged_in(stream, self._security.login)
+        end_s = self._clock.monotonic_s() + session_s * _SESSION_PART if session_s else math.inf
+        self._opened = _Opened(connection, stream, end_s)
+        return self._opened
+
+    def _logged_in(self, stream: Stream, login: Login) -> float:
+        """The seconds that the session lasts; 0 for ever."""
+        try:
+            return log_in(login, lambda each: node_exchange.ask(stream, each), secrets.token_hex)
+        except SaslAuthenticationError as error:
+            raise self._lost(str(error)) from error
+        except ProtocolError as error:
+            raise self._malformed("login") from error
+
+    def _connected(self) -> socket.socket:
         found = socket.getaddrinfo(*self.address, type=socket.SOCK_STREAM)
         failure: OSError | None = None
         for family, kind, protocol, _, address in found:
@@ -199,12 +248,12 @@ class PeerConnection:
             self._socket.close()
             self._socket = None
 
-    def _send_all(self, connection: socket.socket, frame: bytes, deadline_s: float) -> None:
-        connection.settimeout(self._left_s(deadline_s))
-        connection.sendall(frame)
+    def _send_all(self, connection: _Opened, frame: bytes, deadline_s: float) -> None:
+        connection.socket.settimeout(self._left_s(deadline_s))
+        connection.stream.sendall(frame)
 
     def _receive_frame(
-        self, connection: socket.socket, deadline_s: float, buffer: ReceiveBuffer
+        self, connection: _Opened, deadline_s: float, buffer: ReceiveBuffer
     ) -> memoryview:
         size_field = memoryview(bytearray(_SIZE.size))
         (size,) = _SIZE.unpack(self._receive(connection, size_field, deadline_s))
@@ -214,13 +263,11 @@ class PeerConnection:
             )
         return self._receive(connection, buffer.take(size), deadline_s)
 
-    def _receive(
-        self, connection: socket.socket, data: memoryview, deadline_s: float
-    ) -> memoryview:
+    def _receive(self, connection: _Opened, data: memoryview, deadline_s: float) -> memoryview:
         received = 0
         while received < len(data):
-            connection.settimeout(self._left_s(deadline_s))
-            count = connection.recv_into(data[received:])
+            connection.socket.settimeout(self._left_s(deadline_s))
+            count = connection.stream.recv_into(data[received:])
             if not count:
                 raise self._lost("it was closed")
             received += count

@@ -39,6 +39,7 @@ from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.image import MetadataImage
 from isotherm.broker.metadata.metadata_records import METADATA_VERSION_FEATURE
 from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
+from isotherm.broker.peers.peer_security import controller_security
 from isotherm.broker.quorum.controller_channel import ControllerChannel
 from isotherm.broker.quorum.controller_connection import ControllerConnection
 from isotherm.broker.quorum.controller_discovery import QuorumLeader
@@ -93,6 +94,7 @@ class QuorumMember:
         self._previous_broker_epoch = previous_broker_epoch
         self._on_failure = on_failure
         self._clock = clock
+        self._security = controller_security(config)
         self._caught_up: Future[MetadataImage] = Future()
         self._publication: Publication | None = None
         self._latest: MetadataImage | None = None
@@ -388,6 +390,7 @@ class QuorumMember:
                 quorum.controller_quorum_fetch_max_bytes,
                 quorum.controller_quorum_fetch_snapshot_max_bytes,
             ),
+            security=self._security,
             clock=self._clock,
         )
 

@@ -22,6 +22,7 @@ from isotherm.broker.replication.replication_quota import ReplicationQuota
 from isotherm.clock import Clock
 from isotherm.config.replication import ReplicationConfig
 from isotherm.log.log_manager import LogManager
+from isotherm.protocol.node_security import PLAINTEXT, NodeSecurity
 from isotherm.types import BrokerId, Offset, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -202,6 +203,7 @@ def connect_to_leaders(
     broker_epoch: Callable[[], int],
     metadata_version: Callable[[], int],
     batch_bytes_max: int,
+    security: NodeSecurity = PLAINTEXT,
 ) -> Connect:
     """Connections over TCP. `broker_epoch` and `metadata_version` are asked for each connection.
 
@@ -220,6 +222,7 @@ def connect_to_leaders(
             connect_timeout_s=timeout_s,
             request_timeout_s=timeout_s,
             response_bytes_max=response_bytes_max,
+            security=security,
         )
         return LeaderEndpoint(
             connection,

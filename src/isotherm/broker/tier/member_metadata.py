@@ -22,6 +22,7 @@ from isotherm.broker.coordinator_topic import InternalTopic
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.peers.leader_requests import LeaderRequests
+from isotherm.broker.peers.peer_security import inter_broker_security
 from isotherm.broker.quorum.topic_creation import creation_request
 from isotherm.broker.tier.cluster_metadata_topic import ClusterMetadataTopic
 from isotherm.broker.tier.member_metadata_levels import MemberMetadataLevels
@@ -71,6 +72,7 @@ def member_metadata(
         listener_name,
         client_id=f"{REMOTE_LOG_METADATA_TOPIC}_client_{config.node_id}",
         request_timeout_s=REQUEST_TIMEOUT_MS / 1000,
+        security=inter_broker_security(config),
     )
     topic, audit_topic = (
         ClusterMetadataTopic(

@@ -1,0 +1,68 @@
+"""TLS and login of a broker's own connections, by the keys of the listener that it dials.
+
+As in Kafka, a broker that dials a listener uses the listener's keys: its key store is the certificate that
+it shows, its trust store what it trusts, and `username` and `password` of its login module the login, under
+`listener.name.NAME.MECHANISM.sasl.jaas.config`. The controllers' listener has keys of its own, although no
+such listener is opened here. Source: Kafka ChannelBuilders.clientChannelBuilder, JaasContext.
+"""
+
+from __future__ import annotations
+
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.client_security import ClientProperties
+from isotherm.config.listener import SecurityProtocol
+from isotherm.errors import ConfigError
+from isotherm.protocol.node_security import NodeSecurity, node_security
+
+_STORE_KEYS = (
+    "ssl.endpoint.identification.algorithm",
+    "ssl.key.password",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+    "ssl.keystore.type",
+    "ssl.truststore.certificates",
+    "ssl.truststore.location",
+    "ssl.truststore.password",
+    "ssl.truststore.type",
+)
+_WITH_TLS = (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+_WITH_SASL = (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
+def inter_broker_security(config: BrokerConfig) -> NodeSecurity:
+    """Of connections to other brokers. ConfigError, without anything secret."""
+    layout = config.listener_layout
+    protocol = next(each.protocol for each in layout.brokers if each.name == layout.inter_broker)
+    mechanism = config.security.sasl_mechanism_inter_broker_protocol
+    return _dialling(config, layout.inter_broker, protocol, mechanism)
+
+
+def controller_security(config: BrokerConfig) -> NodeSecurity:
+    """Of connections to the controllers elsewhere. ConfigError, without anything secret."""
+    protocol = config.listener_layout.controller_protocol
+    assert protocol is not None, "there are controllers elsewhere"
+    name = config.controller_listener_names[0]
+    return _dialling(config, name, protocol, config.security.sasl_mechanism_controller_protocol)
+
+
+def _dialling(
+    config: BrokerConfig, listener: str, protocol: SecurityProtocol, mechanism: str
+) -> NodeSecurity:
+    texts: dict[str, str] = {"security.protocol": protocol.name}
+    if protocol in _WITH_TLS:
+        security = config.security_of(listener)
+        for key in _STORE_KEYS:
+            value = getattr(security, key.replace(".", "_"))
+            if value is not None:
+                texts[key] = value
+    if protocol in _WITH_SASL:
+        prefix = f"listener.name.{listener.lower()}.{mechanism.lower()}."
+        jaas = config.security_of(listener, mechanism).sasl_jaas_config
+        if jaas is None:
+            raise ConfigError(
+                f"a broker that logs in there has a user and a password key={prefix}sasl.jaas.config"
+            )
+        texts |= {"sasl.mechanism": mechanism, "sasl.jaas.config": jaas}
+    return node_security(ClientProperties(texts, f"listener={listener}"))

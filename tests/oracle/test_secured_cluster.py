@@ -1,0 +1,142 @@
+"""A cluster whose every connection has TLS and a login: Apache Kafka's controller, its broker, two of ours."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from isotherm.config.client_security import librdkafka_properties
+from oracle.cluster_members import TIER_SETTINGS, IsothermMember, KafkaMember
+from oracle.kafka_cluster import ControllerOracle
+from tests.support.certificates import issue
+from tests.support.secured_broker import SECRET, jaas
+
+pytestmark = [pytest.mark.oracle, pytest.mark.slow]
+
+TIMEOUT_S = 300
+ISOTHERM, KAFKA, OTHER_ISOTHERM = 1, 2, 3
+MEMBERS = {ISOTHERM: IsothermMember, KAFKA: KafkaMember, OTHER_ISOTHERM: IsothermMember}
+
+
+def secured(folder: Path) -> dict[str, str]:
+    """Keys of brokers and controllers. Both name their listeners so; only the protocols differ."""
+    authority = issue("authority")
+    (folder / "ca.pem").write_bytes(authority.certificate_pem)
+    node = issue("node", authority).write_pem(folder / "node.pem")
+    users = jaas("PLAIN").replace(";", f' user_alice="{SECRET}";')
+    trust = {
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(folder / "ca.pem"),
+    }
+    client = {
+        **trust,
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": jaas("PLAIN"),
+    }
+    return {
+        "listener.security.protocol.map": "PLAINTEXT:SASL_SSL,CONTROLLER:SASL_SSL",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(node),
+        **trust,
+        "ssl.client.auth": "required",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "sasl.mechanism.controller.protocol": "PLAIN",
+        "listener.name.plaintext.plain.sasl.jaas.config": users,
+        "listener.name.controller.plain.sasl.jaas.config": users,
+        **{f"rlmm.config.remote.log.metadata.common.client.{k}": v for k, v in client.items()},
+        # The manager's clients are on the brokers' side: they show the node's certificate, too.
+        "rlmm.config.remote.log.metadata.common.client.ssl.keystore.type": "PEM",
+        "rlmm.config.remote.log.metadata.common.client.ssl.keystore.location": str(node),
+    }
+
+
+class Cluster:
+    def __init__(self, folder: Path) -> None:
+        settings = secured(folder)
+        brokers = {**settings, "inter.broker.listener.name": "PLAINTEXT"}
+        controllers = {key: text for key, text in settings.items() if not key.startswith("rlmm")}
+        (folder / "bucket").mkdir()
+        self.controller = ControllerOracle(folder / "controller", controllers)
+        self.members = {
+            node_id: kind(
+                folder / f"broker-{node_id}",
+                self.controller,
+                node_id,
+                folder / "bucket",
+                {**TIER_SETTINGS, **brokers},
+            )
+            for node_id, kind in MEMBERS.items()
+        }
+        common = "rlmm.config.remote.log.metadata.common.client."
+        self.client = librdkafka_properties(
+            {
+                "bootstrap.servers": "",
+                **{k.removeprefix(common): v for k, v in settings.items() if k.startswith(common)},
+            }
+        )
+
+    def start(self) -> None:
+        self.controller.start()
+        with ThreadPoolExecutor(len(self.members)) as executor:
+            for started in [executor.submit(each.start) for each in self.members.values()]:
+                started.result()
+        servers = ",".join(each.bootstrap_server for each in self.members.values())
+        self.client["bootstrap.servers"] = servers
+
+    def kill(self) -> None:
+        for member in self.members.values():
+            member.kill()
+        self.controller.kill()
+
+
+@pytest.fixture(scope="module")
+def cluster(kafka_tools: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    made = Cluster(tmp_path_factory.mktemp("secured"))
+    try:
+        made.start()
+        yield made
+    finally:
+        made.kill()
+
+
+@pytest.mark.parametrize("leader", MEMBERS)
+def test_partition_is_replicated_and_its_transaction_ends(cluster: Cluster, leader: int) -> None:
+    """Followers fetch, coordinators send markers, members talk to the controller: all logged in."""
+    topic = f"led-by-{leader}"
+    replicas = [leader, *(each for each in MEMBERS if each != leader)]
+    admin = AdminClient(cluster.client)
+    new = NewTopic(topic, 1, replica_assignment=[replicas], config={"min.insync.replicas": "3"})
+    admin.create_topics([new])[topic].result(TIMEOUT_S)
+    producer = Producer({**cluster.client, "transactional.id": f"{topic}-{uuid.uuid4()}"})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    for number in range(100):
+        producer.produce(topic, b"%d" % number)
+    producer.commit_transaction(TIMEOUT_S)
+    consumer = Consumer({**cluster.client, "group.id": topic, "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    values: list[bytes] = []
+    deadline = time.monotonic() + TIMEOUT_S
+    while len(values) < 100:
+        assert time.monotonic() < deadline
+        values += [each.value() or b"" for each in consumer.consume(100, 1) if not each.error()]
+    consumer.close()
+    assert values == [b"%d" % number for number in range(100)]
+    partition = admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions[0]
+    assert (partition.leader, set(partition.isrs)) == (leader, set(MEMBERS))
+
+
+def test_secret_is_in_no_log(cluster: Cluster) -> None:
+    for member in cluster.members.values():
+        if isinstance(member, IsothermMember):
+            assert "Kafka" in member.log_text or member.log_text
+            assert SECRET not in member.log_text
