@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import socket
 from pathlib import Path
+from typing import Final
+
+# Below the ports that systems give to outgoing connections and to port 0 (Linux from 32768, others
+# from 49152): those are taken again at once, by a client of the server that is to have the port too.
+_PORTS: Final = range(12_000, 32_000)
+_DRAWS_MORE_MAX: Final = 100
 
 
 def find_binary(name: str, variable: str) -> Path | None:
@@ -21,9 +28,21 @@ def find_binary(name: str, variable: str) -> Path | None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Free ports of the loopback interface, for servers that keep the same port."""
+    """Free ports of the loopback interface, for servers that keep the same port.
+
+    They stay free until a server is bound to them, but for another process that draws the same of
+    20,000. Raises OSError if most are taken.
+    """
+    # Not a caller's generator: processes that begin with one seed must not draw the same ports.
+    rng = random.SystemRandom()
+    found: list[int] = []
     with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
+        for _ in range(count + _DRAWS_MORE_MAX):
+            if len(found) == count:
+                return found
+            probe = stack.enter_context(socket.socket())
+            port = rng.choice(_PORTS)
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                found.append(port)
+    raise OSError(f"too few ports are free count={count} ports={_PORTS}")
