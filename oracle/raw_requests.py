@@ -22,7 +22,7 @@ from kio.static.primitive import TZAware, i32Timedelta, i64Timedelta
 from isotherm.protocol.api_keys import ApiKey, request_class, response_class
 from isotherm.protocol.codec import decoder, encoder
 
-TIMEOUT_S = 10
+TIMEOUT_S = 60
 CORRELATION_ID = 7
 CLIENT_ID = b"raw"
 

@@ -30,11 +30,11 @@ def create_topic(bootstrap_server: str, name: str, partitions: int, config: dict
 
 
 def _has_leaders(admin: AdminClient, topic: str, partitions: int) -> bool:
-    metadata = admin.list_topics(topic, timeout=5).topics[topic].partitions
+    metadata = admin.list_topics(topic, timeout=30).topics[topic].partitions
     if len(metadata) != partitions or any(p.leader < 0 for p in metadata.values()):
         return False
     request = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}
-    return all(f.exception(10) is None for f in admin.list_offsets(request).values())
+    return all(f.exception(30) is None for f in admin.list_offsets(request).values())
 
 
 def wait_until(condition: Callable[[], bool], subject: str) -> None:

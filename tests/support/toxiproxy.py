@@ -18,7 +18,7 @@ from typing import Any, Self
 from isotherm.testing.local_servers import find_binary, free_ports
 
 _PROXY = "upstream"
-_START_POLLS = 300
+_START_POLLS = 1200
 _POLL_S = 0.05
 
 
@@ -91,5 +91,5 @@ class Toxiproxy:
             method=method,
             headers={"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             answer.read()

@@ -21,7 +21,7 @@ from isotherm.testing.local_servers import find_binary, free_ports
 BUCKET = "isotherm"
 ACCESS_KEY = "isotherm"
 SECRET_KEY = "isotherm-secret"  # noqa: S105 - of a server that lives for one test run
-START_TIMEOUT_S = 15
+START_TIMEOUT_S = 60
 _POLL_S = 0.05
 
 
