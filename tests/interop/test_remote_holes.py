@@ -179,21 +179,20 @@ def test_java_stays_at_a_hole_until_records_are_deleted(
     broker = start_broker()
     hole = Hole(broker)
 
-    def consume(policy: str) -> list[str]:
-        return console_consumer(broker, policy)
-
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     for policy in ("earliest", "latest"):
         committer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": policy})
         committer.commit(offsets=[TopicPartition(TOPIC, 0, 0)], asynchronous=False)
         committer.close()
-    (earliest, latest) = run_tools_to_status(consume("earliest"), consume("latest"))
+    (earliest, latest) = run_tools_to_status(
+        console_consumer(broker, "earliest"), console_consumer(broker, "latest")
+    )
     before = {str(number) for number in range(hole.lost.start_offset)}
     for _, text in (earliest, latest):
         assert {line for line in text.splitlines() if line.isdigit()} == before
         assert "corrupt message" in text.lower()
     wanted = [TopicPartition(TOPIC, 0, hole.after.start_offset)]
     admin.delete_records(wanted)[wanted[0]].result()
-    ((_, text),) = run_tools_to_status(consume("earliest"))
     behind = [str(number) for number in range(hole.after.start_offset, COUNT)]
+    ((_, text),) = run_tools_to_status(console_consumer(broker, "earliest", len(behind)))
     assert [line for line in text.splitlines() if line.isdigit()] == behind
