@@ -34,6 +34,7 @@ with warnings.catch_warnings():
     from kafka import TopicPartition as PythonTopicPartition
 
 from isotherm.testing.embedded_broker import EmbeddedBroker
+from isotherm.testing.local_servers import free_ports
 
 PARTITIONS = 4
 RECORDS = 40
@@ -43,7 +44,8 @@ SETTINGS = {
     "group.min.session.timeout.ms": "500",
     "offsets.topic.num.partitions": "5",
     "group.consumer.heartbeat.interval.ms": "200",
-    "group.consumer.session.timeout.ms": "2000",
+    # A static member that comes back has so long.
+    "group.consumer.session.timeout.ms": "10000",
 }
 _names = itertools.count(1)
 
@@ -258,15 +260,15 @@ def test_member_goes_on_in_its_generation_after_a_restart(
     start_broker: Callable[..., EmbeddedBroker],
 ) -> None:
     group = group_name()
-    broker = start_broker(SETTINGS)
+    settings = {**SETTINGS, "listeners": f"PLAINTEXT://127.0.0.1:{free_ports(1)[0]}"}
+    broker = start_broker(settings)
     topic = make_topic(broker)
-    port = broker.bootstrap_servers.rpartition(":")[2]
     revoked: list[TopicPartition] = []
     with closing(consumer(broker, group)) as member:
         member.subscribe([topic], on_revoke=lambda _, partitions: revoked.extend(partitions))
         read(member, RECORDS)
         broker.stop()
-        broker = start_broker({**SETTINGS, "listeners": f"PLAINTEXT://127.0.0.1:{port}"})
+        broker = start_broker(settings)
         produce(broker, topic, PARTITIONS)
         assert sorted(read(member, PARTITIONS)) == values_of(PARTITIONS)
         assert revoked == []
@@ -413,16 +415,19 @@ def test_modern_member_keeps_its_epoch_and_partitions_over_a_restart(
     start_broker: Callable[..., EmbeddedBroker],
 ) -> None:
     group = group_name()
-    settings = {**SETTINGS, "group.consumer.session.timeout.ms": "45000"}
+    settings = {
+        **SETTINGS,
+        "group.consumer.session.timeout.ms": "45000",
+        "listeners": f"PLAINTEXT://127.0.0.1:{free_ports(1)[0]}",
+    }
     broker = start_broker(settings)
     topic = make_topic(broker)
-    port = broker.bootstrap_servers.rpartition(":")[2]
     revoked: list[TopicPartition] = []
     with closing(modern(broker, group)) as member:
         member.subscribe([topic], on_revoke=lambda _, partitions: revoked.extend(partitions))
         read(member, RECORDS)
         broker.stop()
-        broker = start_broker({**settings, "listeners": f"PLAINTEXT://127.0.0.1:{port}"})
+        broker = start_broker(settings)
         produce(broker, topic, PARTITIONS)
         assert sorted(read(member, PARTITIONS)) == values_of(PARTITIONS)
         assert revoked == []

@@ -20,6 +20,7 @@ with warnings.catch_warnings():
     import kafka
 
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
+from isotherm.testing.local_servers import free_ports
 
 TIMEOUT_S = 120
 _numbers = itertools.count()
@@ -222,7 +223,7 @@ def test_zombie_is_fenced_and_its_transaction_aborted(
 def test_transaction_that_takes_too_long_is_aborted(
     broker: EmbeddedBroker, topic: str, producer: Callable[..., Producer]
 ) -> None:
-    slow = producer(**{"transaction.timeout.ms": 1000})
+    slow = producer(**{"transaction.timeout.ms": 3000})
     slow.begin_transaction()
     write(slow, topic, b"slow")
     quick = producer()
@@ -258,14 +259,14 @@ def test_timeout_above_the_allowed_is_refused(
 def test_transaction_goes_on_after_a_restart_of_the_broker(
     start_broker: Callable[..., EmbeddedBroker], producer: Callable[..., Producer]
 ) -> None:
-    first = start_broker()
-    port = first.bootstrap_servers.rpartition(":")[2]
+    listeners = {"listeners": f"PLAINTEXT://127.0.0.1:{free_ports(1)[0]}"}
+    first = start_broker(listeners)
     topic = make_topic(first)
     made = producer(servers=first.bootstrap_servers)
     made.begin_transaction()
     write(made, topic, b"before")
     first.stop()
-    second = start_broker({"listeners": f"PLAINTEXT://127.0.0.1:{port}"})
+    second = start_broker(listeners)
     assert committed(second, topic) == []
     write(made, topic, b"after")
     made.commit_transaction(TIMEOUT_S)
@@ -275,14 +276,14 @@ def test_transaction_goes_on_after_a_restart_of_the_broker(
 def test_transaction_left_open_is_aborted_by_the_next_producer_after_a_restart(
     start_broker: Callable[..., EmbeddedBroker], producer: Callable[..., Producer]
 ) -> None:
-    first = start_broker()
-    port = first.bootstrap_servers.rpartition(":")[2]
+    listeners = {"listeners": f"PLAINTEXT://127.0.0.1:{free_ports(1)[0]}"}
+    first = start_broker(listeners)
     topic = make_topic(first)
     left = producer("left", servers=first.bootstrap_servers)
     left.begin_transaction()
     write(left, topic, b"left")
     first.stop()
-    second = start_broker({"listeners": f"PLAINTEXT://127.0.0.1:{port}"})
+    second = start_broker(listeners)
     made = producer("left", servers=second.bootstrap_servers)
     made.begin_transaction()
     write(made, topic, b"next")
