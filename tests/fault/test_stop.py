@@ -136,4 +136,5 @@ def test_broker_that_loses_its_metadata_directory_exits_with_a_failure(
     log_dir.rename(tmp_path / "gone")
     log_dir.write_text("not a folder")
     assert broker.process.wait(TIMEOUT_S) == 1
+    assert broker.has_ended  # and its log is read to the end
     assert "broker has failed" in broker.log_text

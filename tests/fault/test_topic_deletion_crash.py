@@ -42,7 +42,7 @@ def await_true(condition: Callable[[], bool]) -> None:
 
 
 def objects(bucket: Path, topic: str) -> list[Path]:
-    return [path for path in files_below(bucket) if topic in str(path)]
+    return sorted(path for path in files_below(bucket) if topic in str(path))
 
 
 @pytest.mark.parametrize("level", [0, 1])

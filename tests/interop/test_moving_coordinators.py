@@ -331,6 +331,10 @@ def test_a_killed_coordinator_loses_no_transaction(cluster: MixedCluster, leader
         cluster.members[leader].start()
     for each in range(3):
         cluster.await_isr(topic, set(cluster.members), each)
+    # A leader that is new learns late how far the records are committed.
+    wait_for(
+        lambda: read_committed(cluster, topic, 3).total() >= expected.total(), "all", TIMEOUT_S
+    )
     assert read_committed(cluster, topic, 3) == expected
 
 

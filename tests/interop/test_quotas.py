@@ -91,10 +91,13 @@ def test_connections_beyond_the_quota_of_their_address_are_closed_a_while_later(
         ).result(TIMEOUT_S)
 
     set_quota(1.0)
-    answers = [ask(broker.bootstrap_servers, hello, TIMEOUT_S) for _ in range(4)]
-    # The quota is in effect by the second, at the latest.
-    assert CLOSED in answers
-    assert answers[0] != CLOSED
+    assert ask(broker.bootstrap_servers, hello, TIMEOUT_S) != CLOSED
+    # The quota is in effect by the second, at the latest, if they come fast enough.
+    for _ in range(100):
+        if ask(broker.bootstrap_servers, hello, TIMEOUT_S) == CLOSED:
+            break
+    else:
+        pytest.fail("no connection was closed")
     set_quota(None)
     while ask(broker.bootstrap_servers, hello, TIMEOUT_S) == CLOSED:
         pass

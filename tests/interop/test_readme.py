@@ -245,7 +245,7 @@ def test_readme_and_guides_work_word_for_word_from_the_wheel(
         assert int(spark.run_python(MAPPED, bucket).split()[-1]) > 0
     finally:
         broker.terminate()
-        assert broker.wait(20) == 0
+        assert broker.wait(60) == 0
 
 
 @pytest.mark.slow

@@ -58,7 +58,8 @@ class Followed:
 
     def wait_for_end(self, offset: int) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: self.log.log_end_offset >= offset, WAIT_S)
+            # The high watermark is raised behind the append.
+            assert self.changed.wait_for(lambda: self.log.high_watermark >= offset, WAIT_S)
 
 
 class Target(NamedTuple):

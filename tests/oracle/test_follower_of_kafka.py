@@ -161,7 +161,8 @@ def test_follower_stays_in_sync_leaves_and_comes_back(cluster: Cluster) -> None:
     log = cluster.follow(topic)
     # Each is acknowledged once the follower has it, for the ISR has both.
     produce(cluster, topic, 2000)
-    assert cluster.image(topic).isr == (KAFKA, ISOTHERM)
+    # On a busy machine it may have been away for a while.
+    cluster.wait(lambda: set(cluster.image(topic).isr) == {KAFKA, ISOTHERM})
     check_equal(cluster, topic, log, 2000)
     assert len(log.segments()) > 1
 
@@ -200,7 +201,7 @@ def test_new_follower_begins_at_the_start_of_the_leader(cluster: Cluster) -> Non
     produce(cluster, topic, 95)
     # The request itself waits for the follower, which has not begun.
     cluster.admin.delete_records(
-        [TopicPartition(topic, 0, 33)], request_timeout=5, operation_timeout=1
+        [TopicPartition(topic, 0, 33)], request_timeout=60, operation_timeout=1
     )
     log = cluster.follow(topic)
     cluster.wait(lambda: log.log_end_offset == 95)

@@ -169,16 +169,17 @@ def test_member_moves_its_replicas_and_the_controller_knows(
         member.kill()
         member.start()
         assert read(member.bootstrap_server, produced[0]) == list(range(produced[0]))
-        recorded = recorded_directories(controller, member.config_path.parent)
-        assert recorded == {
-            (one / "meta.properties").read_text().split("directory.id=")[1].split()[0]
-        }
+        first = (one / "meta.properties").read_text().split("directory.id=")[1].split()[0]
+        # The member tells the controller behind the move.
+        wait_for(
+            lambda: recorded_directories(controller) == {first}, "the recorded directory", WAIT_S
+        )
     finally:
         member.kill()
         controller.kill()
 
 
-def recorded_directories(controller: ControllerOracle, folder: Path) -> set[str]:
+def recorded_directories(controller: ControllerOracle) -> set[str]:
     """The last directory of each partition of the topic, as the controller has it."""
     logs = sorted((controller.log_dir / "__cluster_metadata-0").glob("*.log"))
     text = dump_log_segments(logs, "--cluster-metadata-decoder")

@@ -59,7 +59,7 @@ def scrape(tiers: Any, label: str = "") -> dict[str, float]:
     """Sums over labels, by name; of samples that have `label`."""
     url = f"http://127.0.0.1:{tiers.broker.node.metrics_port}/metrics"
     sums: dict[str, float] = {}
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         for line in answer.read().decode().splitlines():
             if not line.startswith("#") and label in line:
                 name, _, number = line.rpartition(" ")
@@ -77,8 +77,13 @@ def test_traffic_of_the_remote_tier_moves_kafkas_metrics(tiers: Any) -> None:
     assert scrape(tiers)["kafka_server_brokertopicmetrics_remotelogsizebytes"] >= 0
     tiers.delete_records("a", 8)
     tiers.expect_empty_remote("a")
-    now = scrape(tiers)
-    assert [name for name in MOVED if not now.get(name)] == []
+
+    def unmoved() -> list[str]:
+        now = scrape(tiers)
+        return [name for name in MOVED if not now.get(name)]
+
+    # A pool is at times not idle at all, and a fetch is counted behind its answer.
+    tiers.expect(lambda: unmoved() == [], "all of them have moved")
 
 
 def test_metrics_are_there_from_the_start_and_go_with_their_topic(tiers: Any) -> None:
@@ -87,7 +92,7 @@ def test_metrics_are_there_from_the_start_and_go_with_their_topic(tiers: Any) ->
     labelled = 'topic="a"'
     names = {name for name in FROM_THE_START if "brokertopic" in name}
     names |= {"kafka_log_remote_remotelogmanager_retentionsizein_percent"}
-    assert names <= scrape(tiers, labelled).keys()
+    tiers.expect(lambda: names <= scrape(tiers, labelled).keys(), "the metrics of a new topic")
     tiers.produce("a", *[(b"k", b"%d" % number) for number in range(5)])
     tiers.expect_earliest_local("a", 4)
     tiers.consume("a", 4)

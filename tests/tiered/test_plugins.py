@@ -90,7 +90,7 @@ def test_sick_plugin_harms_the_partition_that_was_asked_for_and_no_other(
         values = [value for _, value in RECORDS]
         found = consume_both(tiers, lambda found: len(found["well"]) == len(RECORDS))
         assert found["well"] == values
-        assert "method=fetch_log_segment" in caplog.text
+        tiers.expect(lambda: "method=fetch_log_segment" in caplog.text, "the error in the log")
         monkeypatch.setattr(SickStore, "sickness", None)
         found = consume_both(tiers, lambda found: all(len(each) == 4 for each in found.values()))
         assert found == {"sick": values, "well": values}
