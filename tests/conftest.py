@@ -24,7 +24,25 @@ if TYPE_CHECKING:
 settings.register_profile("isotherm", deadline=None, print_blob=True)
 settings.load_profile("isotherm")
 
-# Their files take minutes, those of the others seconds.
+# The files that take longest, the longest first: half a minute and more each.
+LONGEST = (
+    "interop/test_readme.py",
+    "interop/test_suites.py",
+    "property/remote/test_schedules.py",
+    "oracle/test_spark_cluster.py",
+    "interop/frameworks/test_frameworks_under_kills.py",
+    "oracle/test_pipeline_on_cluster.py",
+    "spark/test_streaming_crashes.py",
+    "interop/test_cluster.py",
+    "interop/test_moving_coordinators.py",
+    "fault/test_request_costs.py",
+    "fault/test_cleaner_crash.py",
+    "interop/test_remote_holes.py",
+    "interop/test_correctness_run.py",
+    "fault/test_damaged_files.py",
+    "fault/test_kill_loop.py",
+)
+# Files of these come next.
 LONG_FOLDERS = ("oracle", "spark", "interop", "fault")
 
 # What takes minutes by itself takes an hour where others are at work too.
@@ -33,11 +51,17 @@ SOAK_TIMEOUT_S = 4 * 3600
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long begins first: begun last, one file would keep one worker busy alone."""
-    tests = Path(__file__).parent
-    items.sort(key=lambda item: item.path.relative_to(tests).parts[0] not in LONG_FOLDERS)
+    items.sort(key=lambda item: turn_of(item.path.relative_to(Path(__file__).parent)))
     for item in items:
         if item.get_closest_marker("soak") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SOAK_TIMEOUT_S))
+
+
+def turn_of(path: Path) -> int:
+    """Of a file of tests; lower comes first."""
+    if path.as_posix() in LONGEST:
+        return LONGEST.index(path.as_posix())
+    return len(LONGEST) + (path.parts[0] not in LONG_FOLDERS)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LONGEST
+
 ROOT = Path(__file__).parents[3]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 BANNED_NAMES = re.compile(r"^(utils?|helpers?|common|misc|base|manager)(_.*)?\.py$")
@@ -71,3 +73,8 @@ def _mentioned(text: str) -> set[str]:
     for module, imported in _FROM.findall(text):
         names |= {f"{module}.{name}" for name in re.findall(r"\w+", imported)}
     return names
+
+
+def test_files_that_begin_first_are_there() -> None:
+    """A file that was renamed would begin with the others, and might end long after them."""
+    assert [name for name in LONGEST if not (ROOT / "tests" / name).is_file()] == []
