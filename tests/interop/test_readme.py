@@ -6,9 +6,11 @@ not there. Of the tours only the address differs: a free port instead of 9092.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import venv
@@ -52,12 +54,22 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
     folder = tmp_path_factory.mktemp("wheel")
     pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
     (wheel,) = folder.glob("*.whl")
+    constraints = str(ROOT / "constraints.txt")
 
+    @functools.cache
     def install(extras: str) -> Path:
         environment = folder / f"environment-{extras}"
         venv.create(environment)
+        if extras:
+            # What each extra needs too is installed once: the files are the same, pip replaces some.
+            (plain,) = install("").glob("lib/*/site-packages")
+            shutil.copytree(
+                plain,
+                environment / plain.relative_to(install("")),
+                copy_function=os.link,
+                dirs_exist_ok=True,
+            )
         what = f"isotherm[{extras}] @ {wheel.as_uri()}" if extras else str(wheel)
-        constraints = str(ROOT / "constraints.txt")
         # Most of what is installed is never imported: Python compiles what is, once.
         install_there = ("--python", str(environment / "bin" / "python"), "install", "--no-compile")
         pip(*install_there, "-c", constraints, what)
@@ -97,6 +109,8 @@ class Shell:
             "KAFKA_LISTENERS": f"PLAINTEXT://{self.address}",
             "ISOTHERM_BOOTSTRAP_SERVER": self.address,
             "NUMBA_CACHE_DIR": str(machine_code),
+            # Spark's JVMs live for a minute: the optimizing compiler costs more than it saves.
+            "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",
         }
 
     def command(self, block: Block) -> list[str]:
