@@ -57,6 +57,7 @@ from isotherm.broker.tier.remote_tier import open_remote_tier
 from isotherm.broker.transactions.transaction_markers import TransactionMarkers
 from isotherm.clock import Clock, SystemClock
 from isotherm.config.broker import BrokerConfig
+from isotherm.errors import ConfigError
 from isotherm.log.fs import FileSystem, OsFileSystem
 from isotherm.log.log_dir import LogDir
 from isotherm.log.log_manager import LogManager
@@ -77,6 +78,9 @@ DRAIN_TIMEOUT_S = 2.0
 # How long a stop waits for running tasks of the remote tier. Copying a segment may take minutes.
 REMOTE_CLOSE_TIMEOUT_S = 1.5
 UPKEEP_STOP_TIMEOUT_S = 0.5
+
+# How long a change of the configuration waits until listeners have other keys.
+RENEWAL_TIMEOUT_S = 10.0
 
 # How many logs of a directory are flushed at the same time for waiting producers: a disk accepts the
 # next flush while it works on one.
@@ -110,6 +114,7 @@ class BrokerNode:
         self.services: BrokerServices
         self.failed: asyncio.Future[None]
         self._loop: asyncio.AbstractEventLoop
+        self._server: Server
         self._kernels: KernelWarmUp
         self._transaction_peers: TransactionPeers
         self._is_serving = False
@@ -143,6 +148,8 @@ class BrokerNode:
         reloaded = await services.run_control(
             lambda: services.metadata.reload_broker_config(reread)
         )
+        # Files may have another content under the same names.
+        await self._server.renew_keys()
         logger.info("configuration is read again applied=%s", ",".join(reloaded.applied))
         if reloaded.need_restart:
             logger.warning(
@@ -153,7 +160,7 @@ class BrokerNode:
         self._kernels = KernelWarmUp()
         tokens = check_sasl(self._config, self._clock)
         await self._read_token_keys(started, tokens)
-        server = Server(self._config, self._loop, self._clock)
+        server = self._server = Server(self._config, self._loop, self._clock)
         # Each step registers its undo at once, so a failure undoes exactly the completed steps.
         started.push_async_callback(server.stop, 0)
         self.endpoints = await server.bind()
@@ -166,6 +173,7 @@ class BrokerNode:
         # Dynamic settings of earlier starts still apply.
         self._config = metadata.broker_config
         server.update_config(self._config)
+        await server.renew_keys()
         log_manager.update_config(self._config)
         purgatory = Purgatory[TopicPartition](
             self._loop, operations_max=self._config.delayed_operations_max
@@ -422,9 +430,20 @@ class BrokerNode:
             return
         self.services.config = config
         server.update_config(config)
+        if server.has_keys:
+            self._renew_keys(server)
         log_manager.update_config(config)
         if remote_log_manager is not None:
             remote_log_manager.update_config(config.remote)
+
+    def _renew_keys(self, server: Server) -> None:
+        """On the control thread: what altered the configuration is answered with the new keys in use."""
+        renewal = asyncio.run_coroutine_threadsafe(server.renew_keys(), self._loop)
+        try:
+            renewal.result(RENEWAL_TIMEOUT_S)
+        except (ConfigError, TimeoutError):
+            # They were checked before; the files have changed since, or are another broker's.
+            logger.exception("keys and certificates stay as they were")
 
     async def _drain(self, server: Server, purgatory: Purgatory[TopicPartition]) -> None:
         logger.info("broker stops node_id=%d", self._config.node_id)

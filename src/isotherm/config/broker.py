@@ -393,7 +393,8 @@ class BrokerConfig:
 
     def security_of(self, listener: str, mechanism: str | None = None) -> SecurityConfig:
         """The keys of access as they hold for one listener, or for one mechanism of it."""
-        return self.security.for_listener(self.explicit, listener, mechanism)
+        texts = {**self.explicit, **self.dynamic_for_this}
+        return self.security.for_listener(texts, listener, mechanism)
 
     def _if_set(self, name: str, value: str) -> str | None:
         _, declared = config_keys(BrokerConfig)[name]

@@ -1,14 +1,14 @@
 """The broker's keys that can be changed while it runs, and the configuration they make.
 
 A topic's key is set for all topics by its first synonym (log.retention.ms, as in Kafka, not
-log.retention.hours). Where a key is set in several places, that of one broker wins over that of
+log.retention.hours). Keys and certificates are set for one listener of one broker. Where a key is set in several places, that of one broker wins over that of
 all brokers, and both win over the file. Source: KIP-226, Kafka DynamicBrokerConfig.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -19,18 +19,43 @@ from isotherm.config.groups import GroupConfig
 from isotherm.config.quorum import QuorumConfig
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.replication import ReplicationConfig
-from isotherm.config.security import SecurityConfig
+from isotherm.config.security import SecurityConfig, split_key_material
 from isotherm.config.topic import TopicConfig
 from isotherm.config.transactions import TransactionConfig
 from isotherm.errors import ConfigError
 
 
 class DynamicKey(NamedTuple):
-    """Where a key's value is: `group` is the field of BrokerConfig, "" for its own keys."""
+    """Where a key's value is: `group` is the field of BrokerConfig, "" for its own keys. `listener` is the
+    one whose key material it is."""
 
     group: str
     field_name: str
     declared: ConfigKey
+    listener: str | None = None
+
+
+class DynamicKeys(Mapping[str, DynamicKey]):
+    """Lists the keys of the whole broker, and knows those of any listener as well."""
+
+    def __init__(self, keys: Mapping[str, DynamicKey]) -> None:
+        self._keys = keys
+
+    def __getitem__(self, name: str) -> DynamicKey:
+        found = self._keys.get(name)
+        if found is not None:
+            return found
+        split = split_key_material(name)
+        if split is None:
+            raise KeyError(name)
+        field_name, declared = config_keys(SecurityConfig)[split[1]]
+        return DynamicKey("security", field_name, replace(declared, name=name), split[0])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
 
 
 # The keys of BrokerConfig by its fields that hold groups of them; "" for its own.
@@ -47,7 +72,7 @@ CONFIG_GROUPS: Mapping[str, type] = {
 
 
 @functools.cache
-def dynamic_broker_keys() -> Mapping[str, DynamicKey]:
+def dynamic_broker_keys() -> DynamicKeys:
     keys = {
         declared.name: DynamicKey(group, field_name, declared)
         for group, config_class in CONFIG_GROUPS.items()
@@ -57,7 +82,7 @@ def dynamic_broker_keys() -> Mapping[str, DynamicKey]:
     for field_name, declared in config_keys(TopicConfig).values():
         if declared.dynamic and declared.synonyms:
             keys[declared.synonyms[0].name] = DynamicKey("topic_defaults", field_name, declared)
-    return keys
+    return DynamicKeys(keys)
 
 
 def with_dynamic_texts(
@@ -69,9 +94,18 @@ def with_dynamic_texts(
     """
     keys = dynamic_broker_keys()
     by_group: dict[str, dict[str, Any]] = {}
+    of_listeners = sorted(name for name in for_all if keys[name].listener is not None)
+    if of_listeners:
+        raise ConfigError(
+            "Cannot update these configs at default cluster level, broker id must be specified:"
+            f" {of_listeners}"
+        )
     for name, text in {**for_all, **for_this}.items():
-        group, field_name, declared = keys[name]
-        by_group.setdefault(group, {})[field_name] = declared.parse(text)
+        group, field_name, declared, listener = keys[name]
+        value = declared.parse(text)
+        # Those of listeners are looked up where they are used: BrokerConfig.security_of.
+        if listener is None:
+            by_group.setdefault(group, {})[field_name] = value
     own = by_group.pop("", {})
     changed = {
         group: replace(getattr(config, group), **fields) for group, fields in by_group.items()
@@ -106,5 +140,7 @@ def dynamic_text(config: BrokerConfig, name: str) -> str:
 
 
 def _value(config: BrokerConfig, found: DynamicKey) -> Any:
+    if found.listener is not None:
+        return getattr(config.security_of(found.listener), found.field_name)
     holder = getattr(config, found.group) if found.group else config
     return getattr(holder, found.field_name)

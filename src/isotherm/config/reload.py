@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.definition import ConfigKey, config_keys
 from isotherm.config.dynamic import CONFIG_GROUPS, dynamic_broker_keys
+from isotherm.config.security import is_listener_key, split_key_material
 from isotherm.config.topic import TopicConfig
 
 
@@ -46,8 +47,10 @@ def reload_config(running: BrokerConfig, reread: BrokerConfig) -> ReloadedConfig
         group: replace(getattr(running, group), **fields) for group, fields in by_group.items()
     }
     explicit = _explicit_texts(running.explicit, reread.explicit, applied)
-    applied_names = tuple(sorted(each.name for each in applied))
-    unapplied = {each.name for each in changed} - set(applied_names)
+    of_listeners = _changed_listener_keys(running, reread)
+    key_material = {name for name in of_listeners if split_key_material(name) is not None}
+    applied_names = tuple(sorted({each.name for each in applied} | key_material))
+    unapplied = ({each.name for each in changed} | of_listeners) - set(applied_names)
     return ReloadedConfig(
         replace(running, **own, **groups, explicit=explicit),
         applied_names,
@@ -88,14 +91,28 @@ def _changed_plugin_keys(running: BrokerConfig, reread: BrokerConfig) -> set[str
     return changed
 
 
+def _changed_listener_keys(running: BrokerConfig, reread: BrokerConfig) -> set[str]:
+    before, after = running.explicit, reread.explicit
+    return {
+        name
+        for name in before.keys() | after.keys()
+        if is_listener_key(name) and before.get(name) != after.get(name)
+    }
+
+
 def _explicit_texts(
     running: Mapping[str, str], reread: Mapping[str, str], applied: list[_Changed]
 ) -> dict[str, str]:
-    """The texts of applied keys, under whichever of their names, are those read again."""
+    """The texts of applied keys, under whichever of their names, and of the listeners' key material, are
+    those read again."""
     names = {
         name
         for each in applied
         for name in (each.declared.name, *(synonym.name for synonym in each.declared.synonyms))
     }
-    kept = {name: text for name, text in running.items() if name not in names}
-    return kept | {name: text for name, text in reread.items() if name in names}
+
+    def is_applied(name: str) -> bool:
+        return name in names or split_key_material(name) is not None
+
+    kept = {name: text for name, text in running.items() if not is_applied(name)}
+    return kept | {name: text for name, text in reread.items() if is_applied(name)}

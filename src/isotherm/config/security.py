@@ -251,6 +251,32 @@ def is_listener_key(name: str) -> bool:
     return found is not None and found["key"] in config_keys(SecurityConfig)
 
 
+# What a running broker reads again for one listener. Source: Kafka SslConfigs.RECONFIGURABLE_CONFIGS.
+KEY_MATERIAL = frozenset(
+    {
+        "ssl.keystore.type",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+        "ssl.key.password",
+        "ssl.keystore.key",
+        "ssl.keystore.certificate.chain",
+        "ssl.truststore.type",
+        "ssl.truststore.location",
+        "ssl.truststore.password",
+        "ssl.truststore.certificates",
+    }
+)
+_KEY_MATERIAL_OF_LISTENER = re.compile(r"listener\.name\.(?P<listener>[^.]+)\.(?P<key>ssl\..+)")
+
+
+def split_key_material(name: str) -> tuple[str, str] | None:
+    """The listener, in small letters, and the key; None for a key that is no listener's key material."""
+    found = _KEY_MATERIAL_OF_LISTENER.fullmatch(name)
+    if found is None or found["key"] not in KEY_MATERIAL:
+        return None
+    return found["listener"], found["key"]
+
+
 _SECRET_ENDINGS = (
     "password",
     "jaas.config",

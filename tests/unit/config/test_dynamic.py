@@ -3,7 +3,12 @@ from __future__ import annotations
 import pytest
 
 from isotherm.config.broker import BrokerConfig, parse_broker_config
-from isotherm.config.dynamic import check_thread_pools, dynamic_broker_keys
+from isotherm.config.dynamic import (
+    check_thread_pools,
+    dynamic_broker_keys,
+    dynamic_text,
+    with_dynamic_texts,
+)
 from isotherm.errors import ConfigError
 
 # Those of Kafka's pools that there are here. Source: Kafka DynamicRemoteLogConfig, LogCleaner.
@@ -51,3 +56,23 @@ def test_pool_is_halved_or_doubled_at_a_time(
     assert str(raised.value) == (
         f"Dynamic thread count update validation failed for {name}={wanted}, value should {refusal}"
     )
+
+
+KEYSTORE = "listener.name.clients.ssl.keystore.location"
+
+
+def test_key_material_is_set_for_one_listener_of_one_broker() -> None:
+    assert dynamic_broker_keys()[KEYSTORE].listener == "clients"
+    for name in (
+        "ssl.keystore.location",
+        "listener.name.clients.ssl.client.auth",
+        "listener.name.clients.sasl.jaas.config",
+    ):
+        assert name not in dynamic_broker_keys()
+    assert KEYSTORE not in set(dynamic_broker_keys())
+    changed = with_dynamic_texts(BrokerConfig(), for_all={}, for_this={KEYSTORE: "new"})
+    assert changed.security_of("CLIENTS").ssl_keystore_location == "new"
+    assert changed.security_of("OTHERS").ssl_keystore_location is None
+    assert dynamic_text(changed, KEYSTORE) == "new"
+    with pytest.raises(ConfigError, match="broker id must be specified"):
+        with_dynamic_texts(BrokerConfig(), for_all={KEYSTORE: "new"}, for_this={})

@@ -49,3 +49,27 @@ def test_other_keys_are_named_and_left_as_they_are() -> None:
     assert reloaded.config == running
     assert reloaded.applied == ()
     assert reloaded.need_restart == ("node.id", "num.partitions", "rsm.config.url")
+
+
+def test_key_material_of_a_listener_is_applied_and_its_other_keys_are_named() -> None:
+    prefix = "listener.name.clients."
+    before = parse_broker_config(
+        BEFORE | {f"{prefix}ssl.keystore.location": "old", f"{prefix}ssl.truststore.location": "t"}
+    )
+    after = parse_broker_config(
+        BEFORE
+        | {
+            f"{prefix}ssl.keystore.location": "new",
+            f"{prefix}ssl.client.auth": "required",
+            "ssl.keystore.location": "of all",
+        }
+    )
+    reloaded = reload_config(before, after)
+    assert reloaded.applied == (
+        f"{prefix}ssl.keystore.location",
+        f"{prefix}ssl.truststore.location",
+    )
+    assert reloaded.need_restart == (f"{prefix}ssl.client.auth", "ssl.keystore.location")
+    security = reloaded.config.security_of("CLIENTS")
+    assert (security.ssl_keystore_location, security.ssl_truststore_location) == ("new", None)
+    assert security.ssl_client_auth == "none"

@@ -2,7 +2,8 @@
 
 Key material is PEM (files, or in the configuration itself) or PKCS12. As in Java, a file of the type JKS,
 which is the default, may be PKCS12: keytool makes nothing else since Java 9. The older format is Java's own,
-and no library that reads it is maintained. Key material is read at the start.
+and no library that reads it is maintained. Key material is read at the start, and again while the broker
+runs (see Server.renew_keys).
 Source: Kafka SslConfigs, DefaultSslEngineFactory, SslPrincipalMapper, DefaultKafkaPrincipalBuilder.
 """
 
@@ -44,26 +45,44 @@ _CLIENT_AUTH = {
 
 
 class KeyMaterial(NamedTuple):
-    """In PEM: a private key without a password, and the chain that begins with its certificate."""
+    """In PEM: a private key without a password, the chain that begins with its certificate, and the
+    certificates that clients' are checked by, if they are."""
 
     key: bytes
     chain: bytes
+    trusted: bytes = b""
 
     def __repr__(self) -> str:
         return "KeyMaterial([hidden])"
 
 
-def tls_context(config: BrokerConfig, listener: Listener) -> ssl.SSLContext | None:
+class ListenerTls(NamedTuple):
+    """What a listener was opened with."""
+
+    context: ssl.SSLContext
+    material: KeyMaterial
+
+
+def check_key_material(before: BrokerConfig, after: BrokerConfig) -> None:
+    """ConfigError for a listener whose changed keys or certificates cannot be used."""
+    for listener in after.listener_layout.brokers:
+        if before.security_of(listener.name) != after.security_of(listener.name):
+            listener_tls(after, listener)
+
+
+def listener_tls(config: BrokerConfig, listener: Listener) -> ListenerTls | None:
     """None for a listener without TLS. ConfigError, without anything secret, if it cannot be served."""
     if listener.protocol not in _WITH_TLS:
         return None
     security = config.security_of(listener.name)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        _load_key(context, _key_material(security))
+        material = _key_material(security)
+        _load_key(context, material)
         context.verify_mode = _CLIENT_AUTH[security.ssl_client_auth]
         if context.verify_mode != ssl.CERT_NONE:
-            context.load_verify_locations(cadata=trusted_certificates(security).decode("ascii"))
+            material = material._replace(trusted=trusted_certificates(security))
+            context.load_verify_locations(cadata=material.trusted.decode("ascii"))
     except (OSError, ValueError) as error:
         # OpenSSL's and Python's texts name files and formats, never their content.
         raise ConfigError(
@@ -73,7 +92,7 @@ def tls_context(config: BrokerConfig, listener: Listener) -> ssl.SSLContext | No
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     if security.ssl_cipher_suites:
         restrict_suites(context, security.ssl_cipher_suites, versions)
-    return context
+    return ListenerTls(context, material)
 
 
 def _load_key(context: ssl.SSLContext, material: KeyMaterial) -> None:

@@ -181,6 +181,10 @@ def describe_broker_config(broker: BrokerConfig) -> Iterator[DescribedConfig]:
             names = [synonym.name for synonym in declared.synonyms]
             value = _text(declared, getattr(broker.topic_defaults, field_name))
             yield _described_broker_key(names[0], declared, value, names, broker)
+    for name, text in broker.dynamic_for_this.items():
+        found = dynamic_broker_keys()[name]
+        if found.listener is not None:
+            yield _described_broker_key(name, found.declared, text, [name], broker)
 
 
 def _described_broker_key(

@@ -34,6 +34,7 @@ from isotherm.broker.authentication.scram_changes import (
     ScramUpsertion,
     plan_credentials,
 )
+from isotherm.broker.authentication.tls import check_key_material
 from isotherm.broker.controller.config_changes import (
     ConfigChange,
     broker_list_in_effect,
@@ -89,6 +90,7 @@ from isotherm.broker.metadata.metadata_records import (
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.dynamic import check_thread_pools, dynamic_broker_keys
+from isotherm.config.security import split_key_material
 from isotherm.errors import (
     ConfigError,
     InvalidRequestError,
@@ -332,6 +334,7 @@ class Controller(ClusterMetadata):
             texts[broker] = after
             new_config = self._effective_config(texts[ALL_BROKERS], texts[this_broker])
             check_thread_pools(self._config, new_config)
+            check_key_material(self._config, new_config)
         except ConfigError as error:
             raise InvalidRequestError(str(error)) from error
         effective = {key: text for key, text in changed.items() if current.get(key) != text}
@@ -339,6 +342,9 @@ class Controller(ClusterMetadata):
             self._commit(config_records(BROKER_RESOURCE, broker, effective))
             self._config = new_config
             logger.info("broker is reconfigured broker=%s keys=%s", broker, ",".join(effective))
+            self._tell(MetadataChange(self._image, broker_config=new_config))
+        elif not validate_only and any(split_key_material(name) for name in changed):
+            # The same file may have another content by now: its name is set again to say so, as in Kafka.
             self._tell(MetadataChange(self._image, broker_config=new_config))
 
     def alter_resource_config(

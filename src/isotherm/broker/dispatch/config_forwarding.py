@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from isotherm.broker.authentication.tls import check_key_material
 from isotherm.broker.configs.config_alteration import refused_resources
 from isotherm.broker.configs.config_resources import ResourceType, check_this_broker
 from isotherm.broker.controller.config_changes import (
@@ -88,9 +89,11 @@ def check_broker_changes(
             for name, text in changed.items()
             if text is not None and name in dynamic_broker_keys()
         }
-        for_all, for_this = (known, {}) if broker == ALL_BROKERS else ({}, known)
+        kept = {n: text for n, text in config.dynamic_for_this.items() if n not in changed}
+        for_all, for_this = (known, kept) if broker == ALL_BROKERS else ({}, {**kept, **known})
         after = with_dynamic_texts(config, for_all=for_all, for_this=for_this)
         check_thread_pools(config, after)
+        check_key_material(config, after)
     except ConfigError as error:
         raise InvalidRequestError(str(error)) from error
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
+from isotherm.broker.authentication.tls import check_key_material
 from isotherm.broker.metadata.image import ConfigResource, MetadataImage, TopicImage
 from isotherm.broker.metadata.metadata_records import BROKER_RESOURCE, TOPIC_RESOURCE
 from isotherm.config.broker import BrokerConfig
@@ -108,12 +109,16 @@ class ClusterMetadata:
         """
         reloaded = reload_config(self._static_config, reread)
         if reloaded.applied:
-            new_config = with_dynamic_texts(
-                reloaded.config,
-                for_all=self.broker_texts(ALL_BROKERS),
-                for_this=self.broker_texts(str(self._config.node_id)),
-            )
-            self._static_config, self._config = reloaded.config, new_config
+            before, self._static_config = self._static_config, reloaded.config
+            try:
+                new_config = self._effective_config(
+                    self.broker_texts(ALL_BROKERS), self.broker_texts(str(self._config.node_id))
+                )
+                check_key_material(self._config, new_config)
+            except BaseException:
+                self._static_config = before
+                raise
+            self._config = new_config
             self._tell(MetadataChange(self._image, broker_config=new_config))
         return reloaded
 

@@ -9,11 +9,17 @@ from __future__ import annotations
 import asyncio
 import collections
 import logging
+import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from isotherm.broker.authentication.tls import PrincipalMapper, tls_context
+from isotherm.broker.authentication.tls import (
+    KeyMaterial,
+    ListenerTls,
+    PrincipalMapper,
+    listener_tls,
+)
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.net.connection import SCRATCH_SIZE, Answer, Connection, FrameHandler
 from isotherm.broker.net.connection_quota import ConnectionQuota
@@ -58,7 +64,12 @@ class Server:
             window_count=config.quota_window_num,
         )
         self._loop = loop
-        self._servers: list[asyncio.Server] = []
+        # By listener; several where its host has several addresses.
+        self._servers: dict[str, list[asyncio.Server]] = {}
+        self._key_material: dict[str, KeyMaterial] = {}
+        self._renewing = asyncio.Lock()
+        self._is_serving = False
+        self._is_stopping = False
         self._connections: dict[Connection, None] = {}
         self._throttled: set[Connection] = set()
         self._connections_of: collections.Counter[str] = collections.Counter()
@@ -91,7 +102,7 @@ class Server:
         endpoints = []
         for listener in layout.brokers:
             server = await self._bind_listener(listener)
-            self._servers.append(server)
+            self._servers[listener.name] = [server]
             bound_port = server.sockets[0].getsockname()[1]
             if listener.advertised is not None:
                 endpoints.append(_endpoint(listener.name, listener.advertised, bound_port))
@@ -103,28 +114,38 @@ class Server:
         family = socket.AF_INET if listener.port == 0 and ":" not in listener.host else 0
         # Like Java, which binds one socket for both families to the IPv6 wildcard.
         host = None if listener.host in ("", "::") else listener.host
-        context = tls_context(self._config, listener)
-        tls: dict[str, Any] = {}
-        if context is not None:
-            tls = {"ssl": context, "ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S}
+        tls = listener_tls(self._config, listener)
+        if tls is not None:
+            self._key_material[listener.name] = tls.material
             rules = self._config.security_of(listener.name).ssl_principal_mapping_rules
             if listener.protocol is SecurityProtocol.SSL:
                 self._mappers[listener.name] = PrincipalMapper(rules)
         try:
-            return await self._loop.create_server(
-                lambda: Connection(self, listener, self._loop),
-                host,
-                listener.port,
+            return await self._open(
+                listener,
+                tls,
+                host=host,
+                port=listener.port,
                 family=family,
-                backlog=self._config.socket_listen_backlog_size,
                 reuse_address=True,
-                start_serving=False,
-                **tls,
             )
         except OSError as error:
             raise ConfigError(
                 f"cannot listen key=listeners listener={listener} reason={error.strerror or error}"
             ) from None
+
+    async def _open(
+        self, listener: Listener, tls: ListenerTls | None, **place: Any
+    ) -> asyncio.Server:
+        """Raises OSError."""
+        if tls is not None:
+            place |= {"ssl": tls.context, "ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S}
+        return await self._loop.create_server(
+            lambda: Connection(self, listener, self._loop),
+            backlog=self._config.socket_listen_backlog_size,
+            start_serving=False,
+            **place,
+        )
 
     async def serve(
         self, frame_handler: FrameHandler, gates: Mapping[str, NewGate] | None = None
@@ -132,7 +153,8 @@ class Server:
         """Accept connections from now on. `gates` are those of listeners whose clients authenticate."""
         self.frame_handler = frame_handler
         self._gates = gates or {}
-        for server in self._servers:
+        self._is_serving = True
+        for server in self._open_servers():
             await server.start_serving()
         self._check_idle()
 
@@ -141,7 +163,8 @@ class Server:
 
         Connections that have not read their answers after `drain_timeout_s` are aborted.
         """
-        for server in self._servers:
+        self._is_stopping = True
+        for server in self._open_servers():
             server.close()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
@@ -168,6 +191,58 @@ class Server:
     def update_config(self, config: BrokerConfig) -> None:
         """Apply the limits of connections to new ones."""
         self._config = config
+
+    # ---- keys and certificates
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether a listener has TLS."""
+        return bool(self._key_material)
+
+    async def renew_keys(self) -> None:
+        """Read the listeners' keys and certificates again. Where they differ, new connections get the new
+        ones; those that exist go on. ConfigError, with all as it was, if one cannot be used.
+        """
+        async with self._renewing:
+            changed = []
+            for listener in self._config.listener_layout.brokers:
+                if listener.name not in self._key_material:
+                    continue
+                tls = await self._loop.run_in_executor(None, listener_tls, self._config, listener)
+                if tls is not None and tls.material != self._key_material[listener.name]:
+                    changed.append((listener, tls))
+            for listener, tls in changed:
+                await self._replace_servers(listener, tls)
+
+    async def _replace_servers(self, listener: Listener, tls: ListenerTls) -> None:
+        """By others on the same sockets: what waits to be accepted is not lost, and nothing of the old
+        context, such as a session that could be resumed, is left."""
+        old = self._servers[listener.name]
+        new: list[asyncio.Server] = []
+        try:
+            for bound in (each for server in old for each in server.sockets):
+                duplicate = socket.socket(fileno=os.dup(bound.fileno()))
+                new.append(await self._open(listener, tls, sock=duplicate))
+            if self._is_serving:
+                for server in new:
+                    await server.start_serving()
+        except OSError as error:
+            for server in new:
+                server.close()
+            raise ConfigError(
+                f"keys of a listener cannot be renewed listener={listener} reason='{error}'"
+            ) from error
+        if self._is_stopping:
+            old = new
+        else:
+            self._servers[listener.name] = new
+            self._key_material[listener.name] = tls.material
+        for server in old:
+            server.close()
+        logger.info("keys and certificates are renewed listener=%s", listener.name)
+
+    def _open_servers(self) -> list[asyncio.Server]:
+        return [server for servers in self._servers.values() for server in servers]
 
     # ---- called by connections
 
