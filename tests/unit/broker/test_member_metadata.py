@@ -20,9 +20,9 @@ from isotherm.broker.metadata.image import (
     TopicImage,
 )
 from isotherm.broker.metadata.metadata_records import BrokerFeature
-from isotherm.broker.tier.member_metadata import MetadataTopicCreation
+from isotherm.broker.tier.member_metadata import MetadataTopicCreation, client_key_warnings
 from isotherm.broker.tier.member_metadata_levels import MemberMetadataLevels
-from isotherm.config.broker import BrokerConfig
+from isotherm.config.broker import BrokerConfig, parse_broker_config
 from isotherm.errors import IsothermError, PeerTimeoutError, RemoteStorageNotReadyError
 from isotherm.remote.metadata.settings import TopicBasedSettings
 
@@ -268,3 +268,30 @@ def test_topic_is_asked_for_until_it_can_be_created(
     assert "fewer brokers" in reasons[0]
     assert "does not answer" in reasons[1]
     assert "invalid_replication_factor" in reasons[2]
+
+
+def test_keys_of_kafkas_clients_are_taken_and_warned_of() -> None:
+    """Kafka: TopicBasedRemoteLogMetadataManagerConfig's three prefixes."""
+    prefix = "rlmm.config.remote.log.metadata."
+    keys = [
+        f"{prefix}common.client.security.protocol",
+        f"{prefix}common.client.sasl.jaas.config",
+        f"{prefix}consumer.fetch.max.bytes",
+        f"{prefix}producer.linger.ms",
+    ]
+    config = parse_broker_config(
+        {
+            "process.roles": "broker",
+            "node.id": "1",
+            "controller.quorum.bootstrap.servers": "localhost:1",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": "INSIDE://localhost:9092",
+            "inter.broker.listener.name": "INSIDE",
+            "listener.security.protocol.map": "INSIDE:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": "/tmp/never",
+            **dict.fromkeys(keys, "hunter2"),
+        }
+    )
+    warnings = client_key_warnings(config)
+    assert [each.partition(" key=")[2].partition(" ")[0] for each in warnings] == keys
+    assert all("listener=INSIDE" in each and "hunter2" not in each for each in warnings)

@@ -67,6 +67,8 @@ def member_metadata(
     Leaders of metadata partitions are reached at their listener `listener_name`.
     """
     settings = TopicBasedSettings.from_config(config.remote.rlmm_config)
+    for warning in client_key_warnings(config):
+        _logger.warning("%s", warning)
     leaders = LeaderRequests(
         lambda: cluster_metadata.image,
         listener_name,
@@ -129,6 +131,22 @@ def member_metadata(
         return [cleanup, Upkeep(task, topic.close)]
 
     return OwnMetadata(metadata, settings, upkeep, publishes_compactions=False)
+
+
+def client_key_warnings(config: BrokerConfig) -> list[str]:
+    """A line for each key of the clients by which Kafka's manager reads and writes the topic: there are
+    none here, the topic's leaders are asked on connections between brokers."""
+    listener = config.listener_layout.inter_broker
+    remote = config.remote
+    keys = [
+        f"{remote.remote_log_metadata_manager_impl_prefix}{name}"
+        for name in sorted(TopicBasedSettings.from_config(remote.rlmm_config).client_properties)
+    ]
+    return [
+        f"configuration key has no effect key={key} reason='the metadata topic is reached by the keys of"
+        f" the listener between brokers' listener={listener}"
+        for key in keys
+    ]
 
 
 class MetadataTopicCreation:

@@ -56,7 +56,7 @@ def keys_without_effect(texts: Mapping[str, str]) -> dict[str, str]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicBasedSettings:
     """Kafka's keys, and below them Isotherm's own. client_properties holds the keys of
-    CLIENT_PREFIXES as they are: they configure a client where the topic is not in process."""
+    CLIENT_PREFIXES as they are: of Kafka's clients, which no manager here has."""
 
     remote_log_metadata_topic_num_partitions: int = key(
         INT, 50, "Partitions of the metadata topic when it is made.", check=at_least(1)
