@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import re
 import socket
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from isotherm.errors import ConfigError
 from isotherm.testing.embedded_broker import EmbeddedBroker
+from isotherm.testing.local_servers import free_ports
+from tests.support.certificates import issue
 
 TIMEOUT_S = 120
 
@@ -112,3 +120,88 @@ def test_taken_address_is_named(start_broker: Callable[..., EmbeddedBroker]) -> 
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(Exception, match=f"key=prometheus.listener value={address}"):
             start_broker({"prometheus.listener": address})
+
+
+def ask(broker: EmbeddedBroker, scheme: str, authority: Path | None, login: str | None) -> int:
+    """The status of the answer."""
+    request = urllib.request.Request(f"{scheme}://localhost:{broker.node.metrics_port}/metrics")
+    if login is not None:
+        request.add_header("Authorization", f"Basic {base64.b64encode(login.encode()).decode()}")
+    context = ssl.create_default_context(cafile=authority)
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=context) as answer:
+            assert b"isotherm_" in answer.read()
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_clients_authenticate_by_a_file_and_servers_by_a_certificate(
+    start_broker: Callable[..., EmbeddedBroker], tmp_path: Path, scheme: str
+) -> None:
+    authority = issue("authority")
+    certificates, users = tmp_path / "authority.pem", tmp_path / "users"
+    certificates.write_bytes(authority.certificate_pem)
+    key = issue("localhost", authority).write_pem(tmp_path / "server.pem")
+    users.write_text("prometheus:pa:ss\n\nother:öther\n")
+    broker = start_broker(
+        {
+            "prometheus.listener": f"{scheme}://localhost:0",
+            "prometheus.credentials.file": str(users),
+            "listener.name.prometheus.ssl.keystore.type": "PEM",
+            "listener.name.prometheus.ssl.keystore.location": str(key),
+        }
+    )
+
+    def status(login: str | None) -> int:
+        return ask(broker, scheme, certificates, login)
+
+    assert status("prometheus:pa:ss") == status("other:öther") == 200
+    for wrong in (None, "prometheus:wrong", "prometheus:", ":", "nobody:", "nobody:pa:ss", ""):
+        assert status(wrong) == 401
+
+    def reload() -> None:
+        reloading = broker.node.reload(broker.config)
+        asyncio.run_coroutine_threadsafe(reloading, broker.loop).result(TIMEOUT_S)
+
+    other = issue("other authority")
+    issue("localhost", other).write_pem(key)
+    users.write_text("prometheus:new\n")
+    reload()
+    certificates.write_bytes(other.certificate_pem)
+    assert (status("prometheus:pa:ss"), status("prometheus:new")) == (401, 200)
+    users.write_text("s3cret\n")
+    with pytest.raises(ConfigError, match=r"NAME:PASSWORD .* line=1") as refused:
+        reload()
+    assert "s3cret" not in str(refused.value)
+    assert status("prometheus:new") == 200
+
+
+def test_port_alone_is_open_to_this_machine_alone(
+    start_broker: Callable[..., EmbeddedBroker],
+) -> None:
+    (port,) = free_ports(1)
+    broker = start_broker({"prometheus.listener": str(port)})
+    with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=TIMEOUT_S) as answer:
+        assert answer.status == 200
+    # An address of this machine that is not the loopback's, as others would use it.
+    for address in addresses_of_this_machine():
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((address, port), TIMEOUT_S).close()
+    assert broker.node.metrics_port == port
+
+
+def addresses_of_this_machine() -> set[str]:
+    found = psutil.net_if_addrs().values()
+    every = {each.address for of_one in found for each in of_one if each.family == socket.AF_INET}
+    return {address for address in every if not address.startswith("127.")}
+
+
+@pytest.mark.parametrize("address", ["localhost", "ftp://localhost:1", "localhost:x", "a b:1:2/x"])
+def test_address_that_cannot_be_read_is_named(
+    start_broker: Callable[..., EmbeddedBroker], address: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"key=prometheus\.listener"):
+        start_broker({"prometheus.listener": address})

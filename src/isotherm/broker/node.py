@@ -115,6 +115,7 @@ class BrokerNode:
         self.failed: asyncio.Future[None]
         self._loop: asyncio.AbstractEventLoop
         self._server: Server
+        self._metrics_endpoint: MetricsEndpoint | None = None
         self._kernels: KernelWarmUp
         self._transaction_peers: TransactionPeers
         self._is_serving = False
@@ -150,6 +151,8 @@ class BrokerNode:
         )
         # Files may have another content under the same names.
         await self._server.renew_keys()
+        if self._metrics_endpoint is not None:
+            await self._metrics_endpoint.renew(services.metadata.broker_config)
         logger.info("configuration is read again applied=%s", ",".join(reloaded.applied))
         if reloaded.need_restart:
             logger.warning(
@@ -371,8 +374,8 @@ class BrokerNode:
 
     async def _serve_metrics(self, started: contextlib.AsyncExitStack) -> None:
         if self._config.prometheus_listener is not None:
-            endpoint = MetricsEndpoint(self.metrics.registry)
-            await endpoint.start(self._config.prometheus_listener)
+            endpoint = self._metrics_endpoint = MetricsEndpoint(self.metrics.registry, self._config)
+            await endpoint.start()
             started.push_async_callback(endpoint.stop)
             self.metrics_port = endpoint.port
 

@@ -282,8 +282,15 @@ class BrokerConfig:
     prometheus_listener: str | None = key(
         optional(STRING),
         None,
-        "Host and port at which Prometheus finds the metrics, under /metrics; none if not set."
-        " Isotherm's own key.",
+        "Where Prometheus finds the metrics, under /metrics: PORT of this machine alone, HOST:PORT, or"
+        " https://HOST:PORT with listener.name.prometheus.ssl.* or ssl.*; nowhere if not set. Isotherm's"
+        " own key.",
+    )
+    prometheus_credentials_file: str | None = key(
+        optional(STRING),
+        None,
+        "File with NAME:PASSWORD on each line, by which clients of the metrics authenticate (HTTP basic);"
+        " everyone may read them if not set. Isotherm's own key.",
     )
     broker_rack: str | None = key(
         optional(STRING), None, "Rack of this broker.", name="broker.rack"

@@ -1,16 +1,31 @@
-"""The broker's metrics for Prometheus: `GET /metrics` over plain HTTP, one request per connection.
+"""The broker's metrics for Prometheus: `GET /metrics`, one request per connection.
 
-There is no authentication: any client that can connect to the address may read the metrics.
+    prometheus.listener=9404                     this machine alone, over HTTP
+    prometheus.listener=https://0.0.0.0:9404     every address, with the keys of a listener PROMETHEUS
+
+With prometheus.credentials.file clients authenticate (HTTP basic). Without it, and without
+ssl.client.auth=required, any client that can connect may read the metrics.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
+import hmac
 import logging
-from typing import NamedTuple
+import os
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from isotherm.broker.authentication.tls import KeyMaterial, ListenerTls, listener_tls
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.listener import Listener, SecurityProtocol
 from isotherm.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -19,43 +34,97 @@ CONNECTIONS_MAX = 16
 REQUEST_SIZE_MAX = 8192
 REQUEST_TIMEOUT_S = 5.0
 
+# listener.name.prometheus.ssl.* are the keys of the endpoint.
+LISTENER_NAME = "PROMETHEUS"
+
+_ADDRESS = re.compile(
+    r"(?:(?P<scheme>https?)://)?(?:\[?(?P<host>[^\[\]/]*)\]?:)?(?P<port>\d{1,5})/?"
+)
+_AUTHORIZATION = re.compile(rb"\r\nauthorization: *basic +([A-Za-z0-9+/=]+) *\r\n", re.IGNORECASE)
+_CHALLENGE = 'WWW-Authenticate: Basic realm="metrics", charset="UTF-8"\r\n'
+
 
 class _Response(NamedTuple):
     status: str
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
+    headers: str = ""
 
     def encode(self, *, with_body: bool) -> bytes:
         head = (
             f"HTTP/1.1 {self.status}\r\nContent-Type: {self.content_type}\r\n"
-            f"Content-Length: {len(self.body)}\r\nConnection: close\r\n\r\n"
+            f"Content-Length: {len(self.body)}\r\n{self.headers}Connection: close\r\n\r\n"
         )
         return head.encode() + (self.body if with_body else b"")
+
+
+class _Address(NamedTuple):
+    with_tls: bool
+    host: str
+    port: int
 
 
 class MetricsEndpoint:
     """Event loop thread only. The text is generated in the loop's executor."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, config: BrokerConfig) -> None:
+        """ConfigError if the address or the file of credentials cannot be read."""
         self._registry = registry
-        self._server: asyncio.Server | None = None
+        self._config = config
+        assert config.prometheus_listener is not None, "there is an endpoint"
+        self._address = _parse_address(config.prometheus_listener)
+        self._credentials = _read_credentials(config)
+        self._key_material: KeyMaterial | None = None
+        # Several once keys were renewed at a host with several addresses.
+        self._servers: list[asyncio.Server] = []
         self._connection_count = 0
         self.port = 0
 
-    async def start(self, address: str) -> None:
-        """Serve at `address`, a host and a port. Raises ConfigError if it cannot be bound."""
-        host, _, port = address.rpartition(":")
+    async def start(self) -> None:
+        """Raises ConfigError if the address cannot be bound, or its key not used."""
+        tls = self._tls()
         try:
-            self._server = await asyncio.start_server(
-                self._serve, host or None, int(port), limit=REQUEST_SIZE_MAX
-            )
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"cannot listen key=prometheus.listener value={address}") from error
-        self.port = self._server.sockets[0].getsockname()[1]
+            server = await self._open(tls, host=self._address.host, port=self._address.port)
+        except OSError as error:
+            value = self._config.prometheus_listener
+            raise ConfigError(f"cannot listen key=prometheus.listener value={value}") from error
+        self._key_material = None if tls is None else tls.material
+        self._servers = [server]
+        self.port = server.sockets[0].getsockname()[1]
+        if self._credentials is not None and not self._address.with_tls:
+            logger.warning("passwords of clients of the metrics cross the network as they are")
+
+    async def renew(self, config: BrokerConfig) -> None:
+        """Read credentials, keys and certificates again. ConfigError, with the earlier ones in place, if
+        they cannot be used."""
+        self._config = config
+        credentials = _read_credentials(config)
+        tls = self._tls()
+        if tls is not None and tls.material != self._key_material:
+            old = self._servers
+            self._servers = [
+                await self._open(tls, sock=socket.socket(fileno=os.dup(bound.fileno())))
+                for server in old
+                for bound in server.sockets
+            ]
+            self._key_material = tls.material
+            for server in old:
+                server.close()
+        self._credentials = credentials
 
     async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
+
+    def _tls(self) -> ListenerTls | None:
+        protocol = SecurityProtocol.SSL if self._address.with_tls else SecurityProtocol.PLAINTEXT
+        host, port = self._address.host, self._address.port
+        return listener_tls(self._config, Listener(LISTENER_NAME, protocol, host, port, None))
+
+    async def _open(self, tls: ListenerTls | None, **place: Any) -> asyncio.Server:
+        if tls is not None:
+            place |= {"ssl": tls.context, "ssl_handshake_timeout": REQUEST_TIMEOUT_S}
+        return await asyncio.start_server(self._serve, limit=REQUEST_SIZE_MAX, **place)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connection_count += 1
@@ -74,7 +143,11 @@ class MetricsEndpoint:
     async def _answer(self, request: bytes) -> bytes:
         method, _, rest = request.partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0]
-        if method not in (b"GET", b"HEAD"):
+        if not _is_authorized(request, self._credentials):
+            response = _Response(
+                "401 Unauthorized", b"credentials are needed\n", headers=_CHALLENGE
+            )
+        elif method not in (b"GET", b"HEAD"):
             response = _Response("405 Method Not Allowed", b"only GET is served\n")
         elif path != b"/metrics":
             response = _Response("404 Not Found", b"the metrics are at /metrics\n")
@@ -83,3 +156,49 @@ class MetricsEndpoint:
             text = await loop.run_in_executor(None, generate_latest, self._registry)
             response = _Response("200 OK", text, CONTENT_TYPE_LATEST)
         return response.encode(with_body=method != b"HEAD")
+
+
+def _parse_address(text: str) -> _Address:
+    found = _ADDRESS.fullmatch(text)
+    if found is None:
+        raise ConfigError(
+            f"cannot listen: expected PORT, HOST:PORT or https://HOST:PORT key=prometheus.listener"
+            f" value={text}"
+        )
+    return _Address(found["scheme"] == "https", found["host"] or "localhost", int(found["port"]))
+
+
+def _read_credentials(config: BrokerConfig) -> Mapping[bytes, bytes] | None:
+    """Password by name; None if clients do not authenticate. ConfigError shows nothing of the file."""
+    place = f"key=prometheus.credentials.file value={config.prometheus_credentials_file}"
+    if config.prometheus_credentials_file is None:
+        return None
+    try:
+        lines = Path(config.prometheus_credentials_file).read_bytes().splitlines()
+    except OSError as error:
+        raise ConfigError(f"credentials cannot be read {place} reason='{error}'") from error
+    credentials: dict[bytes, bytes] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        name, colon, password = line.partition(b":")
+        if not (name and colon and password):
+            raise ConfigError(f"a line is written NAME:PASSWORD {place} line={number}")
+        credentials[name] = password
+    if not credentials:
+        raise ConfigError(f"there are no credentials {place}")
+    return credentials
+
+
+def _is_authorized(request: bytes, credentials: Mapping[bytes, bytes] | None) -> bool:
+    if credentials is None:
+        return True
+    found = _AUTHORIZATION.search(request)
+    if found is None:
+        return False
+    try:
+        name, _, password = base64.b64decode(found[1], validate=True).partition(b":")
+    except binascii.Error:
+        return False
+    is_right = hmac.compare_digest(credentials.get(name, b""), password)
+    return is_right and name in credentials
