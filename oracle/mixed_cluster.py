@@ -65,6 +65,15 @@ class MixedCluster:
             self.close()
             raise
         self.admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+        # librdkafka drops its handles of bootstrap addresses once it knows the brokers behind them,
+        # and with a handle the request that was sent through it.
+        wait_for(self._knows_brokers, "metadata of all brokers", TIMEOUT_S)
+
+    def _knows_brokers(self) -> bool:
+        try:
+            return self.admin.list_topics(timeout=10).brokers.keys() == self.members.keys()
+        except KafkaException:
+            return False
 
     def __enter__(self) -> Self:
         return self
