@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
 from isotherm.config.definition import (
@@ -46,9 +47,12 @@ _THROTTLED_REPLICAS = Check(
 _COMPRESSION_TYPES = ("uncompressed", "none", "gzip", "snappy", "lz4", "zstd", "producer")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TopicConfig:
-    """The configuration in effect for one topic. `TopicConfig()` holds Kafka's defaults."""
+    """The configuration in effect for one topic. `TopicConfig()` holds Kafka's defaults.
+
+    Without slots: appends read properties that are computed once for each configuration.
+    """
 
     cleanup_policy: tuple[str, ...] = key(
         LIST,
@@ -344,7 +348,7 @@ class TopicConfig:
     def texts(self) -> dict[str, str]:
         return format_fields(self)
 
-    @property
+    @cached_property
     def compacts(self) -> bool:
         return "compact" in self.cleanup_policy
 
@@ -352,16 +356,21 @@ class TopicConfig:
     def deletes(self) -> bool:
         return "delete" in self.cleanup_policy
 
-    @property
+    @cached_property
     def effective_segment_ms(self) -> int:
         """A record can be compacted only once its segment is closed."""
         return (
             min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
         )
 
-    @property
+    @cached_property
     def effective_segment_bytes(self) -> int:
         return self.internal_segment_bytes or self.segment_bytes
+
+    @cached_property
+    def keeps_batches(self) -> bool:
+        """Whether batches are stored with the codec and the timestamps of their producers."""
+        return self.compression_type == "producer" and self.message_timestamp_type == "CreateTime"
 
     @property
     def effective_local_retention_ms(self) -> int:

@@ -54,7 +54,7 @@ MAGIC = 2
 LOG_OVERHEAD = 12
 HEADER_SIZE = 61
 
-_HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_LAYOUT = struct.Struct(">qiibIhiqqqhii")
 _LENGTH = struct.Struct(">i")
 _BASE_OFFSET = struct.Struct(">q")
 _LEADER_EPOCH = struct.Struct(">i")
@@ -65,13 +65,14 @@ _LENGTH_POSITION = 8
 LEADER_EPOCH_POSITION = 12
 _MAGIC_POSITION = 16
 _CRC_POSITION = 17
-_ATTRIBUTES_POSITION = 21
+# Where the bytes begin that the CRC covers.
+ATTRIBUTES_POSITION = 21
 _MAX_TIMESTAMP_POSITION = 35
 PRODUCER_EPOCH_POSITION = 51
 BASE_SEQUENCE_POSITION = 53
 _LENGTH_MIN = HEADER_SIZE - LOG_OVERHEAD
 
-assert _HEADER.size == HEADER_SIZE
+assert HEADER_LAYOUT.size == HEADER_SIZE
 
 CODEC_MASK = 0x07
 TIMESTAMP_TYPE_FLAG = 0x08
@@ -171,7 +172,7 @@ def read_batch_header(buffer: ReadBuffer, position: Position = 0) -> BatchHeader
         raise CorruptRecordError(
             f"batch header is cut off position={position} size={len(buffer) - position}"
         )
-    header = BatchHeader(*_HEADER.unpack_from(buffer, position))
+    header = BatchHeader(*HEADER_LAYOUT.unpack_from(buffer, position))
     if header.magic != MAGIC:
         raise CorruptRecordError(
             f"batch has an unsupported magic position={position} magic={header.magic}"
@@ -220,7 +221,7 @@ def read_magic(batch: ReadBuffer) -> int:
 
 
 def read_attributes(batch: ReadBuffer) -> int:
-    attributes: int = _ATTRIBUTES.unpack_from(batch, _ATTRIBUTES_POSITION)[0]
+    attributes: int = _ATTRIBUTES.unpack_from(batch, ATTRIBUTES_POSITION)[0]
     return attributes
 
 
@@ -232,7 +233,7 @@ def read_batch_size(batch: ReadBuffer) -> int:
 
 def read_codec(batch: ReadBuffer) -> int:
     """The codec bits, unchecked: they may name no CompressionType."""
-    return batch[_ATTRIBUTES_POSITION + 1] & CODEC_MASK
+    return batch[ATTRIBUTES_POSITION + 1] & CODEC_MASK
 
 
 def verify_batch_crc(buffer: ReadBuffer, position: Position, header: BatchHeader) -> None:
@@ -243,7 +244,7 @@ def verify_batch_crc(buffer: ReadBuffer, position: Position, header: BatchHeader
             f"batch is cut off position={position} base_offset={header.base_offset}"
             f" size={header.size_in_bytes} size_left={len(buffer) - position}"
         )
-    computed = crc32c(memoryview(buffer)[position + _ATTRIBUTES_POSITION : end])
+    computed = crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : end])
     if computed != header.crc:
         raise CorruptRecordError(
             f"batch fails its crc position={position} base_offset={header.base_offset}"
@@ -268,7 +269,7 @@ def assign_offsets(
     """
     _BASE_OFFSET.pack_into(buffer, position, base_offset)
     _LEADER_EPOCH.pack_into(buffer, position + LEADER_EPOCH_POSITION, leader_epoch)
-    header = BatchHeader(*_HEADER.unpack_from(buffer, position))
+    header = BatchHeader(*HEADER_LAYOUT.unpack_from(buffer, position))
     attributes = header.attributes
     if timestamp_type is not None:
         attributes = attributes & ~TIMESTAMP_TYPE_FLAG | timestamp_type << 3
@@ -276,7 +277,7 @@ def assign_offsets(
         max_timestamp = header.max_timestamp
     if attributes == header.attributes and max_timestamp == header.max_timestamp:
         return header
-    _ATTRIBUTES.pack_into(buffer, position + _ATTRIBUTES_POSITION, attributes)
+    _ATTRIBUTES.pack_into(buffer, position + ATTRIBUTES_POSITION, attributes)
     _MAX_TIMESTAMP.pack_into(buffer, position + _MAX_TIMESTAMP_POSITION, max_timestamp)
     crc = _write_crc(buffer, position, header.size_in_bytes)
     return header._replace(attributes=attributes, max_timestamp=max_timestamp, crc=crc)
@@ -284,7 +285,7 @@ def assign_offsets(
 
 def _write_crc(buffer: bytearray | memoryview, position: Position, size: int) -> int:
     with memoryview(buffer) as view:
-        crc = crc32c(view[position + _ATTRIBUTES_POSITION : position + size])
+        crc = crc32c(view[position + ATTRIBUTES_POSITION : position + size])
     _CRC.pack_into(buffer, position + _CRC_POSITION, crc)
     return crc
 
@@ -292,7 +293,7 @@ def _write_crc(buffer: bytearray | memoryview, position: Position, size: int) ->
 def encode_batch(header: BatchHeader, payload: ReadBuffer) -> bytearray:
     """Header and payload as one batch, with its length and CRC."""
     size = HEADER_SIZE + len(payload)
-    out = bytearray(_HEADER.pack(*header._replace(length=size - LOG_OVERHEAD, crc=0)))
+    out = bytearray(HEADER_LAYOUT.pack(*header._replace(length=size - LOG_OVERHEAD, crc=0)))
     out += payload
     _write_crc(out, 0, size)
     return out

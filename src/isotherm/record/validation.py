@@ -46,6 +46,7 @@ from isotherm.record.batch import (
 from isotherm.record.batch_header import PRODUCER_ATTRIBUTES_MASK, read_codec
 from isotherm.record.compression import COMPRESSION_TYPE_MAX
 from isotherm.record.few_records import vouch_for
+from isotherm.record.plain_batch import assign_to_plain_batch
 from isotherm.record.record_faults import RecordRules, refused_records
 from isotherm.types import NO_TIMESTAMP
 
@@ -117,13 +118,24 @@ def validate_and_assign_offsets(
     CorruptMessageError (length, CRC, codec), RecordTooLargeError, InvalidTimestampError and
     InvalidRecordError (everything else): RejectedErrors that are sent to the producer.
     """
+    rules = _record_rules(topic_partition, config, now_ms)
+    if origin is AppendOrigin.CLIENT and config.keeps_batches:
+        plain = assign_to_plain_batch(
+            records,
+            rules,
+            size_max=config.max_message_bytes,
+            next_offset=next_offset,
+            leader_epoch=leader_epoch,
+        )
+        if plain is not None:
+            last_offset = next_offset + plain.last_offset_delta
+            return ValidatedRecords(memoryview(records), last_offset, plain.max_timestamp, (plain,))
     batches = _read_batches(records, origin)
     for position, header in batches:
         _check_batch(records, position, header, config, origin)
     if origin is AppendOrigin.COORDINATOR:
         largest = [header.max_timestamp for _, header in batches]
     else:
-        rules = _record_rules(topic_partition, config, now_ms)
         vouched = None
         if origin is AppendOrigin.CLIENT_BEFORE_KERNELS:
             vouched = vouch_for(records, rules)
