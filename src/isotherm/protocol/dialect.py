@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from isotherm.protocol import primitives
-from isotherm.protocol.errors import ProtocolError
 from isotherm.protocol.primitives import Buffer
 
 
@@ -25,33 +24,12 @@ class Dialect(NamedTuple):
     write_string: Callable[[str, bytearray], None]
     write_nullable_string: Callable[[str | None, bytearray], None]
     write_count: Callable[[int | None, bytearray], None]
-    write_no_tags: Callable[[bytearray], None]
-
-
-def _required(count: int | None, position: int) -> tuple[int, int]:
-    if count is None:
-        raise ProtocolError(f"null where the message allows no null array position={position}")
-    return count, position
-
-
-def _read_legacy_count(buffer: Buffer, position: int, item_size_min: int) -> tuple[int, int]:
-    return _required(*primitives.read_legacy_array_length(buffer, position, item_size_min))
-
-
-def _read_compact_count(buffer: Buffer, position: int, item_size_min: int) -> tuple[int, int]:
-    return _required(*primitives.read_compact_array_length(buffer, position, item_size_min))
+    no_tags: bytes
+    """An empty section of tagged fields."""
 
 
 def _there_are_no_tags(_buffer: Buffer, position: int) -> int:
     return position
-
-
-def _write_nothing(_out: bytearray) -> None:
-    return
-
-
-def _write_empty_tags(out: bytearray) -> None:
-    out.append(0)
 
 
 LEGACY = Dialect(
@@ -59,12 +37,12 @@ LEGACY = Dialect(
     read_string=primitives.read_legacy_string,
     read_nullable_string=primitives.read_legacy_nullable_string,
     read_records=primitives.read_legacy_nullable_slice,
-    read_count=_read_legacy_count,
+    read_count=primitives.read_legacy_count,
     skip_tags=_there_are_no_tags,
     write_string=primitives.write_legacy_string,
     write_nullable_string=primitives.write_legacy_nullable_string,
     write_count=primitives.write_legacy_array_length,
-    write_no_tags=_write_nothing,
+    no_tags=b"",
 )
 
 COMPACT = Dialect(
@@ -72,10 +50,10 @@ COMPACT = Dialect(
     read_string=primitives.read_compact_string,
     read_nullable_string=primitives.read_compact_nullable_string,
     read_records=primitives.read_compact_nullable_slice,
-    read_count=_read_compact_count,
+    read_count=primitives.read_compact_count,
     skip_tags=primitives.skip_tagged_fields,
     write_string=primitives.write_compact_string,
     write_nullable_string=primitives.write_compact_nullable_string,
     write_count=primitives.write_compact_array_length,
-    write_no_tags=_write_empty_tags,
+    no_tags=b"\0",
 )

@@ -166,7 +166,7 @@ def _partition_reader(
     version: int, dialect: Dialect
 ) -> Callable[[Buffer, int], tuple[FetchPartition, int]]:
     """Reads the fields up to partition_max_bytes. Fields that a version lacks get defaults."""
-    skip_tags = dialect.skip_tags
+    has_tags, skip_tags = dialect.flexible, dialect.skip_tags
     if version >= 12:
         layout = struct.Struct(">iiqiqi")
     elif version >= 9:
@@ -188,7 +188,8 @@ def _partition_reader(
         fetch_partition = FetchPartition(
             partition, offset, size, leader_epoch, last_fetched_epoch, log_start_offset
         )
-        return fetch_partition, skip_tags(buffer, position + layout.size)
+        position += layout.size
+        return fetch_partition, skip_tags(buffer, position) if has_tags else position
 
     return read
 
@@ -206,7 +207,7 @@ def _topics_reader(
     partition_size_min: int,
 ) -> Callable[[Buffer, int], tuple[list[T], int]]:
     """Reads an array of topics, each with an array of partitions."""
-    has_topic_ids = version >= FIRST_TOPIC_ID_VERSION
+    has_tags, has_topic_ids = dialect.flexible, version >= FIRST_TOPIC_ID_VERSION
     read_count, skip_tags = dialect.read_count, dialect.skip_tags
 
     def read(buffer: Buffer, position: int) -> tuple[list[T], int]:
@@ -223,7 +224,8 @@ def _topics_reader(
             for _ in range(count):
                 partition, position = read_partition(buffer, position)
                 partitions.append(partition)
-            position = skip_tags(buffer, position)
+            if has_tags:
+                position = skip_tags(buffer, position)
             topics.append(make_topic(name, topic_id, partitions))
         return topics, position
 
@@ -320,12 +322,12 @@ def response_writer(
                     out = bytearray()
                     buffers.append(out)
                 _write_partition_tags(partition, version, dialect, out)
-            dialect.write_no_tags(out)
+            out += dialect.no_tags
         if version >= 16 and response.node_endpoints:
             out.append(1)
             write_tagged_field(0, write_node_endpoints, response.node_endpoints, out)
         else:
-            dialect.write_no_tags(out)
+            out += dialect.no_tags
         return buffers
 
     return write
@@ -350,7 +352,7 @@ def _write_partition_start(
     dialect.write_count(None if aborted is None else len(aborted), out)
     for producer_id, first_offset in aborted or ():
         out += _ABORTED_TRANSACTION.pack(producer_id, first_offset)
-        dialect.write_no_tags(out)
+        out += dialect.no_tags
     if version >= 11:
         out += _INT32.pack(response.preferred_read_replica)
     dialect.write_count(sum(map(len, response.records)), out)
@@ -365,7 +367,7 @@ def _write_partition_tags(
     response: FetchPartitionResponse, version: int, dialect: Dialect, out: bytearray
 ) -> None:
     if response.diverging_epoch is None and response.current_leader is None:
-        dialect.write_no_tags(out)
+        out += dialect.no_tags
         return
     if version < FIRST_FLEXIBLE_VERSION:
         return

@@ -81,10 +81,14 @@ def read_legacy_nullable_string(buffer: Buffer, position: int) -> tuple[str | No
 
 
 def read_legacy_string(buffer: Buffer, position: int) -> tuple[str, int]:
-    value, end = read_legacy_nullable_string(buffer, position)
-    if value is None:
-        raise _unexpected_null(position)
-    return value, end
+    (size,) = _INT16.unpack_from(buffer, position)
+    position += 2
+    end = position + size
+    if size < 0 or end > len(buffer):
+        if size == -1:
+            raise _unexpected_null(position)
+        _end_of(buffer, position, size)
+    return str(buffer[position:end], "utf-8"), end
 
 
 def read_compact_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
@@ -133,7 +137,9 @@ def read_legacy_nullable_slice(buffer: Buffer, position: int) -> tuple[memoryvie
     position += 4
     if size == -1:
         return None, position
-    end = _end_of(buffer, position, size)
+    end = position + size
+    if size < 0 or end > len(buffer):
+        _end_of(buffer, position, size)
     return memoryview(buffer)[position:end], end
 
 
@@ -141,7 +147,9 @@ def read_compact_nullable_slice(buffer: Buffer, position: int) -> tuple[memoryvi
     size, position = read_unsigned_varint(buffer, position)
     if size == 0:
         return None, position
-    end = _end_of(buffer, position, size - 1)
+    end = position + size - 1
+    if end > len(buffer):
+        _end_of(buffer, position, size - 1)
     return memoryview(buffer)[position:end], end
 
 
@@ -193,17 +201,6 @@ def write_compact_bytes(value: Buffer, out: bytearray) -> None:
     out += value
 
 
-def _checked_count(buffer: Buffer, position: int, count: int, item_size_min: int) -> int:
-    # Bounds the loop, and the memory it takes, by the bytes that were received.
-    if count < 0 or count * item_size_min > len(buffer) - position:
-        raise ProtocolError(
-            f"an array does not fit its message position={position} count={count} "
-            f"left={len(buffer) - position}"
-        )
-    spend_elements(count)
-    return count
-
-
 class _ElementBudget(threading.local):
     """How many array items and tagged fields this thread may still decode; None without a limit."""
 
@@ -222,6 +219,38 @@ def spend_elements(count: int) -> None:
     if count > left:
         raise ProtocolError(f"a message has too many elements count={count} left={left}")
     element_budget.left = left - count
+
+
+def _checked_count(buffer: Buffer, position: int, count: int, item_size_min: int) -> int:
+    # Bounds the loop, and the memory it takes, by the bytes that were received.
+    if count < 0 or count * item_size_min > len(buffer) - position:
+        raise ProtocolError(
+            f"an array does not fit its message position={position} count={count} "
+            f"left={len(buffer) - position}"
+        )
+    left = element_budget.left
+    if left is not None:
+        if count > left:
+            spend_elements(count)
+        element_budget.left = left - count
+    return count
+
+
+def read_legacy_count(buffer: Buffer, position: int, item_size_min: int) -> tuple[int, int]:
+    """Like `read_legacy_array_length`, for an array that may not be null."""
+    (count,) = _INT32.unpack_from(buffer, position)
+    position += 4
+    if count == -1:
+        raise _unexpected_null(position)
+    return _checked_count(buffer, position, count, item_size_min), position
+
+
+def read_compact_count(buffer: Buffer, position: int, item_size_min: int) -> tuple[int, int]:
+    """Like `read_legacy_count`, for flexible versions."""
+    count, position = read_unsigned_varint(buffer, position)
+    if count == 0:
+        raise _unexpected_null(position)
+    return _checked_count(buffer, position, count - 1, item_size_min), position
 
 
 def read_legacy_array_length(

@@ -100,12 +100,8 @@ def request_reader(version: int) -> Callable[[Buffer, int], tuple[ProduceRequest
         dialect.read_count,
         dialect.skip_tags,
     )
+    has_tags = dialect.flexible
     has_topic_ids = version >= FIRST_TOPIC_ID_VERSION
-
-    def read_partition(buffer: Buffer, position: int) -> tuple[ProducePartition, int]:
-        (partition,) = _INT32.unpack_from(buffer, position)
-        records, position = read_records(buffer, position + 4)
-        return ProducePartition(partition, records), skip_tags(buffer, position)
 
     def read_topic(buffer: Buffer, position: int) -> tuple[ProduceTopic, int]:
         name = topic_id = None
@@ -116,9 +112,14 @@ def request_reader(version: int) -> Callable[[Buffer, int], tuple[ProduceRequest
         count, position = read_count(buffer, position, 5)
         partitions = []
         for _ in range(count):
-            partition, position = read_partition(buffer, position)
-            partitions.append(partition)
-        return ProduceTopic(name, topic_id, partitions), skip_tags(buffer, position)
+            (partition,) = _INT32.unpack_from(buffer, position)
+            records, position = read_records(buffer, position + 4)
+            partitions.append(ProducePartition(partition, records))
+            if has_tags:
+                position = skip_tags(buffer, position)
+        if has_tags:
+            position = skip_tags(buffer, position)
+        return ProduceTopic(name, topic_id, partitions), position
 
     def read(buffer: Buffer, position: int) -> tuple[ProduceRequest, int]:
         transactional_id, position = dialect.read_nullable_string(buffer, position)
@@ -128,8 +129,9 @@ def request_reader(version: int) -> Callable[[Buffer, int], tuple[ProduceRequest
         for _ in range(count):
             topic, position = read_topic(buffer, position)
             topics.append(topic)
-        request = ProduceRequest(transactional_id, acks, timeout_ms, topics)
-        return request, skip_tags(buffer, position)
+        if has_tags:
+            position = skip_tags(buffer, position)
+        return ProduceRequest(transactional_id, acks, timeout_ms, topics), position
 
     return guarded(read, f"ProduceRequest version={version}")
 
@@ -137,6 +139,7 @@ def request_reader(version: int) -> Callable[[Buffer, int], tuple[ProduceRequest
 def response_writer(version: int) -> Callable[[ProduceResponse, bytearray], None]:
     """A function that appends a response to a buffer."""
     dialect = _dialect(version)
+    no_tags = dialect.no_tags
 
     def write(response: ProduceResponse, out: bytearray) -> None:
         dialect.write_count(len(response.topics), out)
@@ -149,13 +152,13 @@ def response_writer(version: int) -> Callable[[ProduceResponse, bytearray], None
             dialect.write_count(len(topic.partitions), out)
             for partition in topic.partitions:
                 _write_partition_response(partition, version, dialect, out)
-            dialect.write_no_tags(out)
+            out += no_tags
         out += _INT32.pack(response.throttle_time_ms)
         if version >= 10 and response.node_endpoints:
             out.append(1)
             write_tagged_field(0, write_node_endpoints, response.node_endpoints, out)
         else:
-            dialect.write_no_tags(out)
+            out += no_tags
 
     return write
 
@@ -175,10 +178,10 @@ def _write_partition_response(
         for record_error in response.record_errors:
             out += _INT32.pack(record_error.batch_index)
             dialect.write_nullable_string(record_error.message, out)
-            dialect.write_no_tags(out)
+            out += dialect.no_tags
         dialect.write_nullable_string(response.error_message, out)
     if version >= 10 and response.current_leader is not None:
         out.append(1)
         write_tagged_field(0, write_leader, response.current_leader, out)
     else:
-        dialect.write_no_tags(out)
+        out += dialect.no_tags
