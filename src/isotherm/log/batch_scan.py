@@ -55,7 +55,9 @@ def scan_batches(file: File, position: Position, end_position: Position) -> Iter
             if len(window) < _SPAN.size:
                 return
         base_offset, length, delta = _SPAN.unpack_from(window, position - window_position)
-        size = _checked_size(length, position)
+        size = length + LOG_OVERHEAD
+        if size < HEADER_SIZE:
+            raise _impossible_length(length, position)
         if position + size > end_position:
             return
         yield BatchSpan(position, size, base_offset, base_offset + delta)
@@ -80,7 +82,10 @@ def scan_headers(
 def whole_batches_size(data: Buffer, start: int) -> int:
     """Size of `data` without a trailing partial batch. A batch starts at byte `start`."""
     while start + LOG_OVERHEAD <= len(data):
-        size = _checked_size(_SIZE.unpack_from(data, start)[0], start)
+        (length,) = _SIZE.unpack_from(data, start)
+        size = length + LOG_OVERHEAD
+        if size < HEADER_SIZE:
+            raise _impossible_length(length, start)
         if start + size > len(data):
             break
         start += size
@@ -113,10 +118,8 @@ def scan_verified_batches(file: File, size: int) -> Iterator[tuple[Position, Bat
         position += header.size_in_bytes
 
 
-def _checked_size(length: int, position: Position) -> int:
-    if length < HEADER_SIZE - LOG_OVERHEAD:
-        raise CorruptRecordError(
-            f"batch length cannot be position={position} length={length}"
-            f" length_min={HEADER_SIZE - LOG_OVERHEAD}"
-        )
-    return length + LOG_OVERHEAD
+def _impossible_length(length: int, position: Position) -> CorruptRecordError:
+    return CorruptRecordError(
+        f"batch length cannot be position={position} length={length}"
+        f" length_min={HEADER_SIZE - LOG_OVERHEAD}"
+    )

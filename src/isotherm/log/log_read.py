@@ -10,6 +10,7 @@ import enum
 from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from isotherm.errors import OffsetOutOfRangeError
@@ -21,6 +22,7 @@ from isotherm.segment.transaction_index import (
 from isotherm.types import Offset, Position, TimestampMs, TopicPartition
 
 EMPTY_RECORDS = memoryview(b"")
+_BASE_OFFSET = attrgetter("base_offset")
 
 
 class FetchIsolation(enum.Enum):
@@ -85,7 +87,7 @@ class _Based(Protocol):
 
 def floor_index(segments: Sequence[_Based], offset: Offset) -> int:
     """Index of the last segment with a base of at most `offset`; -1 if there is none."""
-    return bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+    return bisect_right(segments, offset, key=_BASE_OFFSET) - 1
 
 
 def read_log(

@@ -16,6 +16,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from isotherm.errors import CorruptIndexError
@@ -27,7 +28,10 @@ OFFSET_INDEX_ENTRY_SIZE = 8
 RELATIVE_OFFSET_MAX = 2**31 - 1
 
 _ENTRY = struct.Struct(">ii")
-_FIELD = struct.Struct(">i")
+# The fields of an entry alone. A binary search gives their `unpack_from` to bisect as its key, and
+# so takes no call of Python for a step; the values are tuples of one.
+_RELATIVE_OFFSET = struct.Struct(">i4x")
+_POSITION = struct.Struct(">4xi")
 
 
 class OffsetPosition(NamedTuple):
@@ -41,6 +45,11 @@ def offset_index_entry_count(buffer: Buffer) -> int:
     if count == 0 or _position_at(buffer, count - 1) != 0:
         return count
     return bisect_left(range(count), True, key=lambda index: _position_at(buffer, index) == 0)
+
+
+def _places(count: int) -> range:
+    """Where the first `count` entries begin."""
+    return range(0, count * OFFSET_INDEX_ENTRY_SIZE, OFFSET_INDEX_ENTRY_SIZE)
 
 
 def read_offset_index(buffer: Buffer, base_offset: Offset) -> list[OffsetPosition]:
@@ -87,21 +96,15 @@ def lookup_offset(buffer: Buffer, base_offset: Offset, target: Offset) -> Offset
     Reading the `.log` from that position on finds the batch that holds `target`.
     """
     relative = target - base_offset
-    index = bisect_right(
-        range(offset_index_entry_count(buffer)),
-        relative,
-        key=lambda index: _relative_offset_at(buffer, index),
-    )
+    places = _places(offset_index_entry_count(buffer))
+    index = bisect_right(places, (relative,), key=partial(_RELATIVE_OFFSET.unpack_from, buffer))
     return _entry_before(buffer, base_offset, index)
 
 
 def lookup_position(buffer: Buffer, base_offset: Offset, position: Position) -> OffsetPosition:
     """The last entry at or before a byte position: a batch boundary from which to scan."""
-    index = bisect_right(
-        range(offset_index_entry_count(buffer)),
-        position,
-        key=lambda index: _position_at(buffer, index),
-    )
+    places = _places(offset_index_entry_count(buffer))
+    index = bisect_right(places, (position,), key=partial(_POSITION.unpack_from, buffer))
     return _entry_before(buffer, base_offset, index)
 
 
@@ -113,9 +116,8 @@ def fetch_upper_bound(
     Its offset is above every offset that a read of `size` bytes from `start` can return.
     """
     count = offset_index_entry_count(buffer)
-    index = bisect_left(
-        range(count), start.position + size, key=lambda index: _position_at(buffer, index)
-    )
+    end = (start.position + size,)
+    index = bisect_left(_places(count), end, key=partial(_POSITION.unpack_from, buffer))
     return _entry_at(buffer, base_offset, index) if index < count else None
 
 
@@ -127,11 +129,8 @@ def last_offset_index_entry(buffer: Buffer, base_offset: Offset) -> OffsetPositi
 def truncated_offset_index_size(buffer: Buffer, base_offset: Offset, offset: Offset) -> int:
     """Size in bytes of the index without its entries of `offset` and above."""
     relative = offset - base_offset
-    count = bisect_left(
-        range(offset_index_entry_count(buffer)),
-        relative,
-        key=lambda index: _relative_offset_at(buffer, index),
-    )
+    places = _places(offset_index_entry_count(buffer))
+    count = bisect_left(places, (relative,), key=partial(_RELATIVE_OFFSET.unpack_from, buffer))
     return count * OFFSET_INDEX_ENTRY_SIZE
 
 
@@ -147,13 +146,8 @@ def encode_offset_index(entries: Iterable[OffsetPosition], base_offset: Offset) 
     return b"".join(encode_offset_index_entry(entry, base_offset) for entry in entries)
 
 
-def _relative_offset_at(buffer: Buffer, index: int) -> int:
-    relative: int = _FIELD.unpack_from(buffer, index * OFFSET_INDEX_ENTRY_SIZE)[0]
-    return relative
-
-
 def _position_at(buffer: Buffer, index: int) -> Position:
-    position: int = _FIELD.unpack_from(buffer, index * OFFSET_INDEX_ENTRY_SIZE + 4)[0]
+    position: int = _POSITION.unpack_from(buffer, index * OFFSET_INDEX_ENTRY_SIZE)[0]
     return position
 
 

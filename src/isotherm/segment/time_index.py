@@ -16,6 +16,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple
 
 from isotherm.errors import CorruptIndexError
@@ -25,6 +26,7 @@ from isotherm.types import NO_TIMESTAMP, Offset, TimestampMs
 TIME_INDEX_ENTRY_SIZE = 12
 
 _ENTRY = struct.Struct(">qi")
+_TIMESTAMP = struct.Struct(">q4x")
 
 
 class TimestampOffset(NamedTuple):
@@ -107,6 +109,14 @@ def last_time_index_entry(buffer: Buffer, base_offset: Offset) -> TimestampOffse
     return _entry_before(buffer, base_offset, time_index_entry_count(buffer))
 
 
+def last_timestamp_ms(entries: Buffer) -> TimestampMs:
+    """The timestamp of the last entry, -1 without one. The buffer must have no padding."""
+    if not entries:
+        return NO_TIMESTAMP
+    timestamp: TimestampMs = _ENTRY.unpack_from(entries, len(entries) - TIME_INDEX_ENTRY_SIZE)[0]
+    return timestamp
+
+
 def truncated_time_index_size(buffer: Buffer, base_offset: Offset, offset: Offset) -> int:
     """Size in bytes of the index without its entries of `offset` and above."""
     relative = offset - base_offset
@@ -119,11 +129,10 @@ def truncated_time_index_size(buffer: Buffer, base_offset: Offset, offset: Offse
 
 
 def _count_not_younger(buffer: Buffer, target_ms: TimestampMs) -> int:
-    return bisect_right(
-        range(time_index_entry_count(buffer)),
-        target_ms,
-        key=lambda index: _raw_entry_at(buffer, index)[0],
-    )
+    size = time_index_entry_count(buffer) * TIME_INDEX_ENTRY_SIZE
+    # The key gives tuples of one, and takes no call of Python for a step.
+    key = partial(_TIMESTAMP.unpack_from, buffer)
+    return bisect_right(range(0, size, TIME_INDEX_ENTRY_SIZE), (target_ms,), key=key)
 
 
 def encode_time_index_entry(entry: TimestampOffset, base_offset: Offset) -> bytes:
