@@ -368,9 +368,14 @@ class TopicConfig:
         return self.internal_segment_bytes or self.segment_bytes
 
     @cached_property
+    def stamps_records(self) -> bool:
+        """Whether the broker sets the timestamps."""
+        return self.message_timestamp_type == "LogAppendTime"
+
+    @cached_property
     def keeps_batches(self) -> bool:
         """Whether batches are stored with the codec and the timestamps of their producers."""
-        return self.compression_type == "producer" and self.message_timestamp_type == "CreateTime"
+        return self.compression_type == "producer" and not self.stamps_records
 
     @property
     def effective_local_retention_ms(self) -> int:

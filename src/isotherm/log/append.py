@@ -9,9 +9,17 @@ from isotherm.config.topic import TopicConfig
 from isotherm.errors import RecordListTooLargeError
 from isotherm.log.producer_state import ProducerBatch, ProducerStateManager
 from isotherm.record.batch import BatchHeader
+from isotherm.record.batch_header import LOG_OVERHEAD
 from isotherm.record.control import read_control_record
 from isotherm.record.validation import AppendOrigin, ValidatedRecords
-from isotherm.types import NO_TIMESTAMP, Offset, Position, TimestampMs, TopicPartition
+from isotherm.types import (
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    Offset,
+    Position,
+    TimestampMs,
+    TopicPartition,
+)
 
 
 class AppendInfo(NamedTuple):
@@ -53,9 +61,9 @@ def producer_batches(validated: ValidatedRecords) -> Iterator[tuple[Position, Ba
     """The batches with a producer id, and their positions in `validated.records`."""
     position = 0
     for header in validated.batch_headers:
-        if header.has_producer_id:
+        if header.producer_id > NO_PRODUCER_ID:
             yield position, header
-        position += header.size_in_bytes
+        position += header.length + LOG_OVERHEAD
 
 
 def check_fits_segment(

@@ -63,10 +63,10 @@ class LeaderEpochCache:
         Entries at the end that contradict it (an epoch or offset that is not lower) are dropped. No
         effect if the epoch is known from the same or a lower offset.
         """
-        latest = self.latest
-        if latest is not None and latest.epoch == epoch and latest.start_offset <= start_offset:
+        entries = self.entries
+        if entries and entries[-1].epoch == epoch and entries[-1].start_offset <= start_offset:
             return
-        kept = len(self.entries)
+        kept = len(entries)
         while kept > 0 and (
             self.entries[kept - 1].epoch >= epoch
             or self.entries[kept - 1].start_offset >= start_offset

@@ -26,6 +26,7 @@ from isotherm.log.index_file import IndexFile
 from isotherm.log.roll import ActiveSegmentState
 from isotherm.log.segment_files import SegmentFiles
 from isotherm.record.batch import BatchHeader, read_records
+from isotherm.record.batch_header import LOG_OVERHEAD
 from isotherm.segment.file_names import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
@@ -51,6 +52,7 @@ from isotherm.segment.time_index import (
     TimestampOffset,
     encode_time_index_entry,
     last_time_index_entry,
+    last_timestamp_ms,
     lookup_timestamp,
     time_index_entry_count,
     truncated_time_index_size,
@@ -177,7 +179,7 @@ class LogSegment:
         self._is_dirty = True
         for header in headers:
             self.index_batch(header, position, index_interval_bytes)
-            position += header.size_in_bytes
+            position += header.length + LOG_OVERHEAD
         self.size_in_bytes = position
 
     def append_batches(
@@ -217,18 +219,19 @@ class LogSegment:
         self, header: BatchHeader, position: Position, index_interval_bytes: int
     ) -> None:
         """Index one batch by Kafka's rule (KAFKA-806), the same for an append and a rebuild."""
+        last_offset = header.base_offset + header.last_offset_delta
         if position == 0:
             self._first_batch_timestamp_ms = header.max_timestamp
-        if header.max_timestamp > self.largest_timestamp.timestamp_ms:
-            self._largest = TimestampOffset(header.max_timestamp, header.last_offset)
+        if header.max_timestamp > (self._largest or self.largest_timestamp).timestamp_ms:
+            self._largest = TimestampOffset(header.max_timestamp, last_offset)
         # Checked before the batch counts, so the first batch of a segment is never indexed.
         if self._bytes_since_index_entry > index_interval_bytes:
             assert self._offset_index is not None
-            entry = OffsetPosition(header.last_offset, position)
+            entry = OffsetPosition(last_offset, position)
             self._offset_index.append(encode_offset_index_entry(entry, self.base_offset))
             self._append_time_index_entry()
             self._bytes_since_index_entry = 0
-        self._bytes_since_index_entry += header.size_in_bytes
+        self._bytes_since_index_entry += header.length + LOG_OVERHEAD
 
     def append_aborted_transaction(self, transaction: AbortedTransaction) -> None:
         assert self._aborted is not None
@@ -240,21 +243,18 @@ class LogSegment:
     def offset_fits(self, offset: Offset) -> bool:
         return 0 <= offset - self.base_offset <= RELATIVE_OFFSET_MAX
 
-    @property
-    def indexes_are_full(self) -> bool:
-        assert self._offset_index is not None
-        assert self._time_index is not None
-        # The time index keeps room for its final entry.
-        return self._offset_index.is_full() or self._time_index.is_full(reserve=1)
-
     def roll_state(self, jitter_ms: int) -> ActiveSegmentState:
         """The state that `roll_reason` needs."""
+        assert self._offset_index is not None
+        assert self._time_index is not None
+        first_ms = self._first_batch_timestamp_ms
         return ActiveSegmentState(
             self.size_in_bytes,
             self.created_ms,
-            self.first_batch_timestamp_ms,
+            self.first_batch_timestamp_ms if first_ms is None else first_ms,
             jitter_ms,
-            self.indexes_are_full,
+            # The time index keeps room for its final entry.
+            self._offset_index.is_full() or self._time_index.is_full(reserve=1),
         )
 
     @property
@@ -511,9 +511,8 @@ class LogSegment:
 
     def _append_time_index_entry(self) -> None:
         assert self._time_index is not None
-        largest = self.largest_timestamp
-        last = last_time_index_entry(self._time_index.entries, self.base_offset)
-        if largest.timestamp_ms > last.timestamp_ms:
+        largest = self._largest or self.largest_timestamp
+        if largest.timestamp_ms > last_timestamp_ms(self._time_index.entries):
             self._time_index.append(encode_time_index_entry(largest, self.base_offset))
             self._is_dirty = True
 

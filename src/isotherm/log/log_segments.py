@@ -68,12 +68,11 @@ class LogSegments:
     def must_roll_for(
         self, records: IncomingBatches, config: TopicConfig, now_ms: TimestampMs
     ) -> bool:
+        active = self.all[-1]
         incoming = IncomingRecords(
-            len(records.records),
-            records.max_timestamp,
-            self.active.offset_fits(records.last_offset),
+            len(records.records), records.max_timestamp, active.offset_fits(records.last_offset)
         )
-        state = self.active.roll_state(self._jitter_ms)
+        state = active.roll_state(self._jitter_ms)
         return roll_reason(state, incoming, config, now_ms) is not None
 
     def roll(self, base_offset: Offset, config: TopicConfig, now_ms: TimestampMs) -> None:

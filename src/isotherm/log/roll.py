@@ -45,9 +45,12 @@ def roll_reason(
         # An empty segment takes even a batch that is larger: a leader refuses it, but a follower
         # may get one that was appended when segment.bytes was larger.
         return RollReason.SIZE
-    if segment.size > 0 and _age_ms(segment, incoming, now_ms) > (
-        config.effective_segment_ms - segment.jitter_ms
-    ):
+    first_ms = segment.first_batch_timestamp_ms
+    if first_ms is not None and first_ms >= 0:
+        age_ms = incoming.max_timestamp_ms - first_ms
+    else:
+        age_ms = now_ms - segment.created_ms
+    if segment.size > 0 and age_ms > config.effective_segment_ms - segment.jitter_ms:
         return RollReason.TIME
     if segment.size > 0 and segment.indexes_are_full:
         # An empty segment is not rolled: a second segment with the same base offset would share its
@@ -62,12 +65,3 @@ def roll_jitter_ms(config: TopicConfig, rng: random.Random) -> int:
     """How much earlier than segment.ms a segment rolls, so that not all roll at the same time."""
     bound = min(config.segment_jitter_ms, config.segment_ms)
     return rng.randrange(bound) if bound > 0 else 0
-
-
-def _age_ms(
-    segment: ActiveSegmentState, incoming: IncomingRecords, now_ms: TimestampMs
-) -> TimestampMs:
-    first = segment.first_batch_timestamp_ms
-    if first is not None and first >= 0:
-        return incoming.max_timestamp_ms - first
-    return now_ms - segment.created_ms

@@ -55,6 +55,8 @@ LOG_OVERHEAD = 12
 HEADER_SIZE = 61
 
 HEADER_LAYOUT = struct.Struct(">qiibIhiqqqhii")
+SHAPE_LAYOUT = struct.Struct(">8xi4xB4xh")
+"""Length, magic and attributes."""
 _LENGTH = struct.Struct(">i")
 _BASE_OFFSET = struct.Struct(">q")
 _LEADER_EPOCH = struct.Struct(">i")
@@ -223,12 +225,6 @@ def read_magic(batch: ReadBuffer) -> int:
 def read_attributes(batch: ReadBuffer) -> int:
     attributes: int = _ATTRIBUTES.unpack_from(batch, ATTRIBUTES_POSITION)[0]
     return attributes
-
-
-def read_batch_size(batch: ReadBuffer) -> int:
-    """Size of the whole batch by its header, unchecked."""
-    length: int = _LENGTH.unpack_from(batch, _LENGTH_POSITION)[0]
-    return length + LOG_OVERHEAD
 
 
 def read_codec(batch: ReadBuffer) -> int:

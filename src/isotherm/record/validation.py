@@ -259,7 +259,7 @@ def _client_fault(header: BatchHeader) -> str | None:
 def _record_rules(
     topic_partition: TopicPartition, config: TopicConfig, now_ms: TimestampMs
 ) -> RecordRules:
-    stamps = config.message_timestamp_type == "LogAppendTime"
+    stamps = config.stamps_records
     timestamp_min = _INT64_MIN if stamps else now_ms - config.message_timestamp_before_max_ms
     timestamp_max = _INT64_MAX if stamps else now_ms + config.message_timestamp_after_max_ms
     return RecordRules(
@@ -346,7 +346,7 @@ def _assign(
     leader_epoch: LeaderEpoch,
     now_ms: TimestampMs,
 ) -> ValidatedRecords:
-    stamps = config.message_timestamp_type == "LogAppendTime"
+    stamps = config.stamps_records
     timestamp_type = TimestampType.LOG_APPEND_TIME if stamps else TimestampType.CREATE_TIME
     headers: list[BatchHeader] = []
     max_timestamp = NO_TIMESTAMP

@@ -153,9 +153,9 @@ def test_indexes_are_full_with_one_time_entry_in_reserve(tmp_path: Path) -> None
     segment = LogSegment(FileCache(OsFileSystem()), tmp_path, 0, now_ms=T0)
     segment.activate(5 * 12)
     for offset in range(5):
-        assert not segment.indexes_are_full
+        assert not segment.roll_state(0).indexes_are_full
         append(segment, batch(offset, timestamp=T0 + offset))
-    assert segment.indexes_are_full
+    assert segment.roll_state(0).indexes_are_full
 
 
 @pytest.mark.parametrize("is_active", [True, False])

@@ -72,12 +72,11 @@ from isotherm.protocol.produce import (
 from isotherm.record.batch_header import (
     CODEC_MASK,
     HEADER_SIZE,
+    LOG_OVERHEAD,
     MAGIC,
+    SHAPE_LAYOUT,
     TRANSACTIONAL_FLAG,
-    read_attributes,
     read_batch_header,
-    read_batch_size,
-    read_magic,
 )
 from isotherm.record.compression import CompressionType
 from isotherm.record.conditional_batch import take_condition
@@ -185,20 +184,21 @@ def _append(
     origin: AppendOrigin,
     verdicts: Verdicts,
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
-    appended = [
-        [
-            _produce(context, request, topic, produced, origin, verdicts)
-            for produced in topic.partitions
-        ]
-        for topic in request.topics
-    ]
-    has_errors = False
-    for partitions in appended:
-        for each in partitions:
+    # Loops, not comprehensions, each of which is a call.
+    appended: list[list[_Appended]] = []
+    is_safe, has_errors = True, False
+    for topic in request.topics:
+        partitions: list[_Appended] = []
+        appended.append(partitions)
+        for produced in topic.partitions:
+            each = _produce(context, request, topic, produced, origin, verdicts)
+            partitions.append(each)
             if each.unflushed is not None or each.awaited is not None:
-                return _answer_once_safe(context, request, appended)
+                is_safe = False
             if each.response.error_code:
                 has_errors = True
+    if not is_safe:
+        return _answer_once_safe(context, request, appended)
     if has_errors:
         return _answer_with_leaders(context, request, appended)
     return _answer(request, appended)
@@ -305,10 +305,12 @@ def _answer_with_leaders(
 
 
 def _answer(request: ProduceRequest, appended: list[list[_Appended]]) -> ProduceResponse | None:
-    topics = [
-        ProduceTopicResponse(topic.name, topic.topic_id, [each.response for each in partitions])
-        for topic, partitions in zip(request.topics, appended, strict=True)
-    ]
+    topics = []
+    for asked, partitions in zip(request.topics, appended, strict=True):
+        responses = []
+        for each in partitions:
+            responses.append(each.response)  # noqa: PERF401 - a comprehension is a call
+        topics.append(ProduceTopicResponse(asked.name, asked.topic_id, responses))
     if request.acks != ACKS_NONE:
         return ProduceResponse(topics)
     for topic in topics:
@@ -389,24 +391,25 @@ def _mark_refused(traffic: TopicTraffic, error: IsothermError, size: int) -> Non
         traffic.failed_produce_requests += 1
 
 
-def _check_shape(records: memoryview) -> None:
-    """The errors are Kafka's: what is no whole batch of magic 2 is no record batch to it."""
+def _checked_attributes(records: memoryview) -> int:
+    """The attributes of a batch whose magic and size are right. The errors are Kafka's: anything but
+    a whole batch of magic 2 is no record batch to it."""
     if not records:
         raise InvalidRecordError("no record batch")
     if len(records) < HEADER_SIZE:
         raise InvalidRecordError(f"a record batch is cut short size={len(records)}")
-    magic = read_magic(records)
+    length, magic, attributes = SHAPE_LAYOUT.unpack_from(records)
     if magic > MAGIC:
         raise CorruptMessageError(f"no such magic magic={magic}")
     if magic < MAGIC:
         raise InvalidRecordError(
             f"only record batches of magic {MAGIC} may be produced magic={magic}"
         )
-    size = read_batch_size(records)
-    if size > len(records):
+    if length + LOG_OVERHEAD > len(records):
         raise InvalidRecordError(
-            f"a record batch is cut short size={len(records)} announced={size}"
+            f"a record batch is cut short size={len(records)} announced={length + LOG_OVERHEAD}"
         )
+    return int(attributes)
 
 
 def _checked_records(
@@ -425,8 +428,7 @@ def _checked_records(
     if topic in WRITTEN_BY_BROKER_ALONE and not is_of_brokers:
         raise InvalidTopicError(f"topic is written by the broker alone topic={topic}")
     records = produced.records or memoryview(b"")
-    _check_shape(records)
-    attributes, api_version = read_attributes(records), context.header.api_version
+    attributes, api_version = _checked_attributes(records), context.header.api_version
     if attributes & TRANSACTIONAL_FLAG:
         admit_batch(context, request, partition, read_batch_header(records), verdicts)
     if attributes & CODEC_MASK == CompressionType.ZSTD and api_version < FIRST_ZSTD_VERSION:

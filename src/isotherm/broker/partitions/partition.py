@@ -220,7 +220,7 @@ class Partition:
                 info = self.log.append_as_leader(
                     records, self.leader_epoch, now_ms=now_ms, origin=origin
                 )
-                self.log.update_high_watermark(self.log.log_end_offset)
+                self.log.commit_all()
                 self.appended_size += len(records)
                 self.visible_size = self.appended_size
             else:
