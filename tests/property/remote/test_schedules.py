@@ -17,6 +17,8 @@ SOUND = (
     "expire-copy",
     "cleanup-copy",
     "finish-expire",
+    "finish-deposed",
+    "finish-deposed-again",
     "untier-retain",
     "migrate-copy",
     "expire-again",

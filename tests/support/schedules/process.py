@@ -45,6 +45,7 @@ from isotherm.remote.tasks.copy import CopyTask
 from isotherm.remote.tasks.expiration import ExpirationTask
 from isotherm.remote.tasks.pending_deletions import PendingDeletions
 from isotherm.remote.tasks.replacement_target import TierReplacementTarget
+from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.types import Offset, TopicIdPartition
 from tests.support.schedules.cooperative import ScheduledClock, ScheduledThreads
 from tests.support.schedules.durable import (
@@ -211,20 +212,13 @@ class BrokerProcess:
                     self.manager,
                     config,
                     SETTINGS,
+                    is_alone=True,
                     clock=self.clock,
                     metrics=self.metrics,
                 ),
             ]
         )
-        journals: Any = durable.objects
-        self._finisher = CompactionFinisher(
-            CompactionJournals(journals, self.storage.root_directory),
-            self.storage,
-            TierReplacementTarget(self.manager.tier, self.metadata, self._leads),
-            abandoned_after_ms=SETTINGS.remote_log_metadata_cleanup_grace_ms,
-            clock=self.clock,
-            metrics=self.metrics,
-        )
+        self._finisher = self._new_finisher(self.manager.tier, self.metadata, is_alone=True)
         self._tasks: list[PeriodicTask] = []
 
     def start(self) -> None:
@@ -405,6 +399,39 @@ class BrokerProcess:
 
     def finish_compactions(self) -> None:
         self._finisher.run()
+
+    def deposed_leader(self, partition: TopicIdPartition) -> CompactionFinisher:
+        """The compactions of another broker, which does not know that it leads no more. Its metadata is
+        its own, on the same topics; nothing is read of it yet."""
+        metadata = self.durable.metadata_manager(
+            self.durable.metadata_topic,
+            clock=self.clock,
+            metrics=Metrics(),
+            settings=SETTINGS,
+            keyed=KeyedMetadata(self.durable.audit_topic, lambda _: self.cluster.feature_level),
+        )
+        metadata.on_partition_leadership_changes([partition], ())
+        metadata.poll()
+        tier = replace(self.manager.tier, metadata=metadata, exclusive=metadata)
+        return self._new_finisher(tier, metadata, is_alone=False)
+
+    def _new_finisher(
+        self,
+        tier: RemoteTierAccess,
+        metadata: TopicBasedRemoteLogMetadataManager,
+        *,
+        is_alone: bool,
+    ) -> CompactionFinisher:
+        journals: Any = self.durable.objects
+        return CompactionFinisher(
+            CompactionJournals(journals, self.storage.root_directory),
+            self.storage,
+            TierReplacementTarget(tier, metadata, self._leads),
+            abandoned_after_ms=SETTINGS.remote_log_metadata_cleanup_grace_ms,
+            is_alone=is_alone,
+            clock=self.clock,
+            metrics=self.metrics,
+        )
 
 
 def value_of(partition: TopicIdPartition, offset: Offset) -> bytes:

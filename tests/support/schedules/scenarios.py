@@ -39,7 +39,7 @@ from tests.support.schedules.process import (
 )
 from tests.support.schedules.random_runs import UnexpectedErrors
 from tests.support.schedules.scheduler import Decision, Scheduler, SimulatedThread
-from tests.support.schedules.staging import stage_again
+from tests.support.schedules.staging import KEEP_OLD_MS, stage_again
 from tests.support.schedules.strategies import Exploration, ListedChoices
 
 PARTITION = TopicIdPartition(uuid.UUID(int=1), "flights", 0)
@@ -139,6 +139,21 @@ class World:
     def finish_compaction(self) -> None:
         self.process.finish_compactions()
 
+    def finish_as_deposed(self) -> None:
+        """Another broker publishes the same runs, and clears them up."""
+        deposed = self.process.deposed_leader(PARTITION)
+        deposed.run()
+        self.run.now_ms += KEEP_OLD_MS
+        deposed.run()
+
+    def compact_again(self) -> None:
+        """The next job begins when the first run is over."""
+        self.finish_compaction()
+        self.run.now_ms += KEEP_OLD_MS
+        self.finish_compaction()
+        self.stage("again")
+        self.finish_compaction()
+
     def remove_topic(self) -> None:
         self.process.remove(PARTITION)
 
@@ -159,9 +174,9 @@ class World:
         self.oracle.expected[PARTITION].allowed_start = before
         self.process.logs[PARTITION].maybe_increment_log_start_offset(before)
 
-    def stage(self) -> None:
+    def stage(self, run: str = "run") -> None:
         first = self.process.metadata.list_remote_log_segments(PARTITION)[0]
-        stage_again(self.durable, first, self.durable.directory / "job", "run")
+        stage_again(self.durable, first, self.durable.directory / "job", run)
 
     def settle(self) -> None:
         """Every task, again and again, one after the other."""
@@ -380,6 +395,11 @@ def _staged(world: World) -> None:
     world.stage()
 
 
+def _staged_over_the_limit(world: World) -> None:
+    _over_the_limit(world)
+    world.stage()
+
+
 SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         name="cut-event",
@@ -434,6 +454,28 @@ SCENARIOS: tuple[Scenario, ...] = (
         preemptions=1,
         crashes=1,
         crash_points=("append", "delete", "put"),
+    ),
+    Scenario(
+        name="finish-deposed",
+        prepare=_staged_over_the_limit,
+        threads=(World.finish_compaction, World.finish_as_deposed, World.expire),
+        preemptions=1,
+    ),
+    Scenario(
+        name="finish-deposed-crash",
+        prepare=_staged,
+        threads=(World.finish_as_deposed, World.finish_compaction),
+        after_crash=(World.follow, World.finish_as_deposed, World.finish_compaction),
+        preemptions=1,
+        crashes=1,
+        points=("append", "put", "delete"),
+        crash_points=("append", "put", "delete"),
+    ),
+    Scenario(
+        name="finish-deposed-again",
+        prepare=_staged,
+        threads=(World.finish_as_deposed, World.compact_again),
+        preemptions=1,
     ),
     Scenario(
         name="untier-retain",

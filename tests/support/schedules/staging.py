@@ -23,6 +23,8 @@ from isotherm.remote.segment_metadata import (
 from tests.support.schedules.durable import ScheduledStorage
 from tests.support.schedules.process import Durable
 
+KEEP_OLD_MS = 5_000
+
 
 def stage_again(durable: Durable, old: RemoteLogSegmentMetadata, folder: Path, run: str) -> None:
     """As the job does it: announce, stage, and mark the journal as staged."""
@@ -56,7 +58,12 @@ def stage_again(durable: Durable, old: RemoteLogSegmentMetadata, folder: Path, r
     )
     replacement = SegmentReplacement(old, finished, staged.manifest)
     journals.put(
-        replace(journal, state=JournalState.STAGED, replacements=(replacement,), keep_old_ms=5_000)
+        replace(
+            journal,
+            state=JournalState.STAGED,
+            replacements=(replacement,),
+            keep_old_ms=KEEP_OLD_MS,
+        )
     )
 
 

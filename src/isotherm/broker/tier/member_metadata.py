@@ -3,7 +3,7 @@
 A new cluster whose brokers all know level 1 begins there. Otherwise the topic has Kafka's own records, at
 level 0 for ever, because the consumer of a Kafka broker ends at a null value. At level 1 each broker
 cleans up what is left over of the partitions that it leads. The leader of a metadata partition resumes
-deletions of partitions (docs/decisions/0103). Compactions in place are not published here.
+deletions of partitions (docs/decisions/0103).
 Source: Kafka TopicBasedRemoteLogMetadataManager.initializeResources.
 """
 
@@ -130,7 +130,7 @@ def member_metadata(
         )
         return [cleanup, Upkeep(task, topic.close)]
 
-    return OwnMetadata(metadata, settings, upkeep, publishes_compactions=False)
+    return OwnMetadata(metadata, settings, upkeep)
 
 
 def client_key_warnings(config: BrokerConfig) -> list[str]:

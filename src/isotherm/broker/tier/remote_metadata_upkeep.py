@@ -106,10 +106,12 @@ def compaction_upkeep(
     config: BrokerConfig,
     settings: TopicBasedSettings,
     *,
+    is_alone: bool,
     clock: Clock,
     metrics: Metrics,
 ) -> list[Upkeep]:
-    """The task that publishes compactions staged by a job, if both managers support it."""
+    """The task that publishes compactions staged by a job, if both managers support it. `is_alone`: no
+    other broker does so."""
     if not isinstance(storage, ObjectStoreRemoteStorageManager):
         return []
     if not isinstance(metadata, ReplacesSegments):
@@ -120,6 +122,7 @@ def compaction_upkeep(
         storage,
         TierReplacementTarget(remote_log_manager.tier, metadata, remote_log_manager.leads),
         abandoned_after_ms=settings.remote_log_metadata_cleanup_grace_ms,
+        is_alone=is_alone,
         clock=clock,
         metrics=metrics,
         is_cancelled=stopping.is_set,

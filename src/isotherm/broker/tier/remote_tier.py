@@ -91,7 +91,6 @@ class OwnMetadata(NamedTuple):
     metadata: TopicBasedRemoteLogMetadataManager
     settings: TopicBasedSettings
     upkeep: Callable[[RemoteLogManager], list[Upkeep]]
-    publishes_compactions: bool
 
 
 def open_remote_tier(
@@ -154,13 +153,15 @@ def open_remote_tier(
         metrics=metrics,
     )
     work = [] if own is None else own.upkeep(remote_log_manager)
-    if own is None or own.publishes_compactions:
+    # Between brokers a plug-in need not look up and record in one step.
+    if own is not None or config.has_embedded_controller:
         work += compaction_upkeep(
             own_storage,
             metadata,
             remote_log_manager,
             config,
             own.settings if own is not None else TopicBasedSettings(),
+            is_alone=config.has_embedded_controller,
             clock=clock,
             metrics=metrics,
         )
@@ -231,7 +232,7 @@ def embedded_metadata(
         )
         return [cleanup, upgrade_upkeep(upgrade, config, clock)]
 
-    return OwnMetadata(metadata, settings, upkeep, publishes_compactions=True)
+    return OwnMetadata(metadata, settings, upkeep)
 
 
 def _publish_counters(metrics: Metrics) -> None:

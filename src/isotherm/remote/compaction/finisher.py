@@ -1,7 +1,7 @@
 """The broker's part of a compaction in place: publishes staged segments, and deletes the old ones.
 
-A job stages new segments, and its journal maps them to the old ones (journal.py). The broker of the
-topic does the rest, because its metadata has one writer:
+A job stages new segments, and its journal maps them to the old ones (journal.py). The broker that leads
+the partition does the rest:
 
     for each segment, oldest first    commit its manifest, publish it under the old one's key
     the journal says `published`      from here on no new read finds the old segments
@@ -12,17 +12,22 @@ The oldest segment is first, so that a reader that has read a record also reads 
 step may be repeated: after a crash the next pass does it again. A segment that is deleted meanwhile
 (by retention, or with its topic) is not replaced: its new objects are deleted instead. A run ends
 when its partition is deleted: all objects that it staged or kept are deleted.
+
+In a cluster a deposed leader may be at the same run. So each step decides on what holds for ever:
+a segment that was replaced or deleted never comes back, and a new one that has nothing to replace is never
+published (docs/decisions/0121).
 """
 
 from __future__ import annotations
 
+import enum
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol
 
 from isotherm.clock import Clock
-from isotherm.errors import IsothermError, RemoteResourceNotFoundError
+from isotherm.errors import IsothermError
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.compaction.journal import (
     CompactionJournal,
@@ -44,6 +49,15 @@ FINISH_ERRORS = "isotherm_remote_compaction_errors"
 FINISH_ERRORS_TEXT = "Looks at a compaction of a tiered topic that failed; the next tries again."
 
 
+class Replaced(enum.Enum):
+    """What became of a replacement. NEVER: the old segment is deleted, being deleted, or replaced by yet
+    another one. The new one is in no metadata, nor will be."""
+
+    NOW = enum.auto()
+    BEFORE = enum.auto()
+    NEVER = enum.auto()
+
+
 class ReplacementTarget(Protocol):
     """The remote tier of the broker, for replacements."""
 
@@ -56,9 +70,10 @@ class ReplacementTarget(Protocol):
     def segment(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
         """A live segment."""
 
-    def replace(self, compacted: RemoteLogSegmentMetadata) -> None:
-        """Replace the old segment in the metadata. Raises RemoteResourceNotFoundError if there is
-        none to replace, UnsupportedVersionError at feature level 0."""
+    def replace(self, old: RemoteLogSegmentId, compacted: RemoteLogSegmentMetadata) -> Replaced:
+        """Replace the old segment in the metadata, and no other: looked up and recorded in one step,
+        across brokers. Raises UnsupportedVersionError at feature level 0, and what a read of the
+        metadata raises; RemoteResourceNotFoundError also if the partition has left this broker."""
 
     def forget_indexes(self, segment_ids: Iterable[RemoteLogSegmentId]) -> None: ...
 
@@ -73,19 +88,23 @@ class CompactionFinisher:
         target: ReplacementTarget,
         *,
         abandoned_after_ms: int,
+        is_alone: bool,
         clock: Clock,
         metrics: Metrics,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
-        """An unfinished run that has stored nothing for `abandoned_after_ms` is undone."""
+        """An unfinished run that has stored nothing for `abandoned_after_ms` is undone if the broker
+        `is_alone`, else reported. Another broker could publish it while this one deletes its objects."""
         self._journals = journals
         self._storage = storage
         self._target = target
         self._abandoned_after_ms = abandoned_after_ms
+        self._is_alone = is_alone
         self._clock = clock
         self._metrics = metrics
         self._is_cancelled = is_cancelled
         self._waiting: dict[ListedRun, TimestampMs] = {}
+        self._reported: set[ListedRun] = set()
 
     def run(self) -> None:
         """Check all runs in the bucket: one listing, and a request for each journal that may be
@@ -93,6 +112,7 @@ class CompactionFinisher:
         listed = self._journals.list_runs()
         # A journal may be large, and nothing is due while readers may still need the old segments.
         self._waiting = {run: due for run, due in self._waiting.items() if run in listed}
+        self._reported.intersection_update(listed)
         for run in listed:
             if self._is_cancelled():
                 return
@@ -119,8 +139,7 @@ class CompactionFinisher:
         if journal is None or journal.state is JournalState.STAGING:
             is_ours = journal is None or journal.in_place
             if is_ours and found.modified_ms + self._abandoned_after_ms <= self._clock.now_ms():
-                _logger.warning("abandoned compaction is undone run=%s", found.run)
-                undo_run(self._storage, self._journals, found)
+                self._give_up(listed, found)
         elif journal.in_place:
             if journal.state is JournalState.STAGED:
                 journal = self._publish(journal)
@@ -129,6 +148,19 @@ class CompactionFinisher:
                 self._clear(found, journal)
             else:
                 self._waiting[listed] = due_ms
+
+    def _give_up(self, listed: ListedRun, found: FoundRun) -> None:
+        if self._is_alone:
+            _logger.warning("abandoned compaction is undone run=%s", found.run)
+            undo_run(self._storage, self._journals, found)
+        elif listed not in self._reported:
+            self._reported.add(listed)
+            _logger.warning(
+                "compaction is abandoned partition=%s run=%s hint='when it is not running any more,"
+                " isotherm pipeline compact --recover --run undoes it'",
+                found.partition,
+                found.run,
+            )
 
     def _end_with_partition(self, found: FoundRun) -> None:
         """Delete all objects of the run: no metadata names a segment of the partition any more, nor
@@ -150,20 +182,15 @@ class CompactionFinisher:
         return published
 
     def _replace(self, replacement: SegmentReplacement) -> None:
-        new_id = replacement.new.segment_id
-        if self._target.segment(new_id) is not None:
-            return  # before a crash
-        if self._target.segment(replacement.old.segment_id) is not None:
+        old_id = replacement.old.segment_id
+        if self._target.segment(old_id) is not None:
             self._storage.commit_log_segment_data(replacement.new, replacement.manifest)
-            try:
-                self._target.replace(replacement.new)
-            except RemoteResourceNotFoundError as error:
-                _logger.info("segment is not replaced: %s", error)
-            else:
-                self._metrics.counter(REPLACED, REPLACED_TEXT).inc()
-                return
-        # It is being deleted, or is deleted.
-        self._storage.delete_log_segment_data(replacement.new)
+        outcome = self._target.replace(old_id, replacement.new)
+        if outcome is Replaced.NOW:
+            self._metrics.counter(REPLACED, REPLACED_TEXT).inc()
+        elif outcome is Replaced.NEVER:
+            _logger.info("segment is not replaced, it is gone or going segment=%s", old_id)
+            self._storage.delete_log_segment_data(replacement.new)
 
     def _clear(self, found: FoundRun, journal: CompactionJournal) -> None:
         live = [each for each in journal.replacements if self._is_superseded(each)]

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
 
+from isotherm.remote.compaction.finisher import Replaced
 from isotherm.remote.metadata.api import ReplacesSegments
-from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+)
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.types import TopicIdPartition
 
@@ -15,7 +21,8 @@ from isotherm.types import TopicIdPartition
 class TierReplacementTarget:
     """See `isotherm.remote.compaction.finisher.ReplacementTarget`.
 
-    `leads` answers whether this broker leads a partition: its leader alone replaces segments.
+    `leads` answers whether this broker leads a partition: its leader alone replaces segments. A deposed
+    leader may not know yet that it is one.
     """
 
     tier: RemoteTierAccess
@@ -34,8 +41,21 @@ class TierReplacementTarget:
         with self.tier.exclusive.exclusively(segment_id.topic_id_partition):
             return self.metadata.segment(segment_id)
 
-    def replace(self, compacted: RemoteLogSegmentMetadata) -> None:
-        self.metadata.replace_remote_log_segment(compacted).result()
+    def replace(self, old: RemoteLogSegmentId, compacted: RemoteLogSegmentMetadata) -> Replaced:
+        def decide() -> Future[None] | Replaced:
+            if self.metadata.segment(compacted.segment_id) is not None:
+                return Replaced.BEFORE
+            # By its id: a later run may have put another segment in its place.
+            found = self.metadata.segment(old)
+            if found is None or found.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+                return Replaced.NEVER
+            return self.metadata.replace_remote_log_segment(compacted)
+
+        outcome = self.tier.decided(compacted.topic_id_partition, decide)
+        if isinstance(outcome, Replaced):
+            return outcome
+        outcome.result()
+        return Replaced.NOW
 
     def forget_indexes(self, segment_ids: Iterable[RemoteLogSegmentId]) -> None:
         self.tier.index_cache.remove(segment_ids)

@@ -109,12 +109,12 @@ class RemoteTierAccess:
 
     def publish(self, update: RemoteLogSegmentMetadataUpdate) -> None:
         """Store the event and wait until it is visible here."""
-        self._decide(
+        self.decided(
             update.segment_id.topic_id_partition,
             lambda: self.metadata.update_remote_log_segment_metadata(update),
         ).result()
 
-    def _decide(self, partition: TopicIdPartition, decide: Callable[[], T]) -> T:
+    def decided(self, partition: TopicIdPartition, decide: Callable[[], T]) -> T:
         """What `decide` returns, which runs exclusively, and anew if another broker was faster."""
         for _ in range(DECISIONS_MAX - 1):
             try:
@@ -174,7 +174,7 @@ class RemoteTierAccess:
                 return _done()
             return self.metadata.update_remote_log_segment_metadata(started)
 
-        stored = self._decide(metadata.topic_id_partition, decide)
+        stored = self.decided(metadata.topic_id_partition, decide)
         if stored is None:
             return False
         stored.result()

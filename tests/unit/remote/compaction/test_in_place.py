@@ -113,7 +113,9 @@ class Story:
     def stage(self, run: str = "one") -> None:
         self.job.stage(run, self.before, in_place=True, keep_old_ms=KEEP_OLD_MS)
 
-    def finisher(self, abandoned_after_ms: int = 10**12) -> CompactionFinisher:
+    def finisher(
+        self, abandoned_after_ms: int = 10**12, *, is_alone: bool = True
+    ) -> CompactionFinisher:
         return CompactionFinisher(
             self.journals,
             self.storage,
@@ -123,6 +125,7 @@ class Story:
                 lambda _: self.leads and self.partition.topic_exists,
             ),
             abandoned_after_ms=abandoned_after_ms,
+            is_alone=is_alone,
             clock=self.partition.clock,
             metrics=Metrics(),
         )
@@ -351,6 +354,46 @@ def test_an_abandoned_run_is_undone_by_the_broker_after_its_grace(story: Story) 
     story.finisher(abandoned_after_ms=1000).run()
     assert not story.journals.find()
     story.check_clean()
+
+
+def test_an_abandoned_run_is_reported_once_where_another_broker_may_publish_it(
+    story: Story, caplog: pytest.LogCaptureFixture
+) -> None:
+    story.countdown.left = 8
+    with pytest.raises(CutOffError):
+        story.stage()
+    story.countdown.left = None
+    story.partition.damage_declared = "a run that an operator undoes"
+    found, objects = story.journals.find(), story.partition.objects()
+    story.partition.clock.advance(found[0].modified_ms - story.now_ms() + 1000)
+    finisher = story.finisher(abandoned_after_ms=1000, is_alone=False)
+    for _ in range(2):
+        finisher.run()
+    assert (story.journals.find(), story.partition.objects()) == (found, objects)
+    assert sum("--recover --run" in each.getMessage() for each in caplog.records) == 1
+
+
+def test_a_partition_that_leaves_in_the_middle_keeps_what_was_staged(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next leader publishes it."""
+    story.stage()
+    metadata = story.partition.metadata
+    replace_segment = metadata.replace_remote_log_segment
+
+    def leave_and_replace(*arguments: Any) -> Any:
+        metadata.on_stop_partitions([story.partition.partition])
+        return replace_segment(*arguments)
+
+    monkeypatch.setattr(metadata, "replace_remote_log_segment", leave_and_replace)
+    before = story.partition.objects()
+    story.finisher().run()
+    assert before.items() <= story.partition.objects().items()
+    monkeypatch.undo()
+    metadata.on_partition_leadership_changes([story.partition.partition], ())
+    metadata.poll()
+    story.look_twice()
+    story.check_done()
 
 
 def test_a_segment_that_is_deleted_meanwhile_is_not_replaced(story: Story) -> None:
