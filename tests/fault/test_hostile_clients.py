@@ -33,7 +33,7 @@ from isotherm.broker.net import server
 from isotherm.config.security import STANDARD_AUTHORIZER
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.testing.embedded_broker import EmbeddedBroker
-from oracle.raw_requests import CLOSED, request_frame, request_header
+from oracle.raw_requests import CLOSED, request_frame
 from tests.support.certificates import issue
 from tests.support.raw_client import RawClient, scram_final
 
@@ -109,11 +109,11 @@ def is_served(client: RawClient) -> bool:
 
 
 def requests_of_every_api() -> Iterator[tuple[ApiKey, bytes]]:
-    """With a header alone: it must not be looked at any further."""
+    """Whole ones, which a listener without a login answers."""
     login = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
     for key, versions in SERVED.items():
         if key not in login:
-            yield ApiKey(key), request_header(key, versions.max, is_flexible=False)
+            yield ApiKey(key), request_frame(key, versions.max, {})
 
 
 @pytest.mark.parametrize("state", ["new", "handshake", "challenged"])
