@@ -72,6 +72,7 @@ FURTHER = (
     Task("metadata_memory", 3.0),
     Task("metadata_pipeline", 4.0),
     Task("index_cache", 1.0),
+    Task("secured", 0.5),
     Task("remote_quota", 1.0),
     Task("store_faults", 3.0),
     Task("fault_histories", 4.0),

@@ -15,6 +15,8 @@ Source: Kafka StandardAuthorizerData, Authorizer.authorizeByResourceType, AclEnt
 from __future__ import annotations
 
 import enum
+import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -122,20 +124,53 @@ _Pattern = dict[str, list[AccessControlEntryRecord]]
 
 
 class AclIndex:
-    """Finds the ACLs of a resource: by name, and by each length that a prefix of its type has."""
+    """Finds the ACLs of a resource, by name and by each length that a prefix of its type has; and those of
+    a principal. Changed by what the ACLs change: one among ten thousand does not make it anew."""
 
-    def __init__(self, acls: Iterable[AccessControlEntryRecord]) -> None:
+    def __init__(self, acls: Iterable[AccessControlEntryRecord] = ()) -> None:
         self._literal: dict[tuple[int, str], _Pattern] = {}
         self._prefixed: dict[tuple[int, str], _Pattern] = {}
-        lengths: dict[int, set[int]] = {}
+        self._of_principal: dict[
+            tuple[int, str], dict[uuid.UUID | None, AccessControlEntryRecord]
+        ] = {}
+        # Of the prefixes of each type: how many have a length, and the lengths.
+        self._length_counts: dict[int, Counter[int]] = {}
+        self._prefix_lengths: dict[int, list[int]] = {}
         for acl in acls:
-            patterns = self._literal
-            if acl.pattern_type == PatternType.PREFIXED:
-                patterns = self._prefixed
-                lengths.setdefault(acl.resource_type, set()).add(len(acl.resource_name))
-            pattern = patterns.setdefault((acl.resource_type, acl.resource_name), {})
-            pattern.setdefault(acl.principal, []).append(acl)
-        self._prefix_lengths = {kind: sorted(found) for kind, found in lengths.items()}
+            self.add(acl)
+
+    def add(self, acl: AccessControlEntryRecord) -> None:
+        patterns, kind = self._patterns_for(acl), acl.resource_type
+        pattern = patterns.setdefault((kind, acl.resource_name), {})
+        pattern.setdefault(acl.principal, []).append(acl)
+        self._of_principal.setdefault((kind, acl.principal), {})[acl.id] = acl
+        if patterns is self._prefixed:
+            self._count_length(kind, len(acl.resource_name), 1)
+
+    def remove(self, acl: AccessControlEntryRecord) -> None:
+        """One that was added."""
+        patterns, kind = self._patterns_for(acl), acl.resource_type
+        pattern = patterns[kind, acl.resource_name]
+        kept = [each for each in pattern.pop(acl.principal) if each.id != acl.id]
+        if kept:
+            pattern[acl.principal] = kept
+        elif not pattern:
+            # A resource without any ACL is another case than one whose ACLs are not for the principal.
+            del patterns[kind, acl.resource_name]
+        del self._of_principal[kind, acl.principal][acl.id]
+        if patterns is self._prefixed:
+            self._count_length(kind, len(acl.resource_name), -1)
+
+    def _patterns_for(self, acl: AccessControlEntryRecord) -> dict[tuple[int, str], _Pattern]:
+        return self._prefixed if acl.pattern_type == PatternType.PREFIXED else self._literal
+
+    def _count_length(self, kind: int, length: int, change: int) -> None:
+        counts = self._length_counts.setdefault(kind, Counter())
+        counts[length] += change
+        if not counts[length]:
+            del counts[length]
+        if len(counts) != len(self._prefix_lengths.get(kind, ())):
+            self._prefix_lengths[kind] = sorted(counts)
 
     def decide(
         self,
@@ -165,7 +200,7 @@ class AclIndex:
         """Whether some resource of the type is allowed: one ALLOW that no DENY covers whole."""
         allow_literal, allow_prefixed = set[str](), set[str]()
         deny_literal, deny_prefixed = set[str](), set[str]()
-        for acl in self._all_of(resource_type, principal):
+        for acl in self._all_of(resource_type, str(principal)):
             if acl.host not in (WILDCARD, host) or acl.operation not in (operation, Operation.ALL):
                 continue
             is_literal = acl.pattern_type == PatternType.LITERAL
@@ -194,12 +229,10 @@ class AclIndex:
                 yield pattern
 
     def _all_of(
-        self, resource_type: ResourceType, principal: Principal
+        self, resource_type: ResourceType, principal: str
     ) -> Iterator[AccessControlEntryRecord]:
-        for patterns in (self._literal, self._prefixed):
-            for (kind, _), pattern in patterns.items():
-                if kind == resource_type:
-                    yield from _of_principal(pattern, principal)
+        for name in {principal, EVERYONE}:
+            yield from self._of_principal.get((resource_type, name), {}).values()
 
 
 def _of_principal(pattern: _Pattern, principal: Principal) -> Iterator[AccessControlEntryRecord]:

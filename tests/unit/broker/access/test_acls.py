@@ -137,3 +137,24 @@ def test_index_decides_by_the_rules(
 )
 def test_any_resource_of_a_type(acls: list[AccessControlEntryRecord], expected: bool) -> None:
     assert AclIndex(acls).allows_any(ALICE, HOST, Operation.WRITE, TOPIC) is expected
+
+
+@given(ACLS, ACLS, st.data())
+def test_index_that_was_changed_decides_like_a_new_one(
+    first: list[AccessControlEntryRecord],
+    second: list[AccessControlEntryRecord],
+    data: st.DataObject,
+) -> None:
+    index = AclIndex(first)
+    for each in second:
+        index.add(each)
+    present = [*first, *second]
+    for each in data.draw(st.permutations(present)):
+        index.remove(each)
+        present.remove(each)
+        for name in ("foo", "g"):
+            decision = index.decide(ALICE, HOST, Operation.READ, TOPIC, name)
+            found = None if decision is None else decision.is_allowed
+            assert found == by_the_rules(present, Operation.READ, name)
+        anew = AclIndex(present).allows_any(ALICE, HOST, Operation.WRITE, TOPIC)
+        assert index.allows_any(ALICE, HOST, Operation.WRITE, TOPIC) == anew
