@@ -115,6 +115,11 @@ Capture = pytest.CaptureFixture[str]
             "a certificate of the client: set ssl.keystore.location",
         ),
         ("PLAIN", {"security.protocol": "SASL_PLAINTEXT"}, "TLS expected"),
+        (
+            "PLAIN",
+            {"security.protocol": "SSL"},
+            "a login is expected there: set security.protocol=",
+        ),
     ],
 )
 @pytest.mark.parametrize(
@@ -133,6 +138,8 @@ def test_refusal_is_one_line_with_address_and_cause(
     texts = {**broker.security(kind), **changes}
     if texts["security.protocol"] == "SASL_PLAINTEXT":
         texts = {name: text for name, text in texts.items() if not name.startswith("ssl.")}
+    if texts["security.protocol"] == "SSL":
+        texts = {name: text for name, text in texts.items() if not name.startswith("sasl.")}
     if kind == "mTLS":
         texts["ssl.keystore.type"] = None
     folder = f"{broker.files}/"

@@ -13,6 +13,8 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from isotherm.config.client_security import librdkafka_properties
+from isotherm.errors import BrokerUnreachableError, SaslAuthenticationError
+from isotherm.protocol.broker_probe import check_brokers
 from oracle.cluster_members import TIER_SETTINGS, IsothermMember, KafkaMember
 from oracle.kafka_cluster import ControllerOracle
 from tests.support.certificates import issue
@@ -46,7 +48,9 @@ def secured(folder: Path) -> dict[str, str]:
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(node),
         **trust,
-        "ssl.client.auth": "required",
+        # Without the prefix Kafka leaves it without effect on listeners with SASL.
+        "listener.name.plaintext.ssl.client.auth": "required",
+        "listener.name.controller.ssl.client.auth": "required",
         "sasl.enabled.mechanisms": "PLAIN",
         "sasl.mechanism.inter.broker.protocol": "PLAIN",
         "sasl.mechanism.controller.protocol": "PLAIN",
@@ -135,8 +139,27 @@ def test_partition_is_replicated_and_its_transaction_ends(cluster: Cluster, lead
     assert (partition.leader, set(partition.isrs)) == (leader, set(MEMBERS))
 
 
+@pytest.mark.parametrize("node_id", [ISOTHERM, KAFKA])
+def test_probe_finds_what_is_wrong_on_brokers_of_both_kinds(cluster: Cluster, node_id: int) -> None:
+    address = cluster.members[node_id].bootstrap_server
+    right = {**cluster.client, "bootstrap.servers": address}
+    check_brokers(right, timeout_s=TIMEOUT_S)
+    without_login = {key: text for key, text in right.items() if not key.startswith("sasl.")}
+    own_certificate = ("ssl.key.pem", "ssl.certificate.pem")
+    for wrong, cause in (
+        ({**right, "sasl.password": "wrong"}, "Authentication failed"),
+        ({**without_login, "security.protocol": "SSL"}, "a login is expected there"),
+        ({k: v for k, v in right.items() if k not in own_certificate}, "certificate"),
+        ({**right, "ssl.ca.pem": issue("other").certificate_pem.decode()}, "is not trusted"),
+    ):
+        with pytest.raises((SaslAuthenticationError, BrokerUnreachableError)) as refused:
+            check_brokers(wrong, timeout_s=TIMEOUT_S)
+        assert f"{address}: " in str(refused.value)
+        assert cause in str(refused.value)
+
+
 def test_secret_is_in_no_log(cluster: Cluster) -> None:
     for member in cluster.members.values():
         if isinstance(member, IsothermMember):
-            assert "Kafka" in member.log_text or member.log_text
+            assert member.log_text.strip()
             assert SECRET not in member.log_text

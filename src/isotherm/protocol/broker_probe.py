@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from isotherm.clock import SystemClock
+from isotherm.config.client_security import SECURITY_PROTOCOL
 from isotherm.errors import BrokerUnreachableError, ConfigError, SaslAuthenticationError
 from isotherm.protocol.node_security import NodeSecurity, probe_security
 from isotherm.protocol.tls_stream import Stream, TlsStream, receive
@@ -36,7 +37,13 @@ _SERVERS_KEYS = ("bootstrap.servers", "metadata.broker.list")
 _CORRELATION_ID = 0x150
 # ApiVersions, version 0: brokers answer it before anything else, in any version.
 _REQUEST = struct.pack(">hhih", 18, 0, _CORRELATION_ID, -1)
+# Metadata of no topic, version 1.
+_METADATA_KEY = 3
+_METADATA_REQUEST = struct.pack(">hhihi", _METADATA_KEY, 1, _CORRELATION_ID, -1, 0)
 _SIZE = struct.Struct(">i")
+# Of the answer: size, correlation id, error code, count; then key and versions of each API.
+_API_VERSIONS_START = 14
+_API = struct.Struct(">hhh")
 _ANSWER_SIZE_MAX = 1024 * 1024
 # First byte of a TLS record that is an alert (0x15) or a handshake (0x16).
 _TLS_FIRST_BYTES = (0x15, 0x16)
@@ -82,12 +89,14 @@ def check_brokers(properties: Mapping[str, Any], *, timeout_s: float = PROBE_TIM
         return
     addresses = bootstrap_addresses(text)
     security = probe_security(properties)
+    # A mechanism that librdkafka alone speaks is left to it.
+    with_sasl = str(properties.get(SECURITY_PROTOCOL, "")).upper().startswith("SASL")
     clock = SystemClock()
     deadline_s = clock.monotonic_s() + timeout_s
     answers: queue.Queue[tuple[BrokerAddress, _Cause | None]] = queue.Queue()
 
     def ask(address: BrokerAddress) -> None:
-        answers.put((address, _cause(address, timeout_s, security)))
+        answers.put((address, _cause(address, timeout_s, security, with_sasl=with_sasl)))
 
     for address in addresses:
         # A daemon: a silent name server blocks the thread for longer than the timeout.
@@ -112,17 +121,23 @@ class _Cause(NamedTuple):
     is_login: bool = False
 
 
-def _cause(address: BrokerAddress, timeout_s: float, security: NodeSecurity) -> _Cause | None:
+def _cause(
+    address: BrokerAddress, timeout_s: float, security: NodeSecurity, *, with_sasl: bool
+) -> _Cause | None:
     """Why no broker answers at an address, or lets the client in; None if one does."""
     try:
         with socket.create_connection(address, timeout_s) as connection:
+            stream: Stream = connection
             if security.tls is None:
-                text = _cause_in_plain(connection, address)
-                stream: Stream = connection
+                found = _found_in_plain(connection, address)
             else:
-                stream = TlsStream(connection, security.tls, address.host)
-                text = _cause_with_tls(stream)
-            return _Cause(text) if text else _cause_of_login(stream, security)
+                stream = secured = TlsStream(connection, security.tls, address.host)
+                found = _found_with_tls(secured)
+            if isinstance(found, str):
+                return _Cause(found)
+            if not with_sasl:
+                return _cause_of_no_login(stream, found, security)
+            return _cause_of_login(stream, security)
     except socket.gaierror as error:
         return _Cause(f"no such host ({error.strerror})")
     except ConnectionRefusedError:
@@ -154,13 +169,31 @@ def _cause_of_login(stream: Stream, security: NodeSecurity) -> _Cause | None:
     return None
 
 
-def _cause_in_plain(connection: socket.socket, address: BrokerAddress) -> str | None:
+def _cause_of_no_login(stream: Stream, versions: bytes, security: NodeSecurity) -> _Cause | None:
+    """A broker answers ApiVersions to everybody, and closes the connection at any other request that
+    comes before the login it asks for."""
+    apis = versions[_API_VERSIONS_START:]
+    served = _API.iter_unpack(apis[: len(apis) // _API.size * _API.size])
+    if not any(key == _METADATA_KEY and low <= 1 <= high for key, low, high in served):
+        return None
+    try:
+        stream.sendall(_SIZE.pack(len(_METADATA_REQUEST)) + _METADATA_REQUEST)
+        if receive(stream, _SIZE.size):
+            return None
+    except ConnectionError:
+        pass
+    protocol = "SASL_PLAINTEXT" if security.tls is None else "SASL_SSL"
+    return _Cause(f"a login is expected there: set security.protocol={protocol}", is_login=True)
+
+
+def _found_in_plain(connection: socket.socket, address: BrokerAddress) -> bytes | str:
+    """The answer of a broker, or why there is none."""
     try:
         head = _asked(connection)
     except ConnectionError:
         head = b""
     if _is_kafka(head):
-        return None
+        return head
     if head[:1] and head[0] in _TLS_FIRST_BYTES:
         return _TLS_EXPECTED
     if not head and _speaks_tls(address, connection.gettimeout()):
@@ -169,18 +202,18 @@ def _cause_in_plain(connection: socket.socket, address: BrokerAddress) -> str | 
 
 
 def _asked(stream: Stream) -> bytes:
-    """The start of an answer, which is read to its end if it is Kafka's."""
+    """An answer, whole if it is Kafka's."""
     stream.sendall(_SIZE.pack(len(_REQUEST)) + _REQUEST)
     head = receive(stream, _SIZE.size + 4)
     if _is_kafka(head):
-        receive(stream, _SIZE.unpack_from(head)[0] - 4)
+        head += receive(stream, _SIZE.unpack_from(head)[0] - 4)
     return head
 
 
 def _is_kafka(head: bytes) -> bool:
     if len(head) < _SIZE.size + 4:
         return False
-    size, correlation_id = struct.unpack(">ii", head)
+    size, correlation_id = struct.unpack_from(">ii", head)
     return correlation_id == _CORRELATION_ID and bool(6 <= size <= _ANSWER_SIZE_MAX)
 
 
@@ -211,7 +244,8 @@ _CLOSED_AFTER_TLS = (
 )
 
 
-def _cause_with_tls(stream: TlsStream) -> str | None:
+def _found_with_tls(stream: TlsStream) -> bytes | str:
+    """The answer of a broker, or why there is none."""
     try:
         stream.handshake()
     except ssl.SSLError as error:
@@ -226,7 +260,7 @@ def _cause_with_tls(stream: TlsStream) -> str | None:
     except ConnectionError:
         head = b""
     if _is_kafka(head):
-        return None
+        return head
     if head:
         return f"not Kafka: it answers {head!r}"
     return _CLOSED_AFTER_TLS

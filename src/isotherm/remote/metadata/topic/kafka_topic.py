@@ -25,6 +25,7 @@ from confluent_kafka import (
 
 from isotherm.config.client_security import librdkafka_properties
 from isotherm.errors import (
+    ConfigError,
     PolicyViolationError,
     RemoteStorageError,
     RequestTimedOutError,
@@ -92,7 +93,12 @@ class KafkaMetadataTopic:
         properties = librdkafka_properties(client_properties)
         check_brokers(properties)
         self._client_properties = {**QUIET_CLIENT, **properties}
-        self._consumer = Consumer({**self._client_properties, **_CONSUMER_PROPERTIES})
+        try:
+            self._consumer = Consumer({**self._client_properties, **_CONSUMER_PROPERTIES})
+        except KafkaException as error:
+            raise ConfigError(
+                f"kafka properties are refused by the client reason={str(error)!r}"
+            ) from error
         self._producer: Producer | None = None
         self._partition_count: int | None = None
 
