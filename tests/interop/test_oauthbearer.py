@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from isotherm.config.security import STANDARD_AUTHORIZER
 from isotherm.errors import ConfigError
 from isotherm.testing.embedded_broker import EmbeddedBroker
+from oracle.tools import TOPICS, run_tools_to_status
 from tests.support.certificates import issue
 from tests.support.token_provider import AUDIENCE, ISSUER, Provider, served
 
@@ -179,3 +180,30 @@ def test_keys_are_read_from_a_file(provider: Provider, folder: Path) -> None:
         admin = AdminClient(client(running, lambda: provider.token(time.time())))
         admin.poll(1)
         assert admin.list_topics(timeout=TIMEOUT_S).brokers
+
+
+@pytest.mark.oracle
+def test_kafkas_own_client_logs_in(
+    kafka_tools: Path, provider: Provider, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, url = folder / "token.jwt", f"file://{folder}/token.jwt"
+    allowed = "-Dorg.apache.kafka.sasl.oauthbearer.allowed"
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"{allowed}.urls={url} {allowed}.files={token}")
+    (folder / "keys.json").write_bytes(provider.key_set())
+    properties = folder / "client.properties"
+    handler = LOGIN_MODULE.replace("LoginModule required", "LoginCallbackHandler")
+    properties.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=OAUTHBEARER\n"
+        f"sasl.login.callback.handler.class={handler}\nsasl.jaas.config={LOGIN_MODULE};\n"
+        f"sasl.oauthbearer.token.endpoint.url={url}\n"
+    )
+    with EmbeddedBroker(folder / "for-java", settings(folder, f"file://{folder}/keys.json")) as one:
+        command = [TOPICS, "--bootstrap-server", one.bootstrap_servers]
+        command += ["--command-config", str(properties), "--create", "--topic"]
+        statuses = []
+        for audience in (AUDIENCE, "other"):
+            token.write_text(provider.token(time.time(), aud=audience))
+            ((status, _),) = run_tools_to_status([*command, f"for-{audience}"])
+            statuses.append(status)
+        assert statuses == [0, 1]
+        assert f"for-{AUDIENCE}" in one.node.services.metadata.image.topics_by_name

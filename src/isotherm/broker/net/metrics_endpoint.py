@@ -101,13 +101,18 @@ class MetricsEndpoint:
         credentials = _read_credentials(config)
         tls = self._tls()
         if tls is not None and tls.material != self._key_material:
-            old = self._servers
-            self._servers = [
-                await self._open(tls, sock=socket.socket(fileno=os.dup(bound.fileno())))
-                for server in old
-                for bound in server.sockets
-            ]
-            self._key_material = tls.material
+            old, new = self._servers, []
+            try:
+                for bound in (each for server in old for each in server.sockets):
+                    duplicate = socket.socket(fileno=os.dup(bound.fileno()))
+                    new.append(await self._open(tls, sock=duplicate))
+            except OSError as error:
+                for server in new:
+                    server.close()
+                raise ConfigError(
+                    f"keys cannot be renewed key=prometheus.listener reason='{error}'"
+                ) from error
+            self._servers, self._key_material = new, tls.material
             for server in old:
                 server.close()
         self._credentials = credentials
