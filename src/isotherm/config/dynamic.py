@@ -8,7 +8,7 @@ all brokers, and both win over the file. Source: KIP-226, Kafka DynamicBrokerCon
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -94,12 +94,6 @@ def with_dynamic_texts(
     """
     keys = dynamic_broker_keys()
     by_group: dict[str, dict[str, Any]] = {}
-    of_listeners = sorted(name for name in for_all if keys[name].listener is not None)
-    if of_listeners:
-        raise ConfigError(
-            "Cannot update these configs at default cluster level, broker id must be specified:"
-            f" {of_listeners}"
-        )
     for name, text in {**for_all, **for_this}.items():
         group, field_name, declared, listener = keys[name]
         value = declared.parse(text)
@@ -117,6 +111,19 @@ def with_dynamic_texts(
         dynamic_for_all=dict(for_all),
         dynamic_for_this=dict(for_this),
     )
+
+
+def check_for_all(names: Iterable[str]) -> None:
+    """ConfigError, in Kafka's words, for keys that are set for one broker alone."""
+    keys = dynamic_broker_keys()
+    of_listeners = sorted(
+        name for name in names if name in keys and keys[name].listener is not None
+    )
+    if of_listeners:
+        raise ConfigError(
+            "Cannot update these configs at default cluster level, broker id must be specified:"
+            f" {of_listeners}"
+        )
 
 
 def check_thread_pools(running: BrokerConfig, changed: BrokerConfig) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from isotherm.config.broker import BrokerConfig, parse_broker_config
 from isotherm.config.dynamic import (
+    check_for_all,
     check_thread_pools,
     dynamic_broker_keys,
     dynamic_text,
@@ -75,4 +76,6 @@ def test_key_material_is_set_for_one_listener_of_one_broker() -> None:
     assert changed.security_of("OTHERS").ssl_keystore_location is None
     assert dynamic_text(changed, KEYSTORE) == "new"
     with pytest.raises(ConfigError, match="broker id must be specified"):
-        with_dynamic_texts(BrokerConfig(), for_all={KEYSTORE: "new"}, for_this={})
+        check_for_all([KEYSTORE])
+    of_all = with_dynamic_texts(BrokerConfig(), for_all={KEYSTORE: "new"}, for_this={})
+    assert of_all.security_of("CLIENTS").ssl_keystore_location is None

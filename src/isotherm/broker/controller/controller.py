@@ -89,7 +89,7 @@ from isotherm.broker.metadata.metadata_records import (
 )
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
-from isotherm.config.dynamic import check_thread_pools, dynamic_broker_keys
+from isotherm.config.dynamic import check_for_all, check_thread_pools, dynamic_broker_keys
 from isotherm.config.security import split_key_material
 from isotherm.errors import (
     ConfigError,
@@ -333,6 +333,8 @@ class Controller(ClusterMetadata):
             texts = {each: self.broker_texts(each) for each in (ALL_BROKERS, this_broker)}
             texts[broker] = after
             new_config = self._effective_config(texts[ALL_BROKERS], texts[this_broker])
+            if broker == ALL_BROKERS:
+                check_for_all(changed)
             check_thread_pools(self._config, new_config)
             check_key_material(self._config, new_config)
         except ConfigError as error:

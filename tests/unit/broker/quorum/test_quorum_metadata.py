@@ -4,6 +4,7 @@ import queue
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -96,8 +97,18 @@ def test_settings_that_are_not_understood_are_left_out(metadata, caplog):
     assert metadata.topic_config("t").segment_bytes == 2_000_000
     for key in ("max.connections.per.ip", "some.plugin.key", "some.later.key"):
         assert f"key={key}" in caplog.text
-    # A start with such settings is a start, too.
+    # With such settings a broker reads its file again, and starts.
+    assert metadata.reload_broker_config(replace(CONFIG, max_connections=8)).applied
     assert QuorumMetadata(CONFIG, image).broker_config.max_connections == 7
+
+
+def test_key_material_is_set_for_a_listener_of_this_broker(metadata, changes):
+    name = "listener.name.tls.ssl.keystore.location"
+    metadata.publish(after(metadata.image, setting((BROKER_RESOURCE, "5"), name, "own")))
+    assert metadata.broker_config.security_of("TLS").ssl_keystore_location == "own"
+    metadata.publish(after(metadata.image, setting((BROKER_RESOURCE, ""), name, "of all")))
+    assert metadata.broker_config.security_of("TLS").ssl_keystore_location == "own"
+    assert len(changes) == 2
 
 
 def test_images_that_come_while_one_is_taken_over_are_passed_on_as_one(metadata, changes):
