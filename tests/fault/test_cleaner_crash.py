@@ -52,17 +52,20 @@ class Run:
         self.fs = CrashFileSystem.adopting(path, crash_at)
         self.log: CompactedLog
         self._more = more
+        self._is_watched = crash_at is None
         self.moments: list[list[Record]] = []
-        """The records at each time the cleaner read or wrote."""
+        """Of a run that does not stop, the records at each time the cleaner read or wrote."""
 
     def play(self) -> None:
         self.log = reopened(self.path, self.fs, **self._more)
-        self.moments.append(self.log.records())
-        self.log.clean(
-            first_dirty_offset=0, throttle=lambda _: self.moments.append(self.log.records())
-        )
+        self._note_moment()
+        self.log.clean(first_dirty_offset=0, throttle=lambda _: self._note_moment())
         self.log.log.delete_marked_files(self.log.clock.now_ms() + CONFIG.file_delete_delay_ms)
-        self.moments.append(self.log.records())
+        self._note_moment()
+
+    def _note_moment(self) -> None:
+        if self._is_watched:
+            self.moments.append(self.log.records())
 
 
 def reopened(path: Path, fs: CrashFileSystem, **more: int) -> CompactedLog:
