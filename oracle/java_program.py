@@ -34,10 +34,11 @@ def class_path(pom_path: Path, sources: Iterable[Path]) -> str:
     compiler says of a source.
     """
     jars = resolve(pom_path, pom_path.stem)
-    return f"{_compile(jars, list(sources))}{os.pathsep}{jars}/*"
+    return f"{compiled(jars, list(sources))}{os.pathsep}{jars}/*"
 
 
-def _compile(jars: Path, sources: list[Path]) -> Path:
+def compiled(jars: Path, sources: list[Path]) -> Path:
+    """The folder of the classes of `sources`, compiled the first time. Raises as `class_path`."""
     digest = hashlib.sha256(b"".join([jars.name.encode(), *(s.read_bytes() for s in sources)]))
     directory = CACHE_DIRECTORY / f"classes-{digest.hexdigest()[:12]}"
     if directory.is_dir():

@@ -212,16 +212,21 @@ class KafkaOracle:
 
 
 def java_command(
-    main: str, *arguments: str, options: Iterable[str] = TOOL_OPTIONS, log_level: str = "warn"
+    main: str,
+    *arguments: str,
+    options: Iterable[str] = TOOL_OPTIONS,
+    log_level: str = "warn",
+    classes: Path | None = None,
 ) -> list[str]:
-    """The command line that runs a class of Kafka's (or a `.java` source file) on its jars."""
+    """The command line that runs a class of Kafka's (or a `.java` source file) on its jars; or one
+    of the folder `classes`."""
     return [
         require_command("java"),
         *options,
         f"-Dorg.slf4j.simpleLogger.defaultLogLevel={log_level}",
         "-Dorg.slf4j.simpleLogger.showDateTime=true",
         "--class-path",
-        f"{resolve_jars()}/*",
+        f"{resolve_jars()}/*" + (f"{os.pathsep}{classes}" if classes else ""),
         main,
         *arguments,
     ]
@@ -233,6 +238,7 @@ def run_tool(
     cwd: Path | None = None,
     stdin: str = "",
     timeout_s: float = TOOL_TIMEOUT_S,
+    classes: Path | None = None,
 ) -> str:
     """Run one of Kafka's command-line tools to its end and return what it printed.
 
@@ -240,7 +246,7 @@ def run_tool(
     Raises subprocess.CalledProcessError, with the output as a note, on any other exit status.
     """
     completed = subprocess.run(
-        java_command(main, *[os.fspath(each) for each in arguments]),
+        java_command(main, *[os.fspath(each) for each in arguments], classes=classes),
         input=stdin,
         cwd=cwd,
         capture_output=True,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from oracle.jars import resolve_jars
+from oracle.java_program import compiled
 from oracle.kafka import TOOL_TIMEOUT_S, run_tool
 
 RUN_TOOLS = Path(__file__).with_name("RunTools.java")
@@ -80,7 +82,9 @@ def run_tools_to_status(
 ) -> list[tuple[int, str]]:
     """The exit status of each command, and what it printed."""
     arguments = [argument for command in commands for argument in (*command, "---")][:-1]
-    output = run_tool(str(RUN_TOOLS), *arguments, timeout_s=timeout_s)
+    # As a source file it would be compiled in each run, which takes longer than most tools.
+    classes = compiled(resolve_jars(), [RUN_TOOLS])
+    output = run_tool(RUN_TOOLS.stem, *arguments, timeout_s=timeout_s, classes=classes)
     results: list[tuple[int, str]] = []
     part: list[str] = []
     for line in output.splitlines():
