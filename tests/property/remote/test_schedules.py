@@ -19,6 +19,7 @@ SOUND = (
     "finish-expire",
     "finish-deposed",
     "finish-deposed-again",
+    "finish-deposed-crash",
     "untier-retain",
     "migrate-copy",
     "expire-again",
