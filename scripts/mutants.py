@@ -78,7 +78,12 @@ def _place_count(name: str, nodes: list[Any]) -> int:
 
 
 def is_killed(copy: Path, tests: str) -> bool:
-    environment = {**os.environ, "PYTHONPATH": str(copy / "src")}
+    # Compiled code is told from its source by size and second, which two mutants may share.
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(copy / "src"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests.split()]
     try:
         done = subprocess.run(  # noqa: S603 - our own tests
