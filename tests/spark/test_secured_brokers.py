@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from isotherm.cli.main import app
 from isotherm.config.client_security import librdkafka_properties
+from isotherm.errors import ConfigError
 from isotherm.spark.driver.metadata_log import TopicMetadataLog
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.reading.tail import consumer_properties
@@ -97,6 +98,8 @@ def test_history_and_tail_are_read_and_the_password_is_nowhere(
         if path.is_file()
     }
     assert any(name.startswith("checkpoint/offsets") for name in kept)
+    # Spark shows options: the password is not there because it hides this one.
+    assert any("kafka.sasl.jaas.config=*********(redacted)" in text for text in kept.values())
     private_key = (broker.files / "server.pem").read_text().splitlines()[1]
     for secret in (SECRET, WRONG, private_key):
         assert [name for name, text in kept.items() if secret in text] == []
@@ -111,6 +114,13 @@ def test_stores_are_read_where_the_consumer_runs(broker: SecuredBroker) -> None:
     parsed = parse_options(options(broker, MUTUAL))
     assert "PRIVATE KEY" not in str(dict(parsed.kafka_properties))
     assert "PRIVATE KEY" in consumer_properties(parsed.kafka_properties, "g", "x")["ssl.key.pem"]
+
+
+@pytest.mark.parametrize("key", ["ssl.keystore.key", "ssl.key.pem"])
+def test_private_key_as_text_is_refused(broker: SecuredBroker, key: str) -> None:
+    """Spark would not hide it."""
+    with pytest.raises(ConfigError, match=rf"'{key}' is not supported.*ssl\.keystore\.location"):
+        parse_options(options(broker, MUTUAL, **{f"kafka.{key}": "PRIVATE KEY"}))
 
 
 def test_password_is_in_no_text_of_a_metadata_log(broker: SecuredBroker) -> None:

@@ -54,6 +54,9 @@ _REFUSED_VALUES = {
 KEY_PAIRS = "encryption.key.pairs"
 # In the Kafka source's order and spelling.
 _STRATEGIES = ("subscribe", "subscribepattern", "assign")
+_SHOWN_IN_PLANS = (
+    ", because Spark would show it in plans. hint='name a file by kafka.ssl.keystore.location'"
+)
 _FORBIDDEN_KAFKA_PROPERTIES = {
     "auto.offset.reset": ". hint='set startingOffsets'",
     "key.deserializer": (
@@ -66,6 +69,9 @@ _FORBIDDEN_KAFKA_PROPERTIES = {
     ),
     "enable.auto.commit": " hint='the source commits no offsets'",
     "interceptor.classes": " hint='the source has no interceptors'",
+    # Spark hides an option by the word "password" in its name or value: these have none.
+    "ssl.keystore.key": _SHOWN_IN_PLANS,
+    "ssl.key.pem": _SHOWN_IN_PLANS,
 }
 
 
