@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    NewTopic,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
 from isotherm.config.client_security import librdkafka_properties
 from isotherm.errors import BrokerUnreachableError, SaslAuthenticationError
@@ -18,7 +24,7 @@ from isotherm.protocol.broker_probe import check_brokers
 from oracle.cluster_members import TIER_SETTINGS, IsothermMember, KafkaMember
 from oracle.kafka_cluster import ControllerOracle
 from tests.support.certificates import issue
-from tests.support.secured_broker import SECRET, jaas
+from tests.support.secured_broker import LOGINS, SECRET, jaas
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
@@ -52,6 +58,11 @@ def secured(folder: Path) -> dict[str, str]:
         "listener.name.plaintext.ssl.client.auth": "required",
         "listener.name.controller.ssl.client.auth": "required",
         "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.plaintext.sasl.enabled.mechanisms": ",".join(LOGINS),
+        **{
+            f"listener.name.plaintext.{each.lower()}.sasl.jaas.config": jaas(each)
+            for each in LOGINS[1:]
+        },
         "sasl.mechanism.inter.broker.protocol": "PLAIN",
         "sasl.mechanism.controller.protocol": "PLAIN",
         "listener.name.plaintext.plain.sasl.jaas.config": users,
@@ -156,6 +167,30 @@ def test_probe_finds_what_is_wrong_on_brokers_of_both_kinds(cluster: Cluster, no
             check_brokers(wrong, timeout_s=TIMEOUT_S)
         assert f"{address}: " in str(refused.value)
         assert cause in str(refused.value)
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_scram_is_what_kafkas_server_takes(cluster: Cluster, mechanism: str) -> None:
+    user, secret = "bob,=", "p,ässwörd = 1"
+    admin = AdminClient(cluster.client)
+    info = ScramCredentialInfo(ScramMechanism[mechanism.replace("-", "_")], 8192)
+    change = UserScramCredentialUpsertion(user, info, secret.encode())
+    admin.alter_user_scram_credentials([change])[user].result(TIMEOUT_S)
+    login = {"sasl.mechanism": mechanism, "sasl.username": user, "sasl.password": secret}
+    for node_id in (KAFKA, ISOTHERM):
+        address = cluster.members[node_id].bootstrap_server
+        properties = {**cluster.client, **login, "bootstrap.servers": address}
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            # A broker has the credential once it has read the metadata.
+            try:
+                check_brokers(properties, timeout_s=TIMEOUT_S)
+                break
+            except SaslAuthenticationError:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        with pytest.raises(SaslAuthenticationError):
+            check_brokers({**properties, "sasl.password": "wrong"}, timeout_s=TIMEOUT_S)
 
 
 def test_secret_is_in_no_log(cluster: Cluster) -> None:

@@ -19,7 +19,6 @@ SOUND = (
     "finish-expire",
     "finish-deposed",
     "finish-deposed-again",
-    "finish-deposed-crash",
     "untier-retain",
     "migrate-copy",
     "expire-again",

@@ -155,11 +155,9 @@ class AclIndex:
         if kept:
             pattern[acl.principal] = kept
         elif not pattern:
+            # A resource without any ACL is another case than one whose ACLs are not for the principal.
             del patterns[kind, acl.resource_name]
-        of_principal = self._of_principal[kind, acl.principal]
-        del of_principal[acl.id]
-        if not of_principal:
-            del self._of_principal[kind, acl.principal]
+        del self._of_principal[kind, acl.principal][acl.id]
         if patterns is self._prefixed:
             self._count_length(kind, len(acl.resource_name), -1)
 
