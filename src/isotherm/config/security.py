@@ -177,16 +177,17 @@ class SecurityConfig:
     ssl_keystore_type: str = key(
         STRING,
         "JKS",
-        "Type of the key store: PEM or PKCS12. JKS means PKCS12, too: what keytool makes. (Java's older format,"
-        " of that name, is not read.)",
+        "Type of the key store: PEM, PKCS12 or JKS. The last two read either format, as in Java.",
     )
     ssl_keystore_location: str | None = key(
         optional(STRING), None, "File with the private key and the chain of certificates."
     )
     ssl_keystore_password: str | None = key(
-        optional(PASSWORD), None, "Password of a PKCS12 key store."
+        optional(PASSWORD), None, "Password of a PKCS12 or JKS key store."
     )
-    ssl_key_password: str | None = key(optional(PASSWORD), None, "Password of a PEM key.")
+    ssl_key_password: str | None = key(
+        optional(PASSWORD), None, "Password of the key in a PEM or JKS store."
+    )
     ssl_keystore_key: str | None = key(
         optional(PASSWORD), None, "The private key itself, in PEM, in place of a file."
     )
@@ -194,7 +195,7 @@ class SecurityConfig:
         optional(PASSWORD), None, "The chain of certificates itself, in PEM."
     )
     ssl_truststore_type: str = key(
-        STRING, "JKS", "Type of the trust store: PEM or PKCS12, which JKS means, too."
+        STRING, "JKS", "Type of the trust store, as that of the key store."
     )
     ssl_truststore_location: str | None = key(
         optional(STRING),
@@ -202,7 +203,7 @@ class SecurityConfig:
         "File with the certificates that clients' certificates are checked by.",
     )
     ssl_truststore_password: str | None = key(
-        optional(PASSWORD), None, "Password of a PKCS12 trust store."
+        optional(PASSWORD), None, "Password of a PKCS12 or JKS trust store."
     )
     ssl_truststore_certificates: str | None = key(
         optional(PASSWORD), None, "Those certificates themselves, in PEM."

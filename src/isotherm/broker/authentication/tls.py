@@ -1,9 +1,7 @@
 """TLS of a listener: its certificate and key, the clients' certificates, the names made of them.
 
-Key material is PEM (files, or in the configuration itself) or PKCS12. As in Java, a file of the type JKS,
-which is the default, may be PKCS12: keytool makes nothing else since Java 9. The older format is Java's own,
-and no library that reads it is maintained. Key material is read at the start, and again while the broker
-runs (see Server.renew_keys).
+Key material is in a store (`config.key_stores`), or in PEM in the configuration itself. It is read at the
+start, and again while the broker runs (see Server.renew_keys).
 Source: Kafka SslConfigs, DefaultSslEngineFactory, SslPrincipalMapper, DefaultKafkaPrincipalBuilder.
 """
 
@@ -12,29 +10,26 @@ from __future__ import annotations
 import re
 import ssl
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-    pkcs12,
-)
 
 from isotherm.broker.access.principal import ANONYMOUS, USER, Principal
 from isotherm.broker.authentication.cipher_suites import restrict_suites
 from isotherm.config.broker import BrokerConfig
+from isotherm.config.key_stores import (
+    PEM,
+    STORE_TYPES,
+    pem_certificates,
+    pem_key_pair,
+    read_key_pair,
+    read_trusted,
+)
 from isotherm.config.listener import Listener, SecurityProtocol
 from isotherm.config.security import SecurityConfig
 from isotherm.errors import ConfigError
 
-_JAVA_TYPES = ("JKS", "PKCS12")
-_TYPES = ("PEM", *_JAVA_TYPES)
-_JKS_MAGICS = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")  # JKS, JCEKS
 _WITH_TLS = (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENT_AUTH = {
@@ -104,87 +99,40 @@ def _load_key(context: ssl.SSLContext, material: KeyMaterial) -> None:
 
 
 def _key_material(security: SecurityConfig) -> KeyMaterial:
-    password = _encoded(security.ssl_key_password)
-    if security.ssl_keystore_type == "PEM":
-        if security.ssl_keystore_key is not None:
-            key = security.ssl_keystore_key.encode()
-            chain = (security.ssl_keystore_certificate_chain or "").encode()
-        else:
-            key = chain = _file(security.ssl_keystore_location, "ssl.keystore.location")
-        private = load_pem_private_key(key, password)
-        return KeyMaterial(_pem(private), b"".join(_certificates(chain)))
-    if security.ssl_keystore_type in _JAVA_TYPES:
-        store = _java_store(security.ssl_keystore_location, security.ssl_keystore_password, "key")
-        if store.key is None or store.cert is None:
-            raise ValueError("the key store has no key, or no certificate for it")
-        own = store.cert.certificate
-        certificates = [own, *(each.certificate for each in store.additional_certs)]
-        return KeyMaterial(
-            _pem(store.key), b"".join(each.public_bytes(Encoding.PEM) for each in certificates)
-        )
-    raise ConfigError(
-        "type of a key store is not served key=ssl.keystore.type"
-        f" value={security.ssl_keystore_type} served={','.join(_TYPES)}"
-    )
+    _check_type(security.ssl_keystore_type, "key")
+    key_password = security.ssl_key_password
+    if security.ssl_keystore_type == PEM and security.ssl_keystore_key is not None:
+        chain = security.ssl_keystore_certificate_chain or ""
+        pair = pem_key_pair(security.ssl_keystore_key.encode(), chain.encode(), key_password)
+    else:
+        path = _path(security.ssl_keystore_location, "ssl.keystore.location")
+        store_password = security.ssl_keystore_password
+        pair = read_key_pair(path, security.ssl_keystore_type, store_password, key_password)
+    return KeyMaterial(pair.key, pair.chain)
 
 
 def trusted_certificates(security: SecurityConfig) -> bytes:
     """In PEM. ConfigError, OSError or ValueError if they cannot be had."""
-    if security.ssl_truststore_type == "PEM":
-        if security.ssl_truststore_certificates is not None:
-            return b"".join(_certificates(security.ssl_truststore_certificates.encode()))
-        data = _file(security.ssl_truststore_location, "ssl.truststore.location")
-        return b"".join(_certificates(data))
-    if security.ssl_truststore_type in _JAVA_TYPES:
-        store = _java_store(
-            security.ssl_truststore_location, security.ssl_truststore_password, "trust"
-        )
-        found = [each.certificate for each in store.additional_certs]
-        if store.cert is not None:
-            found.append(store.cert.certificate)
-        return b"".join(each.public_bytes(Encoding.PEM) for each in found)
-    raise ConfigError(
-        "type of a trust store is not served key=ssl.truststore.type"
-        f" value={security.ssl_truststore_type} served={','.join(_TYPES)}"
-    )
+    _check_type(security.ssl_truststore_type, "trust")
+    inline = security.ssl_truststore_certificates
+    if security.ssl_truststore_type == PEM and inline is not None:
+        return pem_certificates(inline.encode())
+    path = _path(security.ssl_truststore_location, "ssl.truststore.location")
+    return read_trusted(path, security.ssl_truststore_type, security.ssl_truststore_password)
 
 
-def _java_store(
-    location: str | None, password: str | None, kind: str
-) -> pkcs12.PKCS12KeyAndCertificates:
-    """`kind` is key or trust. ConfigError, with what to do, for a store in Java's own format."""
-    data = _file(location, f"ssl.{kind}store.location")
-    if data.startswith(_JKS_MAGICS):
+def _check_type(store_type: str, kind: str) -> None:
+    if store_type not in STORE_TYPES:
         raise ConfigError(
-            f"a {kind} store in Java's own format, JKS, is not read: make a PKCS12 store of it"
-            f" key=ssl.{kind}store.location value={location}"
-            f" hint='keytool -importkeystore -srckeystore {location} -destkeystore {location}.p12"
-            " -deststoretype PKCS12'"
+            f"type of a {kind} store is not served key=ssl.{kind}store.type"
+            f" value={store_type} served={','.join(STORE_TYPES)}"
         )
-    return pkcs12.load_pkcs12(data, _encoded(password))
 
 
-def _certificates(pem: bytes) -> Sequence[bytes]:
-    """ValueError if there is none."""
-    return [each.public_bytes(Encoding.PEM) for each in x509.load_pem_x509_certificates(pem)]
-
-
-def _pem(key: object) -> bytes:
-    encode = getattr(key, "private_bytes", None)
-    if encode is None:
-        raise ValueError("a private key is expected")
-    encoded: bytes = encode(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return encoded
-
-
-def _file(location: str | None, key: str) -> bytes:
+def _path(location: str | None, key: str) -> Path:
     if location is None:
         raise ValueError(f"a location is needed key={key}")
-    return Path(location).read_bytes()
-
-
-def _encoded(password: str | None) -> bytes | None:
-    return None if password is None else password.encode()
+    return Path(location)
 
 
 # ---- principals
