@@ -218,7 +218,7 @@ class SecurityConfig:
     ssl_client_auth: str = key(
         STRING,
         "none",
-        "Whether clients show certificates of their own.",
+        "Whether clients show certificates of their own. For a SASL_SSL listener only with its prefix.",
         check=one_of("none", "requested", "required"),
     )
     ssl_enabled_protocols: tuple[str, ...] = key(

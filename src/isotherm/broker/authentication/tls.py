@@ -27,7 +27,7 @@ from isotherm.config.key_stores import (
     read_trusted,
 )
 from isotherm.config.listener import Listener, SecurityProtocol
-from isotherm.config.security import SecurityConfig
+from isotherm.config.security import LISTENER_PREFIX, SecurityConfig
 from isotherm.errors import ConfigError
 
 _WITH_TLS = (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
@@ -74,7 +74,7 @@ def listener_tls(config: BrokerConfig, listener: Listener) -> ListenerTls | None
     try:
         material = _key_material(security)
         _load_key(context, material)
-        context.verify_mode = _CLIENT_AUTH[security.ssl_client_auth]
+        context.verify_mode = _client_auth(config, listener, security)
         if context.verify_mode != ssl.CERT_NONE:
             material = material._replace(trusted=trusted_certificates(security))
             context.load_verify_locations(cadata=material.trusted.decode("ascii"))
@@ -88,6 +88,18 @@ def listener_tls(config: BrokerConfig, listener: Listener) -> ListenerTls | None
     if security.ssl_cipher_suites:
         restrict_suites(context, security.ssl_cipher_suites, versions)
     return ListenerTls(context, material)
+
+
+def _client_auth(
+    config: BrokerConfig, listener: Listener, security: SecurityConfig
+) -> ssl.VerifyMode:
+    """Where clients log in by SASL, only the listener's own key makes them show certificates
+    (KIP-684)."""
+    own_key = f"{LISTENER_PREFIX}{listener.name.lower()}.ssl.client.auth"
+    is_own = own_key in config.explicit or own_key in config.dynamic_for_this
+    if listener.protocol is SecurityProtocol.SASL_SSL and not is_own:
+        return ssl.CERT_NONE
+    return _CLIENT_AUTH[security.ssl_client_auth]
 
 
 def _load_key(context: ssl.SSLContext, material: KeyMaterial) -> None:
