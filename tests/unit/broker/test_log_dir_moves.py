@@ -55,6 +55,7 @@ class Broker:
         self.told: list[tuple[TopicIdPartition, LogDir]] = []
         self.is_recorded = True
         self.bytes_per_second = 2**62
+        self.quota_reads = 0
         self.log_manager = LogManager(
             dirs,
             config=self.config,
@@ -76,7 +77,7 @@ class Broker:
         quota = ReplicationQuota(
             self.clock,
             is_throttled=lambda _: True,
-            bytes_per_second=lambda: self.bytes_per_second,
+            bytes_per_second=self._read_quota,
             window_ms=1000,
             window_count=11,
         )
@@ -90,6 +91,10 @@ class Broker:
     @property
     def partition(self) -> Any:
         return self.replicas.find_partition("t", None, 0)
+
+    def _read_quota(self) -> int:
+        self.quota_reads += 1
+        return self.bytes_per_second
 
     def append(self, count: int = 1) -> None:
         for _ in range(count):
@@ -200,10 +205,11 @@ def test_deleted_topic_is_not_moved(broker: Broker, tmp_path: Path) -> None:
 
 def test_quota_holds_a_move_back(broker: Broker) -> None:
     broker.append(100)
-    broker.bytes_per_second = 0
+    broker.bytes_per_second = -1  # no rate is low enough
     broker.move(broker.two)
-    wait_for(lambda: bool(broker.replicas.future_replicas()))
+    wait_for(lambda: broker.quota_reads >= 3)
     assert broker.partition.log.log_dir is broker.one
+    assert broker.replicas.future_replicas() == []
     broker.bytes_per_second = 2**62
     broker.await_dir(broker.two)
 
