@@ -7,13 +7,16 @@ The clients and the checks are those of `isotherm.testing.correctness`. Topics h
 killed, paused and stopped, and their network is split in one direction (`nemesis`, `links`); then all of
 it is mended, the replicas catch up, everything is read again, and the replicas are compared (`replicas`).
 
-Exit status: 0 none found · 1 anomalies: the round's folder is kept, with the brokers' logs.
+Exit status: 0 none found · 1 anomalies: the round's folder is kept, with the brokers' logs · 2 a call of a
+client does not return: the stacks are printed, and the round shows nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import itertools
+import os
 import random
 import shutil
 import sys
@@ -53,6 +56,11 @@ CLUSTERS: Final = {
 }
 """The brokers of the rounds, in turn: I is Isotherm, K Apache Kafka."""
 PROFILE: Final = Profile(level=0, write_pause_s=0.05, task_interval_ms=500)
+
+
+class ClientHangsError(Exception):
+    """A client's call has not returned long after its own timeout (seen of librdkafka 2.16's
+    send_offsets_to_transaction). What it did is not known, so no history can be checked."""
 
 
 def run(
@@ -143,11 +151,15 @@ def run_round(
 def _work(workload: Workload, nemesis: ClusterNemesis, rng: random.Random, seconds: float) -> None:
     """The round's threads, until time is up or one of them fails; raises what it raised."""
     works = workers(workload, rng, PROFILE)
-    with ThreadPoolExecutor(len(works) + 1, thread_name_prefix="correctness") as pool:
-        running: list[Future[None]] = [pool.submit(work) for work in works]
-        running.append(pool.submit(nemesis.run, workload.stopping))
-        wait(running, timeout=seconds, return_when=FIRST_EXCEPTION)
-        workload.stopping.set()
+    pool = ThreadPoolExecutor(len(works) + 1, thread_name_prefix="correctness")
+    running: list[Future[None]] = [pool.submit(work) for work in works]
+    running.append(pool.submit(nemesis.run, workload.stopping))
+    wait(running, timeout=seconds, return_when=FIRST_EXCEPTION)
+    workload.stopping.set()
+    hung = wait(running, timeout=PATIENCE_S).not_done
+    pool.shutdown(wait=not hung)
+    if hung:
+        raise ClientHangsError(f"calls of clients do not return count={len(hung)}")
     # A broker that does not start explains what its clients then say: its own error comes first.
     for future in reversed(running):
         future.result()
@@ -174,16 +186,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     directory = chosen.directory or Path(tempfile.mkdtemp(prefix="isotherm-cluster-run-"))
     say = partial(print, file=sys.stderr, flush=True)
     say(f"seed={seed} directory={directory}")
-    report, faults = run(
-        seed=seed,
-        seconds=chosen.seconds,
-        round_s=chosen.round_s,
-        kinds=[kind for name in chosen.cluster for kind in CLUSTERS[name]],
-        directory=directory,
-        clock=clock,
-        say=say,
-        weights={each: weight for each, weight in WEIGHTS.items() if each.value in chosen.faults},
-    )
+    weights = {each: weight for each, weight in WEIGHTS.items() if each.value in chosen.faults}
+    try:
+        report, faults = run(
+            seed=seed,
+            seconds=chosen.seconds,
+            round_s=chosen.round_s,
+            kinds=[kind for name in chosen.cluster for kind in CLUSTERS[name]],
+            directory=directory,
+            clock=clock,
+            say=say,
+            weights=weights,
+        )
+    except ClientHangsError as error:
+        faulthandler.dump_traceback()
+        say(f"{error} directory={directory}")
+        os._exit(2)  # an ordinary exit waits for the thread
     for line in report.lines():
         if not line.startswith("faults "):
             say(line)
