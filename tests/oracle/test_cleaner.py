@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from isotherm.log.log_loader import LogCheckpoints
+from isotherm.log.log_read import floor_index
 from isotherm.record.batch import (
     BatchHeader,
     CompressionType,
@@ -111,12 +112,32 @@ def rounds(
             end_offset = history.close()
             shutil.copytree(history.directory, copy)
             history.open(end_offset)
+            if kafka_takes_committed_records_for_aborted(history):
+                break
             cleaned_end_offset = clean_both(kafka_cleaner, history, copy)
             end_offset = history.close()
             yield history.directory, copy, cleaned_end_offset
             shutil.rmtree(copy)
             history.open(end_offset)
         history.close()
+
+
+def kafka_takes_committed_records_for_aborted(history: CleaningHistory) -> bool:
+    """Decision 0023. Kafka's map also gets the aborted transactions of the dirty section's first segment
+    that ended below that section. It need not meet their markers, and then leaves out whatever their
+    producers committed afterwards."""
+    to_clean = history.to_clean()
+    start, end = to_clean.first_dirty_offset, to_clean.first_uncleanable_offset
+    segments = history.log.log.segments()
+    dirty = segments[floor_index(segments, start) :]
+    aborted = {
+        each.producer_id for each in dirty[0].aborted_transactions() if each.last_offset < start
+    }
+    return any(
+        header.is_transactional and header.base_offset < end and header.producer_id in aborted
+        for segment in dirty
+        for _, header in segment.read_headers(start)
+    )
 
 
 def clean_both(kafka_cleaner: KafkaCleaner, history: CleaningHistory, copy: Path) -> Offset:
