@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from isotherm.config.topic import TopicConfig
@@ -79,15 +79,18 @@ def check_fits_segment(
 
 
 def check_producers(
-    producers: ProducerStateManager, validated: ValidatedRecords, origin: AppendOrigin
+    producers: ProducerStateManager,
+    batches: Iterable[tuple[Position, BatchHeader]],
+    records: memoryview,
+    origin: AppendOrigin,
 ) -> ProducerBatch | None:
-    """Check all batches; returns the earlier batch if a client has sent a duplicate.
+    """Check the batches of producers; returns the earlier batch if a client has sent a duplicate.
 
     Raises what `ProducerStateManager.check` and `check_marker` raise.
     """
-    for position, header in producer_batches(validated):
+    for position, header in batches:
         if header.is_control:
-            marker = read_control_record(validated.records, position, header)
+            marker = read_control_record(records, position, header)
             if marker is not None:
                 producers.check_marker(header, marker)
         # A coordinator's own records have no sequences to check.

@@ -38,7 +38,10 @@ class _FailingDir(AbstractContextManager[None]):
         traceback: TracebackType | None,
     ) -> None:
         if isinstance(error, OSError):
-            raise self._log_dir.failed(error, self._action) from error
+            self._log_dir.fail(error, self._action)
+            raise LogDirFailedError(
+                f"log directory failed dir={self._log_dir.path} action={self._action}"
+            ) from error
 
 
 class LogDir:
@@ -67,14 +70,8 @@ class LogDir:
 
     def errors_fail_it(self, action: str) -> AbstractContextManager[None]:
         """An OSError within the context takes the directory offline, and becomes LogDirFailedError."""
-        if self.failure is not None:
-            self.check_online()
+        self.check_online()
         return _FailingDir(self, action)
-
-    def failed(self, error: OSError, action: str) -> LogDirFailedError:
-        """Take the directory offline; the error to be raised from `error`."""
-        self.fail(error, action)
-        return LogDirFailedError(f"log directory failed dir={self.path} action={action}")
 
     def fail(self, error: Exception, action: str) -> None:
         if self.failure is None:

@@ -65,7 +65,7 @@ from isotherm.log.tiering import is_remote_log_enabled
 from isotherm.log.transaction_index_checkpoint import TransactionIndexCheckpoint
 from isotherm.record.batch import BatchHeader
 from isotherm.record.batch_header import OFFSET_MAX
-from isotherm.record.validation import AppendOrigin, ValidatedRecords, validate_and_assign_offsets
+from isotherm.record.validation import AppendOrigin, validate_and_assign_offsets
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
 from isotherm.segment.offset_index import RELATIVE_OFFSET_MAX
 from isotherm.segment.producer_snapshot import LastRecord, ProducerSnapshotEntry
@@ -219,17 +219,15 @@ class PartitionLog:
 
     def view(self) -> LogView:
         with self._lock:
-            segments, unstable = self._segments.all, self.producers.first_unstable_offset
-            high_watermark = self._high_watermark
             return LogView(
                 self.topic_partition,
-                segments,
-                segments[-1].size_in_bytes,
+                self._segments.all,
+                self._segments.active.size_in_bytes,
                 self._log_start_offset,
-                max(self._log_start_offset, segments[0].base_offset),
+                self.local_log_start_offset,
                 self._log_end_offset,
-                high_watermark,
-                high_watermark if unstable is None else min(high_watermark, unstable),
+                self._high_watermark,
+                self.last_stable_offset,
             )
 
     # ---- appending
@@ -250,55 +248,50 @@ class PartitionLog:
         Raises the RejectedErrors of `record.validation`, and InvalidProducerEpochError and
         OutOfOrderSequenceError, with nothing appended. Raises LogDirFailedError if the disk fails.
         """
-        with self._lock:
-            self._check_usable()
-            try:
-                validated = validate_and_assign_offsets(
-                    records,
-                    self.topic_partition,
-                    config=self.config,
-                    next_offset=self._log_end_offset,
-                    leader_epoch=leader_epoch,
-                    now_ms=now_ms,
-                    origin=origin,
-                )
-                duplicate = check_producers(self.producers, validated, origin)
-                if duplicate is not None:
-                    return AppendInfo.of_duplicate(
-                        duplicate,
-                        self._log_start_offset,
-                        stamps_records=self.config.stamps_records,
-                        needs_flush=self._needs_flush,
-                    )
-                check_fits_segment(self.topic_partition, validated, self.config)
-                first_offset = self._log_end_offset
-                if leader_epoch >= 0:
-                    # Assigned first, so that no reader finds a record without its epoch.
-                    self.leader_epochs.assign(leader_epoch, first_offset)
-                self._append(validated, now_ms)
-                return AppendInfo(
-                    first_offset,
-                    validated.last_offset,
-                    validated.max_timestamp,
-                    now_ms if self.config.stamps_records else NO_TIMESTAMP,
+        with self._lock, self._errors_fail_dir("append"):
+            validated = validate_and_assign_offsets(
+                records,
+                self.topic_partition,
+                config=self.config,
+                next_offset=self._log_end_offset,
+                leader_epoch=leader_epoch,
+                now_ms=now_ms,
+                origin=origin,
+            )
+            batches = list(producer_batches(validated))
+            duplicate = check_producers(self.producers, batches, validated.records, origin)
+            if duplicate is not None:
+                return AppendInfo.of_duplicate(
+                    duplicate,
                     self._log_start_offset,
-                    duplicate=False,
+                    stamps_records=self.config.stamps_records,
                     needs_flush=self._needs_flush,
                 )
-            except OSError as error:
-                raise self.log_dir.failed(error, "append") from error
+            check_fits_segment(self.topic_partition, validated, self.config)
+            first_offset = self._log_end_offset
+            if leader_epoch >= 0:
+                # Assigned first, so that no reader finds a record without its epoch.
+                self.leader_epochs.assign(leader_epoch, first_offset)
+            if self._segments.must_roll_for(validated, self.config, now_ms):
+                self._roll(now_ms)
+            self._segments.all[-1].append(
+                validated.records, validated.batch_headers, self.config.index_interval_bytes
+            )
+            self._log_end_offset = validated.last_offset + 1
+            self._apply_to_producers(batches, validated.records)
+            return AppendInfo(
+                first_offset,
+                validated.last_offset,
+                validated.max_timestamp,
+                now_ms if self.config.stamps_records else NO_TIMESTAMP,
+                self._log_start_offset,
+                duplicate=False,
+                needs_flush=self._needs_flush,
+            )
 
     @property
     def _needs_flush(self) -> bool:
         return self._log_end_offset - self._recovery_point >= self.config.flush_messages
-
-    def _append(self, validated: ValidatedRecords, now_ms: TimestampMs) -> None:
-        if self._segments.must_roll_for(validated, self.config, now_ms):
-            self._roll(now_ms)
-        segment = self._segments.all[-1]
-        segment.append(validated.records, validated.batch_headers, self.config.index_interval_bytes)
-        self._log_end_offset = validated.last_offset + 1
-        self._apply_to_producers(producer_batches(validated), validated.records)
 
     def append_as_follower(
         self, records: memoryview, leader_epoch: LeaderEpoch
@@ -762,12 +755,7 @@ class PartitionLog:
             for segment in self._segments.all:
                 segment.release_files()
 
-    def _check_usable(self) -> None:
+    def _errors_fail_dir(self, action: str) -> AbstractContextManager[None]:
         if self._is_closed:
             raise NotLeaderOrFollowerError(f"log is closed partition={self.topic_partition}")
-        if self.log_dir.failure is not None:
-            self.log_dir.check_online()
-
-    def _errors_fail_dir(self, action: str) -> AbstractContextManager[None]:
-        self._check_usable()
         return self.log_dir.errors_fail_it(action)

@@ -81,14 +81,10 @@ def read_legacy_nullable_string(buffer: Buffer, position: int) -> tuple[str | No
 
 
 def read_legacy_string(buffer: Buffer, position: int) -> tuple[str, int]:
-    (size,) = _INT16.unpack_from(buffer, position)
-    position += 2
-    end = position + size
-    if size < 0 or end > len(buffer):
-        if size == -1:
-            raise _unexpected_null(position)
-        _end_of(buffer, position, size)
-    return str(buffer[position:end], "utf-8"), end
+    value, end = read_legacy_nullable_string(buffer, position)
+    if value is None:
+        raise _unexpected_null(position)
+    return value, end
 
 
 def read_compact_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
@@ -137,9 +133,7 @@ def read_legacy_nullable_slice(buffer: Buffer, position: int) -> tuple[memoryvie
     position += 4
     if size == -1:
         return None, position
-    end = position + size
-    if size < 0 or end > len(buffer):
-        _end_of(buffer, position, size)
+    end = _end_of(buffer, position, size)
     return memoryview(buffer)[position:end], end
 
 
@@ -147,9 +141,7 @@ def read_compact_nullable_slice(buffer: Buffer, position: int) -> tuple[memoryvi
     size, position = read_unsigned_varint(buffer, position)
     if size == 0:
         return None, position
-    end = position + size - 1
-    if end > len(buffer):
-        _end_of(buffer, position, size - 1)
+    end = _end_of(buffer, position, size - 1)
     return memoryview(buffer)[position:end], end
 
 
@@ -228,11 +220,7 @@ def _checked_count(buffer: Buffer, position: int, count: int, item_size_min: int
             f"an array does not fit its message position={position} count={count} "
             f"left={len(buffer) - position}"
         )
-    left = element_budget.left
-    if left is not None:
-        if count > left:
-            spend_elements(count)
-        element_budget.left = left - count
+    spend_elements(count)
     return count
 
 

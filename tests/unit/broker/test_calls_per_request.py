@@ -22,7 +22,7 @@ from isotherm.record.batch import build_batch
 
 PRODUCE_CALLS_MAX = 77
 FETCH_CALLS_MAX = 119
-"""Calls of functions of this package: a tenth above 70 and 108, the counts when these were set. Each
+"""Calls of functions of this package; the counts are 77 and 116. Each
 count has three of the simulated clock, whose place the system's own functions take in a broker."""
 
 _PACKAGE = str(Path(isotherm.__file__).parent)
