@@ -40,7 +40,9 @@ def running(
         try:
             yield
         finally:
-            assert started.stop() == 0
+            status = started.stop()
+            directory.with_suffix(".log").write_text(started.log_text, encoding="utf-8")
+            assert status == 0
         return
     controller = f"127.0.0.1:{free_ports(1)[0]}"
     for key, address in listeners.items():

@@ -65,13 +65,16 @@ def turn_of(path: Path) -> int:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says what did not run, and the reason, which names what to install."""
+    """Says what did not run, and the reason, which names what to install; and what failed once."""
     skipped = terminalreporter.stats.get("skipped", [])
     reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in skipped)
     if reasons:
         terminalreporter.section("not run")
     for reason, count in reasons.most_common():
         terminalreporter.line(f"{count:5} {reason.splitlines()[0]}")
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.section(f"ran a second time: {report.nodeid}")
+        terminalreporter.line(report.longreprtext)
 
 
 @pytest.fixture(scope="module")
