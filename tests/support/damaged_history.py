@@ -103,7 +103,7 @@ def damage(changes: Changes) -> Iterator[None]:
         yield
 
 
-def _rewritten(
+def rewritten(
     history: ModelHistory, number: int, rewrite: Callable[[list[bytes]], list[bytes]]
 ) -> Changes:
     """Other batches, in a log of the size in the manifest."""
@@ -173,7 +173,7 @@ def _batches_cut(start: int | None, end: int | None) -> Callable[[ModelHistory, 
             lost = set(range(len(batches))[start:end])
             return [batch for index, batch in enumerate(batches) if index not in lost]
 
-        return _rewritten(history, number, rewrite)
+        return rewritten(history, number, rewrite)
 
     return plant
 
@@ -186,7 +186,7 @@ def _first_batch(
             ((_, header),) = iterate_batches(batches[0])
             return [bytes(encode_batch(*change(header, batches[0][61:]))), *batches[1:]]
 
-        return _rewritten(history, number, rewrite)
+        return rewritten(history, number, rewrite)
 
     return plant
 
@@ -207,7 +207,7 @@ def _header(
                 batches[at] = bytes(encode_batch(change(headers[at]), batches[at][61:]))
             return batches
 
-        return _rewritten(history, number, rewrite)
+        return rewritten(history, number, rewrite)
 
     return plant
 

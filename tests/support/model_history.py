@@ -47,6 +47,7 @@ TOPIC = "a"
 START_MS = 1_700_000_000_000
 _SCHEMA = arrow_schema(schema_of(["offset", "timestamp", "value"]))
 _TRANSACTIONAL = (11, 12, 13)
+_IDEMPOTENT = 21
 
 
 class Row(NamedTuple):
@@ -69,6 +70,8 @@ class Shape:
     reading: Mapping[str, str] = field(default_factory=dict)
     partition: int = 0
     codecs: tuple[CompressionType, ...] = tuple(CompressionType)
+    # Whether batches outside transactions are of an idempotent producer, every other time.
+    idempotent: bool = False
     # Histories that differ in this alone have other values and times, and equal sizes without a codec.
     twin: int = 0
 
@@ -128,7 +131,8 @@ class ModelHistory:
         for _ in range(self._shape.batches_per_segment):
             kind = self._rng.random() if self._shape.transactions else 0.0
             if kind < 0.5:
-                self._append_records(epoch, None)
+                is_idempotent = self._shape.idempotent and self._rng.random() < 0.5
+                self._append_records(epoch, _IDEMPOTENT if is_idempotent else None)
             elif kind < 0.8:
                 self._append_records(epoch, self._rng.choice(_TRANSACTIONAL))
             elif self._open:
@@ -161,10 +165,11 @@ class ModelHistory:
                 producer_id=producer,
                 producer_epoch=0,
                 base_sequence=self._sequences.get(producer, 0),
-                is_transactional=True,
+                is_transactional=producer in _TRANSACTIONAL,
             )
             self._sequences[producer] = self._sequences.get(producer, 0) + count
-            self._open.setdefault(producer, []).extend(row.offset for row in rows)
+            if producer in _TRANSACTIONAL:
+                self._open.setdefault(producer, []).extend(row.offset for row in rows)
         self._append(batch, epoch)
         self.written += rows
 

@@ -356,11 +356,7 @@ PLANTED: tuple[Damage, ...] = (
     _damage(
         "producer-of-a-transaction-lost",
         _rewrite(_is_transactional, producer_id=-1),
-        scrub=(
-            _KIND.WRONG_HEADER,
-            _KIND.WRONG_TRANSACTION_INDEX,
-            _KIND.WRONG_PRODUCER_SNAPSHOT,
-        ),
+        scrub=_KIND.WRONG_HEADER,
     ),
     _damage(
         "producer-of-a-transaction-altered",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from isotherm.record.batch_header import BASE_SEQUENCE_POSITION, CONTROL_FLAG
+from isotherm.record.batch_header import BASE_SEQUENCE_POSITION, CONTROL_FLAG, TRANSACTIONAL_FLAG
 from isotherm.record.batch_table import gather_integers
 from isotherm.record.control_table import without_control_record
 
@@ -32,6 +32,11 @@ def header_contradictions(buffer: ReadBuffer, batches: BatchTable) -> list[Heade
         if is_wrong.any():
             found.append(HeaderContradiction("control batch holds no control record", is_wrong))
     is_of_producer = batches["producer_id"] >= 0
+    is_wrong = ((batches["attributes"] & TRANSACTIONAL_FLAG) != 0) & ~is_of_producer
+    if is_wrong.any():
+        # Kafka's leader does not refuse it, but its producer does not write it
+        # (MemoryRecordsBuilder.writeDefaultBatchHeader), and no marker could end such a transaction.
+        found.append(HeaderContradiction("transactional batch has no producer", is_wrong))
     if is_of_producer.any():
         # Data of a producer have a sequence, its markers have none (Kafka: LogValidator.validateBatch
         # for clients, MemoryRecordsBuilder.validateProducerState for coordinators).

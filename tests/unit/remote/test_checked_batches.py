@@ -173,6 +173,7 @@ CONTRADICTIONS = {
     "marker without the control bit": {"attributes": 0x10, "base_sequence": -1},
     "data with the control bit": {"attributes": 0x30, "base_sequence": 4},
     "data without a sequence": {"attributes": 0, "base_sequence": -1},
+    "transaction without a producer": {"attributes": 0x10, "base_sequence": 4, "producer_id": -1},
 }
 
 
@@ -180,7 +181,8 @@ CONTRADICTIONS = {
 @pytest.mark.parametrize("index", [0, 1])
 def test_batch_that_contradicts_itself_under_a_right_crc_is_damage(name: str, index: int) -> None:
     fields = CONTRADICTIONS[name]
-    header = read_batch_header(GOOD[index])._replace(producer_id=5, producer_epoch=0, **fields)
+    producer = {"producer_id": 5, "producer_epoch": 0}
+    header = read_batch_header(GOOD[index])._replace(**(producer | fields))
     bad = [*GOOD]
     bad[index] = encode_batch(header, bytes(GOOD[index][HEADER_SIZE:]))
     data = b"".join(bad)
@@ -188,6 +190,6 @@ def test_batch_that_contradicts_itself_under_a_right_crc_is_damage(name: str, in
         assert checked(data).end == ENDS[index - 1]
     else:
         with pytest.raises(
-            CorruptRecordError, match=r"control batch holds|control bit, or neither"
+            CorruptRecordError, match=r"control batch holds|control bit, or neither|has no producer"
         ):
             check(data)

@@ -155,7 +155,7 @@ def _idle(before: ProducersBefore | None, seen: set[ProducerId]) -> Rows:
 
 def check_producer_batches(batches: LogBatches, transactions: Transactions) -> list[Problem]:
     """Batches that a leader refuses: non-transactional ones inside a transaction of their producer,
-    transactional ones without a producer, and sequence gaps.
+    and sequence gaps.
 
     A sequence gap is possible if a leader had dropped the producer's state and batches were lost in
     an unclean election. That is rare, and worth a report. A new producer state begins at 0.
@@ -163,11 +163,7 @@ def check_producer_batches(batches: LogBatches, transactions: Transactions) -> l
     rows = batches.rows[batches.rows["marker"] == NO_MARKER]
     is_transactional = (rows["attributes"] & TRANSACTIONAL_FLAG) != 0
     header, sequence = FindingKind.WRONG_HEADER, FindingKind.WRONG_SEQUENCE
-    problems = _of_rows(
-        header,
-        "transactional batch has no producer",
-        rows[is_transactional & (rows["producer_id"] < 0)],
-    )
+    problems: list[Problem] = []
     suspects = rows[~is_transactional & (rows["producer_id"] >= 0)]
     known = transactions.rows
     known = known[(known["first_offset"] != UNKNOWN_OFFSET) | (known["first_here"] != _NEVER)]

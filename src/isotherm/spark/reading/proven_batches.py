@@ -34,10 +34,12 @@ FetchOn: TypeAlias = Callable[[Position], Iterator[memoryview]]
 
 @dataclass(frozen=True, slots=True)
 class PositionRange:
-    """Bytes [start, end) of a segment's `.log` file."""
+    """Bytes [start, end) of a segment's `.log` file. An index entry that leads to `start` has the
+    last offset of the batch there, or a later one (Kafka before 4.1): `start_offset_max`."""
 
     start: Position
     end: Position
+    start_offset_max: Offset | None = None
 
 
 class ProvenRun(NamedTuple):
@@ -73,7 +75,7 @@ def proven_runs(
     Raises CorruptRecordError at a damaged or foreign batch, after the batches before it,
     MissingOffsetsError and OtherRecordsError.
     """
-    chain = _Chain(read, located.start, gaps)
+    chain = _Chain(read, located.start, gaps, located.start_offset_max)
     try:
         yield from chain.runs(_more(chain, located, blocks, fetch_on))
     except CorruptDataError:
@@ -96,12 +98,19 @@ def _more(
 class _Chain:
     """The progress of one read through its batches."""
 
-    def __init__(self, read: SegmentRead, position: Position, gaps: Gaps) -> None:
+    def __init__(
+        self,
+        read: SegmentRead,
+        position: Position,
+        gaps: Gaps,
+        start_offset_max: Offset | None = None,
+    ) -> None:
         self.read = read
         self.is_begun = False
         self._spans = EpochSpans(read.segment)
         self._gaps = gaps
         self._start = position
+        self._start_offset_max = start_offset_max
         self._position = position
         self._next_offset = read.start_offset if position else read.segment.start_offset
         self._is_to_end = read.end_offset > read.segment.end_offset_inclusive
@@ -159,8 +168,10 @@ class _Chain:
                 gaps=self._gaps,
                 is_start=not self.is_begun,
             )
-            end = int(table["position"][fault.row]) if fault is not None else end
-            table = table[: fault.row] if fault is not None else table
+            if fault is not None:
+                sound = self._sound_count(table, fault)
+                end = int(table["position"][sound])
+                table = table[:sound]
         if len(table):
             self._check_timestamps(data, table)
             last = table[-1]
@@ -175,11 +186,35 @@ class _Chain:
         if damage is not None:
             raise CorruptRecordError(f"{damage} run_position={self._position}") from damage
 
+    def _sound_count(self, table: BatchTable, fault: ChainFault) -> int:
+        """How many batches before a fault are proven. Where offsets may be missing, of two batches
+        that overlap the earlier one may be the one with a wrong offset. If it is a row already,
+        OtherRecordsError."""
+        row = fault.row
+        previous = self._next_offset
+        if row:
+            previous = int(table["base_offset"][row - 1] + table["last_offset_delta"][row - 1]) + 1
+        is_known = self._gaps is Gaps.REFUSED or (row == 0 and not self.is_begun)
+        if is_known or table["base_offset"][row] >= previous:
+            return row
+        if row == 0:
+            raise OtherRecordsError(f"{fault.fact} position={self._position}")
+        return row - 1
+
     def _check_landing(self, data: memoryview, table: BatchTable) -> None:
         """Check that an index led to a batch, and not to a later one than wanted."""
         verify_crcs(data, table[:1])
         if table["base_offset"][0] > self.read.start_offset:
             raise CorruptRecordError(f"index leads too far position={self._position}")
+        last_offset = int(table["base_offset"][0] + table["last_offset_delta"][0])
+        named = self._start_offset_max
+        # A cleaner may have written an entry anew; it has no rule for its offset.
+        if named is not None and last_offset > named and self._gaps is Gaps.REFUSED:
+            # The CRC does not cover the base offset. Nothing else shows here that it is wrong.
+            raise CorruptRecordError(
+                f"index leads to another batch position={self._position}"
+                f" last_offset={last_offset} entry_offset={named}"
+            )
 
     def _error(self, fault: ChainFault) -> CorruptDataError:
         message = f"{fault.fact} position={self._position}"

@@ -210,9 +210,9 @@ def positions_of(read: SegmentRead, offset_index: bytes) -> PositionRange:
     """The byte range of a read, between batch starts in the index: a few KiB more than its own
     bytes. It stays inside the segment even with a damaged index."""
     base, size = read.segment.start_offset, read.segment.segment_size_in_bytes
-    start = lookup_offset(offset_index, base, read.start_offset).position
+    named, start = lookup_offset(offset_index, base, read.start_offset)
     if read.end_offset > read.segment.end_offset_inclusive:
-        return PositionRange(start, size)
+        return PositionRange(start, size, named)
 
     def next_indexed(position: Position) -> Position:
         entry = fetch_upper_bound(offset_index, base, OffsetPosition(base, position), 1)
@@ -220,7 +220,7 @@ def positions_of(read: SegmentRead, offset_index: bytes) -> PositionRange:
 
     # The batch before the next index entry may end beyond the last wanted offset: read up to it.
     last = lookup_offset(offset_index, base, read.end_offset - 1)
-    return PositionRange(start, next_indexed(next_indexed(last.position)))
+    return PositionRange(start, next_indexed(next_indexed(last.position)), named)
 
 
 def _decode(
@@ -314,7 +314,7 @@ def _look_behind(
         behind = proof.data.behind()
         back = read.of(start, read.start_offset)
         located = locate(back, storage)
-        ahead = LocatedRead(back, PositionRange(located.start, located.start))
+        ahead = LocatedRead(back, replace(located, end=located.start))
         small = replace(settings, fetch_bytes=_LOOKUP_FETCH_BYTES)
         for run in _proven(ahead, storage, (), small):
             verify_crcs(run.data, run.table)
@@ -363,7 +363,7 @@ def prove_open(
     begun: dict[ProducerId, Offset] = {}
     located = locate(read, storage)
     with named(read):
-        ahead = LocatedRead(read, PositionRange(located.start, located.start))
+        ahead = LocatedRead(read, replace(located, end=located.start))
         for run in _proven(ahead, storage, (), _PROOF_SETTINGS):
             verify_crcs(run.data, run.table)
             begun |= {p: expected_open[p] for p in check_open(expected_open, run.data, run.table)}
