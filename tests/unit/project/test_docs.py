@@ -29,3 +29,24 @@ def test_tests_that_a_page_names_are_there(page: Path) -> None:
         sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
         found = set(re.findall(r"^def (test_\w+)", "\n".join(sources), re.MULTILINE))
         assert named - found == set()
+
+
+def test_modules_that_delete_are_there_and_their_mutants_are_tried() -> None:
+    """The page names a module below src/isotherm or src/isotherm/remote."""
+    page = (ROOT / "docs" / "destructive-acts.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([a-z_/]+/[a-z_]+\.py)`", page))
+    sources = ROOT / "src" / "isotherm"
+    modules = {
+        f"{folder}{name}"
+        for name in named
+        for folder in ("", "remote/")
+        if (sources / folder / name).exists()
+    }
+    assert len(named) > 15
+    assert len(modules) == len(named), named
+    text = (ROOT / "scripts" / "mutants.py").read_text(encoding="utf-8")
+    tried = dict(re.findall(r'^    "([a-z_/]+\.py)": "([^"]+)",$', text, re.MULTILINE))
+    assert modules - tried.keys() == set()
+    paths = {path for tests in tried.values() for path in tests.split()}
+    missing = {path for path in paths if not (ROOT / path).exists()}
+    assert missing | {module for module in tried if not (sources / module).exists()} == set()
