@@ -147,10 +147,31 @@ def test_length_that_reaches_too_far_looks_like_a_batch_that_is_not_there_yet() 
 
 
 def test_offsets_that_go_back_are_found() -> None:
-    data = batch(20) + batch(21)
-    assert checked(data).end == START + len(batch(20))
+    before = batch(10, 10) + batch(20)
+    assert checked(before + batch(21)).end == START + len(before)
     with pytest.raises(CorruptRecordError, match="offsets go back"):
         check(batch(20), next_offset=21)
+
+
+@pytest.mark.parametrize("before", [[], [batch(10)]])
+def test_batch_that_was_moved_overlaps_the_next(before: list[bytearray]) -> None:
+    """Its offset, which no CRC covers, is one too high: where a reader begins at it, that alone shows."""
+    moved = [*before, batch(13, 3), batch(15), batch(17)]
+    if before:
+        assert checked(b"".join(moved)).next_offset == 12
+    else:
+        with pytest.raises(
+            CorruptRecordError, match=r"overlaps the one behind it .*base_offset=13"
+        ):
+            check(b"".join(moved), next_offset=0)
+
+
+@pytest.mark.parametrize("next_offset", [0, 10])
+def test_batch_in_its_place_is_right_though_the_next_overlaps_it(next_offset: int) -> None:
+    """At the segment's start, and behind another one."""
+    found = check(b"".join([batch(10, 3), batch(13), batch(14)]), next_offset)
+    assert found is not None
+    assert found.next_offset == 15
 
 
 def test_epoch_is_the_one_that_the_metadata_give_the_offset() -> None:

@@ -1,7 +1,8 @@
 """Batches of a range of a remote segment that passed all checks.
 
-Each is checked once for all consumers: its header, its place (offsets within
-the segment's, none that goes back), its leader epoch, its CRC, and that its fields do not contradict one another. Python works per run of batches, not per batch.
+Each is checked once for all consumers: its header, its place (offsets within the segment's, none that
+goes back), its leader epoch, its CRC, and that its fields do not contradict one another. Python works
+per run of batches, not per batch.
 """
 
 from __future__ import annotations
@@ -201,7 +202,15 @@ def _count_in_place(
     is_wrong = (base_offsets < metadata.start_offset) | (
         last_offsets > metadata.end_offset_inclusive
     )
-    is_wrong[1:] |= base_offsets[1:] <= last_offsets[:-1]
+    overlaps = base_offsets[1:] <= last_offsets[:-1]
+    if overlaps.any():
+        # The CRC does not cover the offset: of two that overlap the earlier one is wrong too, unless it
+        # begins where the one before it ends.
+        starts = (next_offset, metadata.start_offset)
+        follows = base_offsets == np.append(base_offsets[0], last_offsets[:-1] + 1)
+        follows[0] = base_offsets[0] in starts
+        is_wrong[1:] |= overlaps
+        is_wrong[:-1] |= overlaps & ~follows[:-1]
     is_wrong[:1] |= base_offsets[:1] < next_offset
     is_wrong |= EpochSpans(metadata).wrong(leader_epochs(window, table), base_offsets)
     for contradiction in header_contradictions(window, table):
@@ -212,7 +221,8 @@ def _count_in_place(
 
 def _contradiction(window: memoryview, batch: BatchTable, position: Position) -> CorruptRecordError:
     """Of a batch whose place is right."""
-    (fact, _), *_ = header_contradictions(window, batch)
+    contradictions = header_contradictions(window, batch)
+    fact = contradictions[0].fact if contradictions else "batch overlaps the one behind it"
     return CorruptRecordError(
         f"{fact} position={position} base_offset={batch['base_offset'][0]}"
         f" producer_id={batch['producer_id'][0]}"
