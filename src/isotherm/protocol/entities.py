@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
+import functools
+import importlib
+import pkgutil
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -10,19 +15,27 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.protocol.schema import SchemaField, cached_by_class, schema_fields
 
+_VERSIONED_MODULE = re.compile(r"(?P<package>.+)\.v\d+\.(?P<kind>\w+)")
+
 
 @cached_by_class
 def _fields_by_name(entity_type: type[Any]) -> dict[str, SchemaField]:
     return {field.name: field for field in schema_fields(entity_type)}
 
 
+def has_field(entity_type: type[Any], name: str) -> bool:
+    return name in _fields_by_name(entity_type)
+
+
 def entity_of(entity_type: type[Any], values: Mapping[str, Any]) -> Any:
-    """An entity with these fields. Fields that its version does not have are left out.
+    """An entity with these fields. Fields that only other versions have are left out.
 
     A nested message is given as a mapping of its own fields, an array of them as an iterable of
-    mappings. Fields without a default must be given, as to the class itself (TypeError).
+    mappings. Fields without a default must be given, as to the class itself, and a field that no version
+    has is a mistake (TypeError).
     """
     fields = _fields_by_name(entity_type)
+    _check_names(entity_type, fields, values)
     return entity_type(
         **{
             name: _field_value(fields[name], value)
@@ -30,6 +43,47 @@ def entity_of(entity_type: type[Any], values: Mapping[str, Any]) -> Any:
             if name in fields
         }
     )
+
+
+def _check_names(
+    entity_type: type[Any], fields: Mapping[str, SchemaField], values: Mapping[str, Any]
+) -> None:
+    if values.keys() <= fields.keys():
+        return
+    for name in values.keys() - fields.keys():
+        if not _is_of_another_version(entity_type.__module__, entity_type.__name__, name):
+            place = f"{entity_type.__module__}.{entity_type.__qualname__}"
+            raise TypeError(
+                f"no version of the message has such a field field={name} class={place}"
+            )
+
+
+@functools.cache
+def _is_of_another_version(module_name: str, class_name: str, field_name: str) -> bool:
+    """Modules of other versions are loaded, the newest first, until one has the field: once for each.
+
+    Kafka has renamed nested messages: one that this version does not have may be this one.
+    """
+    found = _VERSIONED_MODULE.fullmatch(module_name)
+    if found is None:
+        return False
+    own = _messages(module_name).keys() - {class_name}
+    package = importlib.import_module(found["package"])
+    versions = (each.name for each in pkgutil.iter_modules(package.__path__))
+    for version in sorted(versions, key=lambda each: int(each[1:]), reverse=True):
+        others = _messages(f"{found['package']}.{version}.{found['kind']}")
+        if any(field_name in others[name] for name in others.keys() - own):
+            return True
+    return False
+
+
+def _messages(module_name: str) -> Mapping[str, frozenset[str]]:
+    """The names of the fields of each message class of a module."""
+    return {
+        name: frozenset(field.name for field in dataclasses.fields(each))
+        for name, each in vars(importlib.import_module(module_name)).items()
+        if isinstance(each, type) and dataclasses.is_dataclass(each)
+    }
 
 
 def _field_value(field: SchemaField, value: Any) -> Any:
@@ -42,7 +96,8 @@ def _field_value(field: SchemaField, value: Any) -> Any:
 
 
 def blank_entity(entity_type: type[Any], values: Mapping[str, Any]) -> Any:
-    """Like `entity_of`, but missing fields are null, zero or empty: for error responses."""
+    """Like `entity_of`, but missing fields are null, zero or empty, and others are left out: for the error
+    responses of all APIs alike."""
     given = {name: value for name, value in values.items() if name in _fields_by_name(entity_type)}
     return entity_type(
         **{

@@ -20,7 +20,7 @@ from isotherm.broker.controller.topic_rules import no_charge
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.errors import IsothermError, NotControllerError
 from isotherm.protocol.api_keys import response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.protocol.entities import entity_of, has_field
 
 if TYPE_CHECKING:
     from isotherm.broker.access.authorizer import Authorizer
@@ -134,8 +134,7 @@ class RequestContext(NamedTuple):
 
         Its throttle time is 0 unless `fields` has one: the client's quotas set it later.
         """
-        header = self.header
-        return entity_of(
-            response_class(header.api_key, header.api_version),
-            {"throttle_time": _NO_THROTTLE, **fields},
-        )
+        response_type = response_class(self.header.api_key, self.header.api_version)
+        if has_field(response_type, "throttle_time"):
+            fields = {"throttle_time": _NO_THROTTLE, **fields}
+        return entity_of(response_type, fields)

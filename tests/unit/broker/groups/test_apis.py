@@ -171,13 +171,15 @@ class Live:
     async def fetch(self, version: int = 9, *, everything: bool = False, **fields: Any) -> Any:
         """Offsets by partition, or the error of the group."""
         topics = [{"name": "t", "topic_id": self.topic_id, "partition_indexes": (0, 1)}]
+        # Up to version 7 there is one group, without a member.
+        require_stable = fields.pop("require_stable", False)
         asked = {"group_id": "g", "topics": None if everything else topics}
-        asked |= {"member_id": None, "member_epoch": -1, **fields}
         response = await self.call(
             ApiKey.OFFSET_FETCH,
             version,
-            groups=[asked],
-            **{"require_stable": False, **asked},
+            groups=[{**asked, "member_id": None, "member_epoch": -1, **fields}],
+            require_stable=require_stable,
+            **asked,
         )
         group = response.groups[0] if version >= 8 else response
         if version >= 2 and group.error_code is not E.none:

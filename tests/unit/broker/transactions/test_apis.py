@@ -540,19 +540,29 @@ def test_error_response_answers_every_item(broker: Any, api_key: ApiKey) -> None
         ApiKey.DESCRIBE_PRODUCERS: [{"name": "t", "partition_indexes": (1, 2)}],
     }.get(api_key, [{"name": "t", "partition_indexes": (1, 2)}])
     ids = {"producer_id": 1, "producer_epoch": 2}
-    fields = {
-        "topics": topics,
-        "transactional_ids": ("a", "b"),
-        "transactional_id": "a",
-        "group_id": "g",
-        "transactions": [{"transactional_id": "a", "verify_only": False, "topics": topics, **ids}],
-        "v3_and_below_transactional_id": "a",
-        "v3_and_below_producer_id": 1,
-        "v3_and_below_producer_epoch": 2,
-        "v3_and_below_topics": topics,
-        "markers": [{"transaction_result": True, "coordinator_epoch": 1, "topics": topics, **ids}],
-        **ids,
-    }
+    transaction = {"transactional_id": "a", "verify_only": False, "topics": topics, **ids}
+    fields: dict[str, Any] = {
+        ApiKey.ADD_PARTITIONS_TO_TXN: {
+            "transactions": [transaction],
+            "v3_and_below_transactional_id": "a",
+            "v3_and_below_producer_id": 1,
+            "v3_and_below_producer_epoch": 2,
+            "v3_and_below_topics": topics,
+        },
+        ApiKey.TXN_OFFSET_COMMIT: {
+            "transactional_id": "a",
+            "group_id": "g",
+            "topics": topics,
+            **ids,
+        },
+        ApiKey.DESCRIBE_PRODUCERS: {"topics": topics},
+        ApiKey.DESCRIBE_TRANSACTIONS: {"transactional_ids": ("a", "b")},
+        ApiKey.WRITE_TXN_MARKERS: {
+            "markers": [
+                {"transaction_result": True, "coordinator_epoch": 1, "topics": topics, **ids}
+            ]
+        },
+    }[api_key]
 
     async def scenario() -> None:
         for version in versions(api_key):
