@@ -1,14 +1,19 @@
+import java.io.BufferedReader;
+import java.io.InputStream;
+import java.io.InputStreamReader;
 import java.io.OutputStream;
 import java.io.PrintStream;
 import java.lang.reflect.InvocationTargetException;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import org.apache.kafka.common.utils.Exit;
 
 /**
  * Runs several of Kafka's command-line tools one after the other: starting a JVM takes longer than
- * any of them. Arguments are tool classes with their own arguments, separated by "---". What each
- * prints is followed by a line "=== <exit status>".
+ * any of them. Arguments are tool classes with their own arguments, separated by "---". Without
+ * arguments each line of the standard input is a command, whose words are separated by tabs. What
+ * each prints is followed by a line "=== <exit status>".
  */
 public final class RunTools {
     private static final PrintStream OUTPUT = System.out;
@@ -26,6 +31,14 @@ public final class RunTools {
             }
             throw new Ended();
         });
+        if (arguments.length == 0) {
+            BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+            System.setIn(InputStream.nullInputStream());
+            for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+                run(List.of(line.split("\t", -1)));
+            }
+            return;
+        }
         List<String> command = new ArrayList<>();
         for (String argument : arguments) {
             if (argument.equals("---")) {
@@ -51,6 +64,7 @@ public final class RunTools {
             }
         }
         OUTPUT.println("\n=== " + (status == null ? 0 : status));
+        OUTPUT.flush();
     }
 
     private static void printTo(PrintStream stream) {

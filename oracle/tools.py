@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from oracle.jars import resolve_jars
 from oracle.java_program import compiled
-from oracle.kafka import TOOL_TIMEOUT_S, run_tool
+from oracle.kafka import TOOL_TIMEOUT_S, java_command, run_tool
 
 RUN_TOOLS = Path(__file__).with_name("RunTools.java")
 
@@ -95,3 +99,48 @@ def run_tools_to_status(
             part.append(line)
     assert len(results) == len(commands), output
     return results
+
+
+class ToolProcess:
+    """A JVM that runs commands one after the other, for a test that looks at one before the next.
+
+    Runs from construction to `close`. One thread at a time.
+    """
+
+    def __init__(self) -> None:
+        classes = compiled(resolve_jars(), [RUN_TOOLS])
+        self._process = subprocess.Popen(
+            java_command(RUN_TOOLS.stem, classes=classes),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            encoding="utf-8",
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def run(self, command: Sequence[str]) -> tuple[int, str]:
+        """The exit status, and what the command (a class and its arguments) printed."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\t".join(command) + "\n")
+        self._process.stdin.flush()
+        printed: list[str] = []
+        for line in self._process.stdout:
+            if line.startswith("=== "):
+                return int(line.removeprefix("=== ")), "".join(printed).strip("\n")
+            printed.append(line)
+        raise AssertionError(f"the JVM of the tools has ended: {command}\n{''.join(printed)}")
