@@ -22,7 +22,7 @@ from isotherm.remote.metadata.wire.events import iterate_records
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentState
 from isotherm.segment.leader_epoch_checkpoint import read_leader_epoch_checkpoint
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_TOPIC
-from oracle.cluster_members import IsothermMember, wait_for
+from oracle.cluster_members import TIER_SETTINGS, IsothermMember, KafkaMember, wait_for
 from oracle.kafka import run_tool
 from oracle.mixed_cluster import ISOTHERM, KAFKA, OTHER_ISOTHERM, MixedCluster
 from tests.support.schedules.oracle import FoldedTopic
@@ -31,6 +31,7 @@ pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+CLUSTER = "org.apache.kafka.tools.ClusterTool"
 ELECT = "org.apache.kafka.tools.LeaderElectionCommand"
 TIMEOUT_S = 180
 VALUE = b"x" * 200
@@ -401,6 +402,61 @@ def test_isotherm_brokers_alone_keep_their_metadata_topic_bounded(isotherms: Clu
     for member in isotherms.members.values():
         assert isinstance(member, IsothermMember)
         assert "Traceback" not in member.log_text
+
+
+@pytest.mark.timeout(900)
+def test_kafka_broker_that_joins_keeps_the_bounded_metadata_topic_as_it_is(
+    isotherms: Cluster, tmp_path: Path
+) -> None:
+    """Nothing is copied while it is registered; history is read, and nothing is lost."""
+    isotherms.create(
+        "tiered",
+        [1, 2, 3],
+        **{
+            "remote.storage.enable": "true",
+            "segment.bytes": "1048576",
+            "local.retention.bytes": "1",
+            "file.delete.delay.ms": "100",
+        },
+    )
+    produce(isotherms, "tiered", 0, 12_000)
+    await_local_start(isotherms, isotherms.leader("tiered"), "tiered")
+    joined = KafkaMember(
+        tmp_path / "broker-4",
+        isotherms.controller,
+        4,
+        isotherms.bucket,
+        {**TIER_SETTINGS, "remote.log.storage.system.enable": "false"},
+    )
+    try:
+        joined.start()
+        refusal = "nothing is written to the compacted metadata topic while brokers are registered"
+        leader = isotherms.members[isotherms.leader("tiered")]
+        # The leader has something to copy, and finds that it must not.
+        produce(isotherms, "tiered", 12_000, 6_000)
+        wait_for(lambda: f"{refusal} that do not know it brokers=4" in leader.log_text,
+                 "the broker to be named", TIMEOUT_S)  # fmt: skip
+        ends = metadata_ends(isotherms)
+        produce(isotherms, "tiered", 18_000, 12_000)
+        assert read(isotherms, "tiered", 30_000) == list(range(30_000))
+        assert metadata_ends(isotherms) == ends
+    finally:
+        joined.kill()
+    server = isotherms.members[1].bootstrap_server
+    run_tool(CLUSTER, "unregister", "--bootstrap-server", server, "--id", "4")
+    wait_for(lambda: metadata_ends(isotherms) != ends, "segments to be copied", TIMEOUT_S)
+    assert read(isotherms, "tiered", 30_000) == list(range(30_000))
+    wait_for(lambda: not history_differs(isotherms), "the history to be applied", TIMEOUT_S)
+
+
+def metadata_ends(cluster: Cluster) -> dict[str, list[int]]:
+    """The end of each partition of the two metadata topics."""
+    found = {}
+    for name in (REMOTE_LOG_METADATA_TOPIC, REMOTE_LOG_METADATA_AUDIT_TOPIC):
+        topic = KafkaMetadataTopic({"bootstrap.servers": cluster.servers}, topic=name)
+        found[name] = [topic.offsets(number)[1] for number in range(topic.partition_count)]
+        topic.close()
+    return found
 
 
 def history_differs(cluster: Cluster) -> bool:
