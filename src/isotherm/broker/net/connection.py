@@ -176,7 +176,8 @@ class Connection(asyncio.BufferedProtocol):
         # uvloop's transports have the methods of asyncio.Transport but are not subclasses.
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
-        self.client_address = str(peer[0]) if peer else ""
+        if peer:
+            self.client_address = str(peer[0])
         self._requests, self._frame_size_max = self._owner.entrance(self)
         self._transport.set_write_buffer_limits(high=self._owner.write_buffer_size_max)
         close_after_s = self._owner.admit(self)

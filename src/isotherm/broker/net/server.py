@@ -24,15 +24,13 @@ from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.net.connection import SCRATCH_SIZE, Answer, Connection, FrameHandler
 from isotherm.broker.net.connection_quota import ConnectionQuota
 from isotherm.broker.net.request_memory import RequestMemory
+from isotherm.broker.net.tls_acceptor import TlsAcceptor
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.listener import Address, Listener, SecurityProtocol
 from isotherm.errors import ConfigError, SaslAuthenticationError
 
 logger = logging.getLogger(__name__)
-
-# A TLS handshake that takes longer is cut.
-HANDSHAKE_TIMEOUT_S = 10.0
 
 # Throttled connections that are kept open for a while: each takes a file descriptor.
 THROTTLED_MAX = 1000
@@ -53,8 +51,12 @@ class Gate(FrameHandler, Protocol):
 NewGate: TypeAlias = Callable[[FrameHandler], Gate]
 
 
+Acceptor: TypeAlias = asyncio.Server | TlsAcceptor
+
+
 class Server:
-    """Owns every connection, and implements `connection.ConnectionOwner`."""
+    """Owns every connection, and implements `connection.ConnectionOwner` and
+    `tls_acceptor.HandshakeOwner`. A connection counts from when it is accepted."""
 
     def __init__(self, config: BrokerConfig, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._config = config
@@ -65,13 +67,14 @@ class Server:
         )
         self._loop = loop
         # By listener; several where its host has several addresses.
-        self._servers: dict[str, list[asyncio.Server]] = {}
+        self._servers: dict[str, list[Acceptor]] = {}
+        self._handshakes: dict[Connection, asyncio.Task[None]] = {}
         self._key_material: dict[str, KeyMaterial] = {}
         self._renewing = asyncio.Lock()
         self._is_serving = False
         self._is_stopping = False
         self._connections: dict[Connection, None] = {}
-        self._throttled: set[Connection] = set()
+        self._throttled: set[Connection | _ThrottledSocket] = set()
         self._connections_of: collections.Counter[str] = collections.Counter()
         self._all_closed = asyncio.Event()
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -85,7 +88,7 @@ class Server:
 
     @property
     def connection_count(self) -> int:
-        return len(self._connections)
+        return len(self._connections) + len(self._handshakes)
 
     # ---- start and stop
 
@@ -101,14 +104,13 @@ class Server:
             )
         endpoints = []
         for listener in layout.brokers:
-            server = await self._bind_listener(listener)
-            self._servers[listener.name] = [server]
-            bound_port = server.sockets[0].getsockname()[1]
+            self._servers[listener.name] = servers = await self._bind_listener(listener)
+            bound_port = servers[0].sockets[0].getsockname()[1]
             if listener.advertised is not None:
                 endpoints.append(_endpoint(listener.name, listener.advertised, bound_port))
         return tuple(endpoints)
 
-    async def _bind_listener(self, listener: Listener) -> asyncio.Server:
+    async def _bind_listener(self, listener: Listener) -> list[Acceptor]:
         """Bind one listener. ConfigError if its key material cannot be used."""
         # Port 0 would get a different port on each address of a host name, so it uses one family.
         family = socket.AF_INET if listener.port == 0 and ":" not in listener.host else 0
@@ -121,30 +123,34 @@ class Server:
             if listener.protocol is SecurityProtocol.SSL:
                 self._mappers[listener.name] = PrincipalMapper(rules)
         try:
-            return await self._open(
-                listener,
-                tls,
+            server = await self._loop.create_server(
+                lambda: Connection(self, listener, self._loop),
                 host=host,
                 port=listener.port,
                 family=family,
                 reuse_address=True,
+                backlog=self._config.socket_listen_backlog_size,
+                start_serving=False,
             )
         except OSError as error:
             raise ConfigError(
                 f"cannot listen key=listeners listener={listener} reason={error.strerror or error}"
             ) from None
+        if tls is None:
+            return [server]
+        found: list[Acceptor] = [self._acceptor(each, listener, tls) for each in server.sockets]
+        server.close()
+        return found
 
-    async def _open(
-        self, listener: Listener, tls: ListenerTls | None, **place: Any
-    ) -> asyncio.Server:
-        """Raises OSError."""
-        if tls is not None:
-            place |= {"ssl": tls.context, "ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S}
-        return await self._loop.create_server(
-            lambda: Connection(self, listener, self._loop),
+    def _acceptor(self, bound: Any, listener: Listener, tls: ListenerTls) -> TlsAcceptor:
+        """On the same port. Raises OSError."""
+        return TlsAcceptor(
+            self,
+            self._loop,
+            socket.socket(fileno=os.dup(bound.fileno())),
+            tls.context,
+            listener=listener,
             backlog=self._config.socket_listen_backlog_size,
-            start_serving=False,
-            **place,
         )
 
     async def serve(
@@ -168,8 +174,9 @@ class Server:
             server.close()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        for connection in tuple(self._throttled):
-            connection.abort()
+        for throttled in tuple(self._throttled):
+            throttled.abort()
+        await self._end_handshakes()
         for connection in tuple(self._connections):
             connection.drain()
         if await self._wait_all_closed(drain_timeout_s):
@@ -178,6 +185,16 @@ class Server:
         for connection in tuple(self._connections):
             connection.abort()
         await self._all_closed.wait()
+
+    async def _end_handshakes(self) -> None:
+        # A task that is cancelled before its first turn would not close its socket.
+        turn = self._loop.create_future()
+        self._loop.call_soon(turn.set_result, None)
+        await turn
+        handshakes = tuple(self._handshakes.values())
+        for task in handshakes:
+            task.cancel()
+        await asyncio.gather(*handshakes, return_exceptions=True)
 
     async def _wait_all_closed(self, timeout_s: float) -> bool:
         if not self._connections:
@@ -218,11 +235,10 @@ class Server:
         """By others on the same sockets: what waits to be accepted is not lost, and nothing of the old
         context, such as a session that could be resumed, is left."""
         old = self._servers[listener.name]
-        new: list[asyncio.Server] = []
+        new: list[Acceptor] = []
         try:
             for bound in (each for server in old for each in server.sockets):
-                duplicate = socket.socket(fileno=os.dup(bound.fileno()))
-                new.append(await self._open(listener, tls, sock=duplicate))
+                new.append(self._acceptor(bound, listener, tls))  # noqa: PERF401 - closed if it fails
             if self._is_serving:
                 for server in new:
                     await server.start_serving()
@@ -241,7 +257,7 @@ class Server:
             server.close()
         logger.info("keys and certificates are renewed listener=%s", listener.name)
 
-    def _open_servers(self) -> list[asyncio.Server]:
+    def _open_servers(self) -> list[Acceptor]:
         return [server for servers in self._servers.values() for server in servers]
 
     # ---- called by connections
@@ -261,39 +277,70 @@ class Server:
 
     def admit(self, connection: Connection) -> float | None:
         """When to close a connection over `max.connections`, `max.connections.per.ip` or its quota."""
-        address = connection.client_address
+        if self._handshakes.pop(connection, None) is not None:
+            self._connections[connection] = None  # it was counted when it was accepted
+            self._all_closed.clear()
+            return None
+        close_after_s = self._limit(connection.client_address)
+        if close_after_s is None:
+            self._connections[connection] = None
+            self._connections_of[connection.client_address] += 1
+            self._all_closed.clear()
+        elif close_after_s > 0:
+            self._throttled.add(connection)
+        return close_after_s
+
+    def _limit(self, address: str) -> float | None:
+        """After how many seconds a new connection must be closed; None if it is in no limit's way."""
         throttle_ms = self.connection_quota.record(address)
         if throttle_ms > 0:
             logger.info("connection throttled client=%s throttle_ms=%d", address, throttle_ms)
-            if len(self._throttled) >= THROTTLED_MAX:
-                return 0.0
-            self._throttled.add(connection)
-            return throttle_ms / 1000
-        return None if self._count_in(connection, address) else 0.0
-
-    def _count_in(self, connection: Connection, address: str) -> bool:
-        if len(self._connections) >= self._config.max_connections:
-            logger.warning("connection refused, too many client=%s key=max.connections", address)
-            return False
-        if self._connections_of[address] >= self._config.max_connections_per_ip:
-            logger.warning(
-                "connection refused, too many client=%s key=max.connections.per.ip", address
-            )
-            return False
-        self._connections[connection] = None
-        self._connections_of[address] += 1
-        self._all_closed.clear()
-        return True
+            return throttle_ms / 1000 if len(self._throttled) < THROTTLED_MAX else 0.0
+        exceeded = None
+        if self.connection_count >= self._config.max_connections:
+            exceeded = "max.connections"
+        elif self._connections_of[address] >= self._config.max_connections_per_ip:
+            exceeded = "max.connections.per.ip"
+        if exceeded is None:
+            return None
+        logger.warning("connection refused, too many client=%s key=%s", address, exceeded)
+        return 0.0
 
     def forget(self, connection: Connection) -> None:
         self._throttled.discard(connection)
         if self._connections.pop(connection, connection) is connection:
             return  # it was never admitted
-        self._connections_of[connection.client_address] -= 1
-        if not self._connections_of[connection.client_address]:
-            del self._connections_of[connection.client_address]
+        self._count_out(connection.client_address)
         if not self._connections:
             self._all_closed.set()
+
+    def _count_out(self, address: str) -> None:
+        self._connections_of[address] -= 1
+        if not self._connections_of[address]:
+            del self._connections_of[address]
+
+    # ---- called by acceptors of TLS
+
+    def accepted(self, accepted: socket.socket, acceptor: TlsAcceptor, address: str) -> None:
+        close_after_s = self._limit(address)
+        if close_after_s is None and not self._is_stopping:
+            connection = Connection(self, acceptor.listener, self._loop)
+            connection.client_address = address
+            self._connections_of[address] += 1
+            self._handshakes[connection] = self._loop.create_task(
+                acceptor.lead_handshake(accepted, connection)
+            )
+        elif close_after_s:
+            throttled = _ThrottledSocket(accepted, self._throttled)
+            self._loop.call_later(close_after_s, throttled.abort)
+        else:
+            accepted.close()
+
+    def handshake_ended(self, connection: Connection) -> None:
+        if self._handshakes.pop(connection, None) is not None:
+            self._count_out(connection.client_address)
+
+    # ---- time and memory
 
     def _update_reading(self) -> None:
         for connection in self._connections:
@@ -309,6 +356,21 @@ class Server:
         self._idle_timer = self._loop.call_later(
             idle_s_max / IDLE_CHECKS_PER_LIMIT, self._check_idle
         )
+
+
+class _ThrottledSocket:
+    """One whose handshake does not begin. It is in `all_of_them` until it is closed."""
+
+    def __init__(
+        self, accepted: socket.socket, all_of_them: set[Connection | _ThrottledSocket]
+    ) -> None:
+        self._accepted = accepted
+        self._all = all_of_them
+        self._all.add(self)
+
+    def abort(self) -> None:
+        self._all.discard(self)
+        self._accepted.close()
 
 
 class _NobodyGate:

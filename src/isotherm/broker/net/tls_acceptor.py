@@ -1,0 +1,124 @@
+"""Accepts the connections of a listener with TLS, and leads their handshakes.
+
+An asyncio.Server makes its protocol after the handshake: until then a client would be in no limit. Here
+the owner sees each connection when it is accepted, as Kafka's Acceptor does, and may refuse it before it
+costs a handshake. Event loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Sequence
+from typing import Protocol
+
+from isotherm.broker.net.connection import Connection
+from isotherm.config.listener import Listener
+
+logger = logging.getLogger(__name__)
+
+# A TLS handshake that takes longer is cut.
+HANDSHAKE_TIMEOUT_S = 10.0
+
+# Accepted in one turn of the event loop, so that connections that exist have theirs.
+_ACCEPTS_MAX = 100
+
+# As in asyncio: what there is no room for waits in the backlog.
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_NO_ROOM_PAUSE_S = 1.0
+
+
+class HandshakeOwner(Protocol):
+    def accepted(self, accepted: socket.socket, acceptor: TlsAcceptor, address: str) -> None:
+        """Count a connection, and let its handshake begin; or close it."""
+
+    def handshake_ended(self, connection: Connection) -> None:
+        """Also after `Connection.connection_made`."""
+
+
+class TlsAcceptor:
+    """Has what the server needs of an asyncio.Server."""
+
+    def __init__(
+        self,
+        owner: HandshakeOwner,
+        loop: asyncio.AbstractEventLoop,
+        bound: socket.socket,
+        context: ssl.SSLContext,
+        *,
+        listener: Listener,
+        backlog: int,
+    ) -> None:
+        """`bound` is this acceptor's from now on."""
+        self._owner = owner
+        self._loop = loop
+        self._bound = bound
+        self._context = context
+        self.listener = listener
+        self._backlog = backlog
+        self._pausing: asyncio.TimerHandle | None = None
+
+    @property
+    def sockets(self) -> Sequence[socket.socket]:
+        return (self._bound,)
+
+    async def start_serving(self) -> None:
+        """Raises OSError."""
+        self._bound.setblocking(False)
+        self._bound.listen(self._backlog)
+        self._resume()
+
+    def close(self) -> None:
+        """Accept nothing more. Handshakes that have begun go on."""
+        if self._bound.fileno() < 0:
+            return
+        if self._pausing is not None:
+            self._pausing.cancel()
+        self._loop.remove_reader(self._bound.fileno())
+        self._bound.close()
+
+    def _resume(self) -> None:
+        self._pausing = None
+        self._loop.add_reader(self._bound.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTS_MAX):
+            try:
+                accepted, address = self._bound.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _NO_ROOM:
+                    raise
+                logger.error(  # noqa: TRY400 - the number says it all
+                    "connections wait to be accepted listener=%s reason='%s'",
+                    self.listener.name,
+                    error.strerror,
+                )
+                self._loop.remove_reader(self._bound.fileno())
+                self._pausing = self._loop.call_later(_NO_ROOM_PAUSE_S, self._resume)
+                return
+            accepted.setblocking(False)
+            self._owner.accepted(accepted, self, str(address[0]))
+
+    async def lead_handshake(self, accepted: socket.socket, connection: Connection) -> None:
+        """Until `connection` is made, or its handshake has failed."""
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: connection,
+                accepted,
+                ssl=self._context,
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+            )
+        except OSError as error:
+            logger.info(
+                "TLS handshake failed client=%s listener=%s reason='%s'",
+                connection.client_address,
+                self.listener.name,
+                getattr(error, "reason", None) or error,
+            )
+        finally:
+            self._owner.handshake_ended(connection)
