@@ -5,6 +5,7 @@ The answers follow KafkaRaftClient.handleFetchRequest and RaftLog.validateOffset
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -26,7 +27,8 @@ class Batch(NamedTuple):
 
 
 class ScriptedQuorum:
-    """One controller, with a log. Attributes may be changed between requests."""
+    """One controller, with a log. Attributes may be changed between requests, and several at once
+    while `changes` is held."""
 
     def __init__(self, controller_id: int = 100) -> None:
         self.controller_id = controller_id
@@ -40,7 +42,8 @@ class ScriptedQuorum:
         """Errors of the next fetch responses."""
         self.snapshot_errors = 0
         """How many of the next requests for a snapshot fail."""
-        self.peer = ScriptedPeer(self._answer)
+        self.changes = threading.RLock()
+        self.peer = ScriptedPeer(self._answer_whole)
         self.endpoints[controller_id] = (self.peer.address.host, self.peer.address.port)
 
     @property
@@ -74,6 +77,10 @@ class ScriptedQuorum:
     @property
     def fetches(self) -> list[Any]:
         return [each for each in self.peer.requests if each.__api_key__ == ApiKey.FETCH]
+
+    def _answer_whole(self, request: Any) -> Mapping[str, Any] | None:
+        with self.changes:
+            return self._answer(request)
 
     def _answer(self, request: Any) -> Mapping[str, Any] | None:
         if request.__api_key__ == ApiKey.FETCH_SNAPSHOT:

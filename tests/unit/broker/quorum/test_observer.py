@@ -238,9 +238,10 @@ def test_dead_leader_is_replaced_by_a_bootstrap_server(quorum, follow):
     quorum.leader_id = 101
     follower.image_at(1)
     dead.stop()
-    quorum.batches, quorum.high_watermark = list(dead.batches), 1
-    quorum.epoch, quorum.leader_id = 2, 100
-    quorum.append(topic("b"))
+    with quorum.changes:
+        quorum.batches, quorum.high_watermark = list(dead.batches), 1
+        quorum.epoch, quorum.leader_id = 2, 100
+        quorum.append(topic("b"))
     assert names(follower.image_at(2)) == "ab"
 
 
@@ -250,9 +251,10 @@ def test_tail_that_the_new_leader_lacks_is_dropped(quorum, follow):
     quorum.append(topic("c"), is_committed=False)
     follower = follow()
     follower.image_at(1)
-    quorum.forget(1)
-    quorum.epoch = 2
-    quorum.append(topic("d"))
+    with quorum.changes:
+        quorum.forget(1)
+        quorum.epoch = 2
+        quorum.append(topic("d"))
     assert names(follower.image_at(2)) == "ad"
     read = follower.log.read(0, 1 << 20, isolation=FetchIsolation.LOG_END)
     assert bytes(read.records) == concatenated(quorum.batches)
@@ -263,8 +265,9 @@ def test_quorum_that_lost_what_was_committed_is_not_followed(quorum, follow):
     quorum.append(topic("b"))
     follower = follow()
     follower.image_at(2)
-    quorum.forget(1)
-    quorum.epoch, quorum.high_watermark = 2, 1
+    with quorum.changes:
+        quorum.forget(1)
+        quorum.epoch, quorum.high_watermark = 2, 1
     error = follower.await_failure()
     assert isinstance(error, CorruptMetadataError)
     assert "committed=2" in str(error)
