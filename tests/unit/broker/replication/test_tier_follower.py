@@ -162,6 +162,42 @@ def test_follower_far_behind_gives_up_its_log_for_the_tiers(setup: Setup) -> Non
     assert setup.log.local_log_start_offset == setup.tiered.log.local_log_start_offset
 
 
+def test_epoch_of_the_last_record_of_a_segment_is_one_of_its_epochs(setup: Setup) -> None:
+    """The follower begins behind it. An epoch that begins there has no record in the segment."""
+    setup.append(4)
+    setup.elect(2)
+    setup.append(1)
+    setup.tiered.log.roll()
+    setup.elect(3)
+    setup.append(3)
+    setup.tier()
+    assert setup.tiered.log.local_log_start_offset == 5
+    fetch(setup.follow(), 3)
+    setup.check_follower()
+    assert setup.log.local_log_start_offset == 5
+
+
+def test_lag_is_what_is_left_to_fetch_behind_the_tier(setup: Setup) -> None:
+    setup.append(20)
+    setup.tier()
+    setup.append(2)
+    fetcher = setup.follow()
+    fetch(fetcher, 1)
+    place, leader = setup.place.topic_partition, setup.tiered.log
+    assert leader.local_log_start_offset < leader.log_end_offset - 1
+    assert fetcher.lags() == {place: leader.log_end_offset - leader.local_log_start_offset}
+
+
+def test_lag_is_what_is_left_to_fetch_where_the_tier_has_nothing(setup: Setup) -> None:
+    setup.append(20)
+    setup.tiered.log.maybe_increment_log_start_offset(10)
+    setup.leader.pending_upload = 10
+    fetcher = setup.follow(follower_fetch_last_tiered_offset_enable=True)
+    fetch(fetcher, 1)
+    assert fetcher.lags() == {setup.place.topic_partition: 10}
+    assert setup.log.log_end_offset == 10
+
+
 def test_log_start_above_zero_cuts_the_epochs(setup: Setup) -> None:
     for epoch in (0, 1, 2):
         setup.elect(epoch)

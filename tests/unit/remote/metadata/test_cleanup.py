@@ -131,6 +131,8 @@ def test_what_stands_still_is_deleted_once_it_has_stood_for_the_grace(
 def test_upload_that_a_later_leader_repeated_is_deleted() -> None:
     first, second = segment(1, FINISHED, epoch=3), segment(2, FINISHED, epoch=4)
     assert plan(topic_of(second, first)).segments == ((first, LeftOver.SUPERSEDED),)
+    part = replace(first, start_offset=5, segment_leader_epochs={0: 5})
+    assert plan(topic_of(second, part)).segments == ((part, LeftOver.SUPERSEDED),)
 
 
 @pytest.mark.parametrize(
@@ -199,11 +201,15 @@ def test_segments_of_a_topic_that_is_not_known_are_left_alone(
 
 
 def test_records_that_cannot_be_understood_and_events_without_keys_are_left_out() -> None:
-    topic = topic_of(segment(1, FINISHED))
+    sound = [segment(number, FINISHED, end=number) for number in (11, 12, 13, 14)]
+    topic = topic_of(sound[0])
     topic.append(0, b"garbage", b"\x00", 0)
+    put(topic, sound[1])
     topic.append(0, None, encode_keyed_event(segment(2, STARTED)), 0)
+    put(topic, sound[2])
     topic.append(0, key_of(segment(3, STARTED)).encode(), b"\x01\x07\x00", 0)
-    assert list(read_keyed_contents(topic, 0).newest) == [segment(1, FINISHED).segment_id]
+    put(topic, sound[3])
+    assert list(read_keyed_contents(topic, 0).newest) == [each.segment_id for each in sound]
 
 
 class Target:
