@@ -24,7 +24,7 @@ from isotherm.protocol.broker_probe import check_brokers
 from oracle.cluster_members import TIER_SETTINGS, IsothermMember, KafkaMember
 from oracle.kafka_cluster import ControllerOracle
 from tests.support.certificates import issue
-from tests.support.secured_broker import LOGINS, SECRET, jaas
+from tests.support.secured_broker import PASSWORDS, SECRET, jaas
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
@@ -58,10 +58,10 @@ def secured(folder: Path) -> dict[str, str]:
         "listener.name.plaintext.ssl.client.auth": "required",
         "listener.name.controller.ssl.client.auth": "required",
         "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.plaintext.sasl.enabled.mechanisms": ",".join(LOGINS),
+        "listener.name.plaintext.sasl.enabled.mechanisms": ",".join(PASSWORDS),
         **{
             f"listener.name.plaintext.{each.lower()}.sasl.jaas.config": jaas(each)
-            for each in LOGINS[1:]
+            for each in PASSWORDS[1:]
         },
         "sasl.mechanism.inter.broker.protocol": "PLAIN",
         "sasl.mechanism.controller.protocol": "PLAIN",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -18,17 +19,28 @@ from isotherm.config.client_security import librdkafka_properties
 from isotherm.config.security import STANDARD_AUTHORIZER
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from tests.support.certificates import issue
+from tests.support.token_provider import (
+    AUDIENCE,
+    CLIENT_ID,
+    CLIENT_SECRET,
+    ISSUER,
+    Provider,
+    served,
+)
 
 TIMEOUT_S = 60
 USER = "alice"
 # Not in any other text: what shows it has leaked it.
 SECRET = "0pen-sesame-7731"
 ONE_WAY, MUTUAL = "SSL", "mTLS"
-LOGINS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-KINDS = (ONE_WAY, MUTUAL, *LOGINS)
+TOKENS = "OAUTHBEARER"
+PASSWORDS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+LOGINS = (*PASSWORDS, TOKENS)
+KINDS = (ONE_WAY, MUTUAL, *PASSWORDS)
 _LISTENERS = {ONE_WAY: "ONEWAY", MUTUAL: "MUTUAL"} | dict.fromkeys(LOGINS, "LOGIN")
 _PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+_OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLogin"
 
 
 def jaas(mechanism: str, secret: str = SECRET) -> str:
@@ -48,6 +60,10 @@ class SecuredBroker:
         (self.files / "other-ca.pem").write_bytes(issue("other").certificate_pem)
         issue(USER, between).write_pem(self.files / "alice.pem")
         server = issue("localhost", between).write_pem(self.files / "server.pem")
+        self.provider = Provider()
+        self._served = contextlib.ExitStack()
+        (self.files / "keys.json").write_bytes(self.provider.key_set())
+        self.token_url = ""
         self.embedded = EmbeddedBroker(
             folder / "broker",
             {
@@ -64,6 +80,11 @@ class SecuredBroker:
                 "listener.name.login.plain.sasl.jaas.config": (
                     f'{_PLAIN} required user_{USER}="{SECRET}";'
                 ),
+                "listener.name.login.oauthbearer.sasl.oauthbearer.jwks.endpoint.url": (
+                    f"file://{self.files}/keys.json"
+                ),
+                "sasl.oauthbearer.expected.issuer": ISSUER,
+                "sasl.oauthbearer.expected.audience": AUDIENCE,
                 "authorizer.class.name": STANDARD_AUTHORIZER,
                 "super.users": f"User:{USER};User:ANONYMOUS",
                 **(settings or {}),
@@ -72,6 +93,8 @@ class SecuredBroker:
 
     def __enter__(self) -> Self:
         self.embedded.start()
+        provider = served({}, self.files / "server.pem", self.provider)
+        self.token_url = f"{self._served.enter_context(provider)}/token"
         admin = AdminClient(librdkafka_properties(self.client("PLAIN")))
         for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
             credential = ScramCredentialInfo(mechanism, 4096)
@@ -85,6 +108,7 @@ class SecuredBroker:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._served.close()
         self.embedded.stop()
 
     def address(self, kind: str) -> str:
@@ -104,9 +128,23 @@ class SecuredBroker:
                 "ssl.keystore.type": "PEM",
                 "ssl.keystore.location": str(self.files / "alice.pem"),
             }
+        elif kind == TOKENS:
+            texts |= self.token_security()
         elif kind in LOGINS:
             texts |= {"sasl.mechanism": kind, "sasl.jaas.config": jaas(kind)}
         return texts
+
+    def token_security(self, secret: str = CLIENT_SECRET) -> dict[str, str]:
+        store = f'ssl.truststore.type="PEM" ssl.truststore.location="{self.files / "ca.pem"}"'
+        return {
+            "sasl.mechanism": TOKENS,
+            "sasl.jaas.config": f"{_OAUTH}Module required {store};",
+            # Kafka's client makes up a token of its own without it.
+            "sasl.login.callback.handler.class": f"{_OAUTH}CallbackHandler",
+            "sasl.oauthbearer.token.endpoint.url": self.token_url,
+            "sasl.oauthbearer.client.credentials.client.id": CLIENT_ID,
+            "sasl.oauthbearer.client.credentials.client.secret": secret,
+        }
 
     def client(self, kind: str) -> dict[str, str]:
         return {"bootstrap.servers": self.address(kind), **self.security(kind)}

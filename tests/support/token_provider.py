@@ -1,4 +1,5 @@
-"""A provider of access tokens: keys, tokens signed by them, and an https server with the key set."""
+"""A provider of access tokens: keys, tokens signed by them, and an https server with the key set and, for
+a client's id and secret, with tokens."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ import http.server
 import json
 import ssl
 import threading
+import time
+import urllib.parse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,11 @@ _ALGORITHMS: dict[str, Any] = {
     "ECPublicKey": ECAlgorithm,
     "Ed25519PublicKey": OKPAlgorithm,
 }
+
+
+CLIENT_ID = "alice"
+# Not in any other text: what shows it has leaked it.
+CLIENT_SECRET = "spare-t0ken-4417"
 
 
 class Provider:
@@ -95,9 +103,15 @@ def _part(value: Mapping[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def served(pages: Mapping[str, bytes], certificate: Path | None) -> Iterator[str]:
+def served(
+    pages: Mapping[str, bytes],
+    certificate: Path | None,
+    provider: Provider | None = None,
+    requests: list[str] | None = None,
+) -> Iterator[str]:
     """The address, without a slash, of a server of these pages: https with a PEM file, or http. A page
-    that begins with `https:` is a redirect."""
+    that begins with `https:` is a redirect. With a provider, `/token` gives CLIENT_ID a token of its; the
+    bodies of the requests for them go to `requests`."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -110,6 +124,27 @@ def served(pages: Mapping[str, bytes], certificate: Path | None) -> Iterator[str
             self.send_response(404 if page is None else 200)
             self.end_headers()
             self.wfile.write(page or b"")
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            if requests is not None:
+                requests.append(body)
+            kind, _, credentials = self.headers["Authorization"].partition(" ")
+            known = (kind, base64.b64decode(credentials).decode()) == (
+                "Basic",
+                f"{CLIENT_ID}:{CLIENT_SECRET}",
+            )
+            is_asked = urllib.parse.parse_qs(body).get("grant_type") == ["client_credentials"]
+            is_good = provider is not None and known and is_asked and self.path == "/token"
+            answer = {"error": "invalid_client"}
+            if provider is not None and is_good:
+                answer = {"access_token": provider.token(time.time()), "token_type": "Bearer"}
+            text = json.dumps(answer).encode()
+            self.send_response(200 if is_good else 401)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
 
         def log_message(self, *arguments: object) -> None:
             pass

@@ -7,6 +7,7 @@ are passed on.
 
     security.protocol                    the same; a key of TLS or SASL that it leaves without effect is refused
     sasl.mechanism, sasl.jaas.config     sasl.mechanism, sasl.username, sasl.password
+    sasl.oauthbearer.*                   see `isotherm.config.token_login`
     ssl.truststore.*                     ssl.ca.pem
     ssl.keystore.*, ssl.key.password     ssl.key.pem, ssl.certificate.pem
     ssl.endpoint.identification.algorithm   https, or none for Kafka's empty text
@@ -21,12 +22,21 @@ import logging
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from isotherm.config.given_properties import GivenProperties
 from isotherm.config.jaas import PLAIN_MODULE, SCRAM_MODULE, parse_login_module
 from isotherm.config.layers import read_properties
 from isotherm.config.listener import SecurityProtocol
 from isotherm.config.security import is_secret
+from isotherm.config.token_login import (
+    KAFKA_TOKEN_KEYS,
+    LOGIN_HANDLER,
+    OAUTHBEARER,
+    TOKEN_HANDLER,
+    TOKEN_PREFIXES,
+    token_login,
+)
 from isotherm.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -41,8 +51,9 @@ CHAIN_PEM = "ssl.certificate.pem"
 ENDPOINT_IDENTIFICATION = "ssl.endpoint.identification.algorithm"
 
 PLAIN = "PLAIN"
-MECHANISMS = (PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512")
-_MODULES = {name: PLAIN_MODULE if name == PLAIN else SCRAM_MODULE for name in MECHANISMS}
+PASSWORD_MECHANISMS = (PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS = (*PASSWORD_MECHANISMS, OAUTHBEARER)
+_MODULES = {name: PLAIN_MODULE if name == PLAIN else SCRAM_MODULE for name in PASSWORD_MECHANISMS}
 
 _JAAS = "sasl.jaas.config"
 _MECHANISM_ALIAS = "sasl.mechanisms"  # librdkafka's older name
@@ -55,7 +66,7 @@ _SERVED_PROTOCOLS = frozenset({"TLSv1.2", "TLSv1.3"})
 _OTHER_TRUST = ("ssl.ca.location", CA_PEM)
 _OTHER_KEYS = ("ssl.key.location", KEY_PEM, "ssl.certificate.location", CHAIN_PEM)
 _KAFKA_KEYS = frozenset(
-    {_JAAS, _PROTOCOLS, "ssl.protocol"}
+    {_JAAS, _PROTOCOLS, "ssl.protocol", *KAFKA_TOKEN_KEYS}
     | {_TRUSTSTORE + each for each in ("type", "location", "password", "certificates")}
     | {_KEYSTORE + each for each in ("type", "location", "password", "key", "certificate.chain")}
 )
@@ -84,22 +95,6 @@ class ClientProperties(dict[str, Any]):
         return repr({name: "[hidden]" if is_secret(name) else self[name] for name in self})
 
 
-class _Given(NamedTuple):
-    texts: Mapping[str, Any]
-    place: str
-
-    def text(self, key: str) -> str | None:
-        value = self.texts.get(key)
-        return None if value is None else str(value)
-
-    def any_of(self, keys: tuple[str, ...]) -> str | None:
-        return next((each for each in keys if self.texts.get(each) is not None), None)
-
-    def error(self, problem: str, key: str, hint: str = "") -> ConfigError:
-        place = f" {self.place}" if self.place else ""
-        return ConfigError(f"{problem} key={key}{place}{f' hint={hint!r}' if hint else ''}")
-
-
 def read_client_properties(path: Path) -> ClientProperties:
     """The properties of a file as they are. Warns of a file with passwords that others may read.
 
@@ -116,7 +111,7 @@ def librdkafka_properties(texts: Mapping[str, Any]) -> ClientProperties:
 
     Raises ConfigError that names the key, and the place of ClientProperties, and shows no secret.
     """
-    given = _Given(texts, getattr(texts, "place", ""))
+    given = GivenProperties(texts, getattr(texts, "place", ""))
     protocol = _protocol(given)
     _check_effect(given, protocol)
     translated = {name: value for name, value in texts.items() if name not in _KAFKA_KEYS}
@@ -140,7 +135,7 @@ def _with_tls(protocol: SecurityProtocol) -> bool:
     return protocol in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
 
 
-def _protocol(given: _Given) -> SecurityProtocol:
+def _protocol(given: GivenProperties) -> SecurityProtocol:
     text = given.text(SECURITY_PROTOCOL) or SecurityProtocol.PLAINTEXT.name
     try:
         return SecurityProtocol[text.strip().upper()]
@@ -151,10 +146,11 @@ def _protocol(given: _Given) -> SecurityProtocol:
         ) from None
 
 
-def _check_effect(given: _Given, protocol: SecurityProtocol) -> None:
+def _check_effect(given: GivenProperties, protocol: SecurityProtocol) -> None:
     """A password that is given and then not used is a mistake that looks like safety."""
     for key in given.texts:
-        if key.startswith(_OF_JAVA):
+        is_tokens = key == LOGIN_HANDLER and given.text(key) == TOKEN_HANDLER
+        if key.startswith(_OF_JAVA) and not is_tokens:
             raise given.error("only Java's clients have such a setting", key)
         needed = {"sasl.": _with_sasl(protocol), "ssl.": _with_tls(protocol)}
         if not needed.get(key[: key.find(".") + 1], True):
@@ -168,20 +164,31 @@ def _check_effect(given: _Given, protocol: SecurityProtocol) -> None:
 # ---- SASL
 
 
-def _login(given: _Given) -> dict[str, str]:
+def _login(given: GivenProperties) -> dict[str, str]:
     mechanism = given.text(MECHANISM) or given.text(_MECHANISM_ALIAS)
-    jaas = given.text(_JAAS)
     if mechanism is None:
         raise given.error(
             "the mechanism of the login is not set", MECHANISM, f"one of {', '.join(MECHANISMS)}"
         )
+    if mechanism == OAUTHBEARER:
+        return token_login(given)
+    return _password_login(given, mechanism)
+
+
+def _password_login(given: GivenProperties, mechanism: str) -> dict[str, str]:
+    of_tokens = (key for key in given.texts if key.startswith(TOKEN_PREFIXES))
+    if (other := next(of_tokens, None)) is not None:
+        raise given.error(f"the key has no effect with {MECHANISM}={mechanism}", other)
+    jaas = given.text(_JAAS)
     if jaas is None:
-        if mechanism in MECHANISMS and (given.text(USER) is None or given.text(PASSWORD) is None):
+        if mechanism in PASSWORD_MECHANISMS and (
+            given.text(USER) is None or given.text(PASSWORD) is None
+        ):
             raise given.error("the login has no user and password", _JAAS)
         return {}
     if (other := given.any_of((USER, PASSWORD))) is not None:
         raise given.error(f"user and password are given twice other_key={other}", _JAAS)
-    if mechanism not in MECHANISMS:
+    if mechanism not in PASSWORD_MECHANISMS:
         raise given.error(
             f"the mechanism is not served value={mechanism} expected_one_of={','.join(MECHANISMS)}",
             MECHANISM,
@@ -204,7 +211,7 @@ def _login(given: _Given) -> dict[str, str]:
 # ---- TLS
 
 
-def _tls(given: _Given) -> dict[str, str]:
+def _tls(given: GivenProperties) -> dict[str, str]:
     versions = given.text(_PROTOCOLS)
     if versions is not None and {each.strip() for each in versions.split(",")} != _SERVED_PROTOCOLS:
         raise given.error(
@@ -225,7 +232,7 @@ def _tls(given: _Given) -> dict[str, str]:
     return translated
 
 
-def _trust(given: _Given) -> dict[str, str]:
+def _trust(given: GivenProperties) -> dict[str, str]:
     location_key, inline_key = f"{_TRUSTSTORE}location", f"{_TRUSTSTORE}certificates"
     location, inline = given.text(location_key), given.text(inline_key)
     if location is None and inline is None:
@@ -253,7 +260,7 @@ def _trust(given: _Given) -> dict[str, str]:
     return {CA_PEM: trusted.decode("ascii")}
 
 
-def _key_pair(given: _Given) -> dict[str, str]:
+def _key_pair(given: GivenProperties) -> dict[str, str]:
     location_key, inline_key = f"{_KEYSTORE}location", f"{_KEYSTORE}key"
     location, inline = given.text(location_key), given.text(inline_key)
     if location is None and inline is None:
@@ -292,7 +299,7 @@ def _key_pair(given: _Given) -> dict[str, str]:
     return {KEY_PEM: pair.key.decode("ascii"), CHAIN_PEM: pair.chain.decode("ascii")}
 
 
-def _store_type(given: _Given, prefix: str) -> str:
+def _store_type(given: GivenProperties, prefix: str) -> str:
     from isotherm.config.key_stores import JKS, STORE_TYPES
 
     store_type = given.text(f"{prefix}type") or JKS
@@ -304,12 +311,14 @@ def _store_type(given: _Given, prefix: str) -> str:
     return store_type.upper()
 
 
-def _check_is_pem(given: _Given, store_type: str, prefix: str, key: str) -> None:
+def _check_is_pem(given: GivenProperties, store_type: str, prefix: str, key: str) -> None:
     if store_type != "PEM":
         raise given.error(f"the key is for {prefix}type=PEM alone type={store_type}", key)
 
 
-def _unusable(given: _Given, key: str, location: str | None, error: Exception) -> ConfigError:
+def _unusable(
+    given: GivenProperties, key: str, location: str | None, error: Exception
+) -> ConfigError:
     # The texts of OpenSSL, cryptography and Python name files and formats, never their content.
     reason = getattr(error, "strerror", None) or str(error)
     path = "" if location is None else f" path={location}"

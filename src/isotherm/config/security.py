@@ -31,6 +31,7 @@ from isotherm.config.definition import (
 
 LISTENER_PREFIX = "listener.name."
 _OAUTHBEARER = "org.apache.kafka.common.security.oauthbearer"
+LOGIN_CALLBACK_HANDLER = f"{_OAUTHBEARER}.OAuthBearerLoginCallbackHandler"
 TOKEN_CALLBACK_HANDLER = f"{_OAUTHBEARER}.OAuthBearerValidatorCallbackHandler"
 DEFAULT_JWT_VALIDATOR = f"{_OAUTHBEARER}.DefaultJwtValidator"
 BROKER_JWT_VALIDATOR = f"{_OAUTHBEARER}.BrokerJwtValidator"
@@ -102,11 +103,36 @@ class SecurityConfig:
     sasl_mechanism_inter_broker_protocol: str = key(
         STRING,
         "GSSAPI",
-        "Mechanism by which this broker logs in to others: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512. User and"
-        " password are those of the listener's login module.",
+        "Mechanism by which this broker logs in to others: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER."
+        " User and password, or clientId and clientSecret, are those of the listener's login module.",
     )
     sasl_mechanism_controller_protocol: str = key(
         STRING, "GSSAPI", "The same for logins to the controllers."
+    )
+    sasl_login_callback_handler_class: str | None = key(
+        optional(STRING),
+        None,
+        "What fetches this broker's own tokens: the name of Kafka's OAuthBearerLoginCallbackHandler, which is"
+        " meant without it, too.",
+        check=Check(lambda value: value in (None, LOGIN_CALLBACK_HANDLER), LOGIN_CALLBACK_HANDLER),
+    )
+    sasl_oauthbearer_token_endpoint_url: str | None = key(
+        optional(STRING),
+        None,
+        "Where this broker gets the tokens by which it logs in to others with OAUTHBEARER: https://...",
+    )
+    sasl_oauthbearer_client_credentials_client_id: str | None = key(
+        optional(STRING),
+        None,
+        "The id of this broker there; if not set, clientId of the login module.",
+    )
+    sasl_oauthbearer_client_credentials_client_secret: str | None = key(
+        optional(PASSWORD),
+        None,
+        "Its secret there; if not set, clientSecret of the login module.",
+    )
+    sasl_oauthbearer_scope: str | None = key(
+        optional(STRING), None, "The scope of the tokens that it asks for there."
     )
     sasl_server_max_receive_size: int = key(
         INT,

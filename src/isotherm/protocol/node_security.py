@@ -21,13 +21,29 @@ from isotherm.config.client_security import (
     MECHANISM,
     MECHANISMS,
     PASSWORD,
+    PASSWORD_MECHANISMS,
     SECURITY_PROTOCOL,
     USER,
     librdkafka_properties,
 )
+from isotherm.config.token_login import (
+    CLIENT_ID,
+    CLIENT_SECRET,
+    EXTENSIONS,
+    GRANT_TYPE,
+    HTTPS_CA_LOCATION,
+    HTTPS_CA_PEM,
+    METHOD,
+    OAUTHBEARER,
+    OIDC,
+    SCOPE,
+    TOKEN_URL,
+)
 from isotherm.errors import ConfigError
+from isotherm.protocol.access_tokens import TokenLogin
 
 _PROBE = "probe"  # librdkafka's word for the system's certificates
+_CREDENTIALS = "client_credentials"
 _VERIFICATION = "enable.ssl.certificate.verification"
 
 
@@ -45,7 +61,7 @@ class NodeSecurity:
     """None where a connection has no TLS, or no login."""
 
     tls: ssl.SSLContext | None = None
-    login: Login | None = None
+    login: Login | TokenLogin | None = None
 
 
 PLAINTEXT = NodeSecurity()
@@ -56,6 +72,11 @@ def node_security(properties: Mapping[str, Any]) -> NodeSecurity:
     found = probe_security(properties)
     protocol = str(librdkafka_properties(properties).get(SECURITY_PROTOCOL, ""))
     if protocol.startswith("SASL") and found.login is None:
+        if _mechanism(properties) == OAUTHBEARER:
+            raise ConfigError(
+                "a connection of Isotherm's own fetches tokens with the client's id and secret"
+                f" key={METHOD} expected={OIDC}"
+            )
         raise ConfigError(
             f"the mechanism is not served key={MECHANISM} value={_mechanism(properties)}"
             f" expected_one_of={','.join(MECHANISMS)}"
@@ -67,10 +88,35 @@ def probe_security(properties: Mapping[str, Any]) -> NodeSecurity:
     """The same without a login whose mechanism librdkafka alone has. Raises ConfigError."""
     translated = librdkafka_properties(properties)
     protocol = str(translated.get(SECURITY_PROTOCOL, "PLAINTEXT"))
-    login = None
-    if protocol.startswith("SASL") and (mechanism := _mechanism(translated)) in MECHANISMS:
-        login = Login(mechanism, str(translated[USER]), str(translated[PASSWORD]))
+    login: Login | TokenLogin | None = None
+    if protocol.startswith("SASL"):
+        mechanism = _mechanism(translated)
+        if mechanism in PASSWORD_MECHANISMS:
+            login = Login(mechanism, str(translated[USER]), str(translated[PASSWORD]))
+        elif mechanism == OAUTHBEARER:
+            login = _token_login(translated)
     return NodeSecurity(_context(translated) if protocol.endswith("SSL") else None, login)
+
+
+def _token_login(properties: Mapping[str, Any]) -> TokenLogin | None:
+    """None for sources of tokens that librdkafka alone has."""
+    is_fetched = str(properties.get(METHOD, "")).lower() == OIDC
+    if not is_fetched or str(properties.get(GRANT_TYPE, _CREDENTIALS)) != _CREDENTIALS:
+        return None
+    client_id, secret, url = (properties.get(key) for key in (CLIENT_ID, CLIENT_SECRET, TOKEN_URL))
+    if client_id is None or secret is None or url is None:
+        return None
+    extensions = str(properties.get(EXTENSIONS, ""))
+    location = properties.get(HTTPS_CA_LOCATION, _PROBE)
+    return TokenLogin(
+        str(client_id),
+        str(secret),
+        str(url),
+        scope=str(properties.get(SCOPE, "")),
+        extensions=tuple(each for each in extensions.split(",") if each),
+        trusted=properties.get(HTTPS_CA_PEM),
+        trusted_location=None if location == _PROBE else str(location),
+    )
 
 
 def _mechanism(properties: Mapping[str, Any]) -> str:

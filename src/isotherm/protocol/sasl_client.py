@@ -1,12 +1,14 @@
-"""The client's side of a login: SASL/PLAIN (RFC 4616) and SCRAM (RFC 5802, RFC 7677) in Kafka's requests.
+"""The client's side of a login in Kafka's requests: SASL/PLAIN (RFC 4616), SCRAM (RFC 5802, RFC 7677) and
+OAUTHBEARER (RFC 7628).
 
     SaslHandshake      mechanism
     SaslAuthenticate   [authorization id] NUL user NUL password
                 or     n,,n=user,r=nonce / c=biws,r=nonce of both,p=proof
+                or     n,,^Aauth=Bearer token^A[name=value^A...]^A
 
-Pure but for `exchange`, which sends a request. As in Kafka, passwords are taken as UTF-8, without the
+Pure but for `exchange`, which sends a request, and for the token, which is fetched. As in Kafka, passwords are taken as UTF-8, without the
 preparation of RFC 4013, so that those of its tools fit. Source: Kafka SaslClientAuthenticator,
-ScramSaslClient, PlainSaslClient.
+ScramSaslClient, PlainSaslClient, OAuthBearerSaslClient.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import binascii
 import hashlib
 import hmac
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -24,6 +26,7 @@ from kio.schema.sasl_authenticate.v1.request import SaslAuthenticateRequest
 from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 
 from isotherm.errors import SaslAuthenticationError
+from isotherm.protocol.access_tokens import TokenLogin, fetch_token
 from isotherm.protocol.node_security import Login
 
 # Of a server that wants to keep its clients busy: Kafka's largest is 16384.
@@ -32,15 +35,20 @@ _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 _SERVER_FIRST = re.compile(
     r"r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+),s=(?P<salt>[A-Za-z0-9+/=]+),i=(?P<iterations>\d{1,9})(?:,.*)?"
 )
+_CONTROL_A = b"\x01"
 _NO_BINDING = "biws"  # base64 of "n,,"
 
 
-def log_in(login: Login, exchange: Callable[[Any], Any], new_nonce: Callable[[], str]) -> float:
+def log_in(
+    login: Login | TokenLogin, exchange: Callable[[Any], Any], new_nonce: Callable[[], str]
+) -> float:
     """Log in on a connection; the seconds after which the session ends, 0 for never.
 
     `exchange` sends an entity of kio and returns the response. Raises SaslAuthenticationError with the
     server's reason, and what `exchange` raises.
     """
+    # Before the handshake: a server does not wait long for what comes after it.
+    token = fetch_token(login) if isinstance(login, TokenLogin) else ""
     answer = exchange(SaslHandshakeRequest(mechanism=login.mechanism))
     if answer.error_code is not ErrorCode.none:
         raise SaslAuthenticationError(
@@ -57,7 +65,13 @@ def log_in(login: Login, exchange: Callable[[Any], Any], new_nonce: Callable[[],
             )
         return answer
 
-    if login.mechanism in _HASHES:
+    if isinstance(login, TokenLogin):
+        last = authenticate(_token_message(token, login.extensions))
+        if last.auth_bytes:
+            # The error is in the answer to this.
+            authenticate(_CONTROL_A)
+            raise SaslAuthenticationError(f"the login is refused user={login.user}")
+    elif login.mechanism in _HASHES:
         scram = ScramClient(login, new_nonce())
         first = authenticate(scram.first_message())
         last = authenticate(scram.final_message(first.auth_bytes))
@@ -65,6 +79,11 @@ def log_in(login: Login, exchange: Callable[[Any], Any], new_nonce: Callable[[],
     else:
         last = authenticate(f"\0{login.user}\0{login.password}".encode())
     return float(last.session_lifetime.total_seconds())
+
+
+def _token_message(token: str, extensions: Sequence[str]) -> bytes:
+    pairs = [f"auth=Bearer {token}", *extensions]
+    return b"n,," + b"".join(_CONTROL_A + each.encode() for each in pairs) + 2 * _CONTROL_A
 
 
 class ScramClient:

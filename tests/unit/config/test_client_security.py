@@ -114,6 +114,99 @@ def test_contradictions_name_key_and_file_and_no_secret(texts: dict[str, str], n
     assert named in refused(texts)
 
 
+OAUTH = "org.apache.kafka.common.security.oauthbearer"
+TOKEN_URL = "https://issuer.example/token"
+
+
+def tokens(options: str = "", **changes: str | None) -> dict[str, str]:
+    prefix = "sasl.oauthbearer"
+    texts: dict[str, str | None] = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.login.callback.handler.class": f"{OAUTH}.OAuthBearerLoginCallbackHandler",
+        "sasl.jaas.config": f"{OAUTH}.OAuthBearerLoginModule required{options};",
+        f"{prefix}.token.endpoint.url": TOKEN_URL,
+        f"{prefix}.client.credentials.client.id": "alice",
+        f"{prefix}.client.credentials.client.secret": SECRET,
+    }
+    texts |= {f"{prefix}.{name.replace('_', '.')}": text for name, text in changes.items()}
+    return {name: text for name, text in texts.items() if text is not None}
+
+
+def test_source_of_tokens_becomes_librdkafkas() -> None:
+    expected = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.token.endpoint.url": TOKEN_URL,
+        "sasl.oauthbearer.client.id": "alice",
+        "sasl.oauthbearer.client.secret": SECRET,
+    }
+    assert translated(tokens()) == expected
+    in_module = tokens(
+        f' clientId="alice" clientSecret="{SECRET}" scope="all" extension_logicalCluster="one"',
+        client_credentials_client_id=None,
+        client_credentials_client_secret=None,
+    )
+    assert translated(in_module) == {
+        **expected,
+        "sasl.oauthbearer.scope": "all",
+        "sasl.oauthbearer.extensions": "logicalCluster=one",
+    }
+    # As in Kafka, a key comes before the option.
+    both = tokens(' clientId="bob" clientSecret="other" scope="other"', scope="all")
+    assert translated(both) == {**expected, "sasl.oauthbearer.scope": "all"}
+
+
+def test_id_and_secret_are_encoded_if_asked_for() -> None:
+    """By the example of RFC 6749, appendix B."""
+    found = translated(tokens(client_credentials_client_id=" %&+£€", header_urlencode="true"))
+    assert found["sasl.oauthbearer.client.id"] == "%25%26%2B%C2%A3%E2%82%AC"
+
+
+def test_authorities_of_the_provider(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_bytes(AUTHORITY.certificate_pem)
+    store = f' ssl.truststore.type="PEM" ssl.truststore.location="{tmp_path / "ca.pem"}"'
+    found = translated(tokens(store))
+    assert x509.load_pem_x509_certificates(found["https.ca.pem"].encode()) == [
+        AUTHORITY.certificate
+    ]
+
+
+@pytest.mark.parametrize(
+    ("texts", "named"),
+    [
+        (tokens(token_endpoint_url=None), "key=sasl.oauthbearer.token.endpoint.url"),
+        (tokens(token_endpoint_url="http://x/token"), "key=sasl.oauthbearer.token.endpoint.url"),
+        (tokens(token_endpoint_url="file:///t"), "key=sasl.oauthbearer.token.endpoint.url"),
+        (tokens(token_endpoint_url="https://["), "key=sasl.oauthbearer.token.endpoint.url"),
+        (
+            tokens(client_credentials_client_secret=None),
+            "key=sasl.oauthbearer.client.credentials.client.secret",
+        ),
+        (
+            tokens(client_secret="other"),
+            "other_key=sasl.oauthbearer.client.secret",
+        ),
+        (tokens(assertion_file="x"), "key=sasl.oauthbearer.assertion.file"),
+        (
+            tokens(jwt_retriever_class=f"{OAUTH}.FileJwtRetriever"),
+            "key=sasl.oauthbearer.jwt.retriever.class",
+        ),
+        (tokens(jwt_validator_class="x.Y"), "key=sasl.oauthbearer.jwt.validator.class"),
+        (tokens(method="oidc"), "other_key=sasl.jaas.config"),
+        (tokens(' clientID="alice"'), "option=clientID"),
+        (tokens(' extension_a="b,c"'), "option=extension_a"),
+        (tokens(' ssl.truststore.location="/nowhere"'), "key=sasl.jaas.config"),
+        (tokens() | {"sasl.jaas.config": f"{PLAIN} required;"}, "key=sasl.jaas.config"),
+        (tokens() | {"sasl.login.class": "x"}, "key=sasl.login.class"),
+        (tokens() | {"sasl.mechanism": "PLAIN"}, "sasl.login.callback.handler.class"),
+    ],
+)
+def test_source_of_tokens_that_is_not_served_is_named(texts: dict[str, str], named: str) -> None:
+    assert named in refused(texts)
+
+
 def test_secrets_are_in_no_text_of_the_properties() -> None:
     properties = ClientProperties(sasl(), PLACE)
     assert SECRET not in repr(properties)

@@ -1,12 +1,18 @@
-"""The client's exchange, by the examples of RFC 5802's successors, and against the server's."""
+"""The client's exchange, by the examples of RFC 5802's successors and RFC 7628, and against the server's."""
 
 from __future__ import annotations
 
+import datetime
+
 import pytest
+from kio.schema.errors import ErrorCode
+from kio.schema.sasl_authenticate.v1.response import SaslAuthenticateResponse
+from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 
 from isotherm.errors import SaslAuthenticationError
+from isotherm.protocol.access_tokens import TokenLogin
 from isotherm.protocol.node_security import Login
-from isotherm.protocol.sasl_client import ScramClient
+from isotherm.protocol.sasl_client import ScramClient, log_in
 
 # RFC 7677, section 3.
 USER, SECRET = "user", "pencil"
@@ -65,3 +71,58 @@ def test_names_are_escaped() -> None:
 
 def test_password_is_in_no_text_of_a_login() -> None:
     assert SECRET not in repr(Login("PLAIN", USER, SECRET))
+
+
+# ---- OAUTHBEARER
+
+
+class _Server:
+    """Answers the requests of a login in order."""
+
+    def __init__(self, *answers: object) -> None:
+        self.answers = list(answers)
+        self.received: list[bytes] = []
+
+    def exchange(self, request: object) -> object:
+        self.received.append(getattr(request, "auth_bytes", b""))
+        return self.answers.pop(0)
+
+
+def _answered(
+    error: ErrorCode = ErrorCode.none, auth_bytes: bytes = b""
+) -> SaslAuthenticateResponse:
+    return SaslAuthenticateResponse(
+        error_code=error,
+        error_message=None,
+        auth_bytes=auth_bytes,
+        session_lifetime=datetime.timedelta(seconds=7),
+    )
+
+
+_HANDSHAKE = SaslHandshakeResponse(error_code=ErrorCode.none, mechanisms=("OAUTHBEARER",))
+
+
+def test_token_is_shown_as_in_the_example_of_rfc_7628(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Section 4.1, without the authorization id, which is the token's subject."""
+    monkeypatch.setattr("isotherm.protocol.sasl_client.fetch_token", lambda _: "vF9dft4qmT")
+    login = TokenLogin(
+        "id", SECRET, "https://x", extensions=("host=server.example.com", "port=143")
+    )
+    server = _Server(_HANDSHAKE, _answered())
+    assert log_in(login, server.exchange, str) == 7
+    assert server.received[1] == (
+        b"n,,\x01auth=Bearer vF9dft4qmT\x01host=server.example.com\x01port=143\x01\x01"
+    )
+    assert SECRET not in repr(login)
+
+
+def test_refused_token_is_ended_by_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RFC 7628, section 3.2.3: the server's JSON is answered by ^A; then it fails."""
+    monkeypatch.setattr("isotherm.protocol.sasl_client.fetch_token", lambda _: "token")
+    login = TokenLogin("id", SECRET, "https://x")
+    invalid = _answered(auth_bytes=b'{"status":"invalid_token"}')
+    for last in (_answered(ErrorCode.sasl_authentication_failed), _answered()):
+        server = _Server(_HANDSHAKE, invalid, last)
+        with pytest.raises(SaslAuthenticationError, match="login is refused user=id"):
+            log_in(login, server.exchange, str)
+        assert server.received[2] == b"\x01"

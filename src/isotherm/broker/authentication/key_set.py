@@ -15,11 +15,8 @@ import json
 import logging
 import ssl
 import threading
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Sequence
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +30,11 @@ from isotherm.broker.authentication.access_token import (
 )
 from isotherm.clock import Clock
 from isotherm.errors import ConfigError
+from isotherm.protocol.https_exchange import bounded, https_answer
 
 logger = logging.getLogger(__name__)
 
 READ_PAUSE_S = 10.0
-READ_TIMEOUT_S = 10.0
-SIZE_MAX = 1024 * 1024
 # How long a stop waits for a read that has begun. Its thread ends with the process otherwise.
 _STOP_TIMEOUT_S = 0.5
 
@@ -63,30 +59,8 @@ def read_key_text(url: str, context: ssl.SSLContext) -> bytes:
     """What is at a URL that was checked. Raises OSError or ValueError."""
     parsed = urllib.parse.urlsplit(url)
     if parsed.scheme == "file":
-        return _bounded(Path(urllib.parse.unquote(parsed.path)).read_bytes())
-    # Neither proxies of the environment nor other places that the answer names: as configured, or not.
-    opener = urllib.request.build_opener(
-        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context), _NoRedirect()
-    )
-    try:
-        with opener.open(url, timeout=READ_TIMEOUT_S) as response:
-            return _bounded(response.read(SIZE_MAX + 1))
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise OSError(f"the answer is HTTP status {error.code}") from error
-    except HTTPException as error:
-        raise OSError(f"the answer is not HTTP: {error!r}") from error
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *arguments: Any, **keywords: Any) -> None:
-        return None
-
-
-def _bounded(text: bytes) -> bytes:
-    if len(text) > SIZE_MAX:
-        raise ValueError(f"a key set is larger than {SIZE_MAX} bytes")
-    return text
+        return bounded(Path(urllib.parse.unquote(parsed.path)).read_bytes())
+    return https_answer(url, context)
 
 
 def parse_key_set(text: bytes) -> list[VerificationKey]:

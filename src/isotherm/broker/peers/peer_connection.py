@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from isotherm.clock import Clock, SystemClock
 from isotherm.errors import PeerDisconnectedError, PeerTimeoutError, SaslAuthenticationError
 from isotherm.protocol import node_exchange
+from isotherm.protocol.access_tokens import TokenLogin
 from isotherm.protocol.api_keys import ApiKey, api_name, response_class
 from isotherm.protocol.codec import decoder, encoder
 from isotherm.protocol.errors import ProtocolError
@@ -209,7 +210,7 @@ class PeerConnection:
         self._opened = _Opened(connection, stream, end_s)
         return self._opened
 
-    def _logged_in(self, stream: Stream, login: Login) -> float:
+    def _logged_in(self, stream: Stream, login: Login | TokenLogin) -> float:
         """The seconds that the session lasts; 0 for ever."""
         try:
             return log_in(login, lambda each: node_exchange.ask(stream, each), secrets.token_hex)

@@ -8,9 +8,13 @@ such listener is opened here. Source: Kafka ChannelBuilders.clientChannelBuilder
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.client_security import ClientProperties
 from isotherm.config.listener import SecurityProtocol
+from isotherm.config.security import SecurityConfig
+from isotherm.config.token_login import OAUTHBEARER
 from isotherm.errors import ConfigError
 from isotherm.protocol.node_security import NodeSecurity, node_security
 
@@ -26,6 +30,13 @@ _STORE_KEYS = (
     "ssl.truststore.location",
     "ssl.truststore.password",
     "ssl.truststore.type",
+)
+_TOKEN_KEYS = (
+    "sasl.login.callback.handler.class",
+    "sasl.oauthbearer.client.credentials.client.id",
+    "sasl.oauthbearer.client.credentials.client.secret",
+    "sasl.oauthbearer.scope",
+    "sasl.oauthbearer.token.endpoint.url",
 )
 _WITH_TLS = (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
 _WITH_SASL = (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
@@ -52,17 +63,20 @@ def _dialling(
 ) -> NodeSecurity:
     texts: dict[str, str] = {"security.protocol": protocol.name}
     if protocol in _WITH_TLS:
-        security = config.security_of(listener)
-        for key in _STORE_KEYS:
-            value = getattr(security, key.replace(".", "_"))
-            if value is not None:
-                texts[key] = value
+        texts |= _texts(config.security_of(listener), _STORE_KEYS)
     if protocol in _WITH_SASL:
         prefix = f"listener.name.{listener.lower()}.{mechanism.lower()}."
-        jaas = config.security_of(listener, mechanism).sasl_jaas_config
-        if jaas is None:
+        security = config.security_of(listener, mechanism)
+        if security.sasl_jaas_config is None:
             raise ConfigError(
                 f"a broker that logs in there has a user and a password key={prefix}sasl.jaas.config"
             )
-        texts |= {"sasl.mechanism": mechanism, "sasl.jaas.config": jaas}
+        texts |= {"sasl.mechanism": mechanism, "sasl.jaas.config": security.sasl_jaas_config}
+        if mechanism == OAUTHBEARER:
+            texts |= _texts(security, _TOKEN_KEYS)
     return node_security(ClientProperties(texts, f"listener={listener}"))
+
+
+def _texts(security: SecurityConfig, keys: Sequence[str]) -> dict[str, str]:
+    values = ((key, getattr(security, key.replace(".", "_"))) for key in keys)
+    return {key: value for key, value in values if value is not None}

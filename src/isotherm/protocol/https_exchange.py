@@ -1,0 +1,54 @@
+"""One request over https and its answer, bounded in time and size.
+
+Neither proxies of the environment nor other places that an answer names: as configured, or not.
+"""
+
+from __future__ import annotations
+
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from http.client import HTTPException
+from typing import Any
+
+TIMEOUT_S = 10.0
+"""Of each wait: for the connection, and for what comes next."""
+
+SIZE_MAX = 1024 * 1024
+
+
+def https_answer(
+    url: str,
+    context: ssl.SSLContext,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> bytes:
+    """The answer to GET, or with a body to POST. `url` was checked to be https.
+
+    Raises OSError for a failure or another status than 2xx, and ValueError for an answer above SIZE_MAX.
+    """
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context), _NoRedirect()
+    )
+    request = urllib.request.Request(url, body, dict(headers or {}))  # noqa: S310 - it was checked
+    try:
+        with opener.open(request, timeout=TIMEOUT_S) as response:
+            return bounded(response.read(SIZE_MAX + 1))
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise OSError(f"the answer is HTTP status {error.code}") from error
+    except HTTPException as error:
+        raise OSError(f"the answer is not HTTP: {error!r}") from error
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *arguments: Any, **keywords: Any) -> None:
+        return None
+
+
+def bounded(text: bytes) -> bytes:
+    """ValueError above SIZE_MAX."""
+    if len(text) > SIZE_MAX:
+        raise ValueError(f"more than {SIZE_MAX} bytes")
+    return text
