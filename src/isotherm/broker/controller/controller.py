@@ -346,8 +346,7 @@ class Controller(ClusterMetadata):
             logger.info("broker is reconfigured broker=%s keys=%s", broker, ",".join(effective))
             self._tell(MetadataChange(self._image, broker_config=new_config))
         elif not validate_only and any(split_key_material(name) for name in changed):
-            # The same file may have another content by now: its name is set again to say so, as in Kafka.
-            self._tell(MetadataChange(self._image, broker_config=new_config))
+            self.announce_keys_again()
 
     def alter_resource_config(
         self,

@@ -1,8 +1,9 @@
 """The part of AlterConfigs and IncrementalAlterConfigs that a member does before it forwards them.
 
 Levels of this process's loggers are set here. Settings of brokers are checked here: the controller knows
-neither which keys a broker can change while it runs, nor which values it takes. The rest is forwarded.
-Source: Kafka ConfigAdminManager.preprocess, reassembleIncrementalResponse.
+neither which keys a broker can change while it runs, nor which values it takes. The rest is forwarded. Key
+stores and trust stores that are set again are read again, also if their names are the same.
+Source: Kafka ConfigAdminManager.preprocess, reassembleIncrementalResponse; DynamicConfigPublisher.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from isotherm.config.dynamic import (
     dynamic_broker_keys,
     with_dynamic_texts,
 )
+from isotherm.config.security import split_key_material
 from isotherm.errors import ConfigError, InvalidRequestError, RejectedError
 
 ChangesOf = Callable[[Any, Mapping[str, str]], list[ConfigChange]]
@@ -39,6 +41,8 @@ ChangesOf = Callable[[Any, Mapping[str, str]], list[ConfigChange]]
 def checked_forwarding(local: Handler, changes_of: ChangesOf, forward: Forward) -> Forward:
     """`local` alters the loggers. `changes_of` are the changes of one resource of the request, given
     its present settings."""
+
+    there_and_renewed = _renewing(forward)
 
     async def handle(context: RequestContext, request: Any) -> Any:
         here, there, refused = [], [], []
@@ -54,7 +58,7 @@ def checked_forwarding(local: Handler, changes_of: ChangesOf, forward: Forward) 
             else:
                 there.append(resource)
         answers = [*refused_resources(context, refused)]
-        for resources, handler in ((here, local), (there, forward)):
+        for resources, handler in ((here, local), (there, there_and_renewed)):
             if resources:
                 part = dataclasses.replace(request, resources=tuple(resources))
                 response = await handler(context, part)
@@ -64,6 +68,26 @@ def checked_forwarding(local: Handler, changes_of: ChangesOf, forward: Forward) 
         return dataclasses.replace(context.response({"responses": ()}), responses=tuple(answers))
 
     return handle
+
+
+def _renewing(forward: Forward) -> Forward:
+    async def handle(context: RequestContext, request: Any) -> Any:
+        response = await forward(context, request)
+        if _sets_key_material(request) and not request.validate_only:
+            # The image of the metadata may stay as it is, and its followers hear of nothing then.
+            services = context.services
+            await services.run_control(services.metadata.announce_keys_again)
+        return response
+
+    return handle
+
+
+def _sets_key_material(request: Any) -> bool:
+    return any(
+        resource.resource_type == ResourceType.BROKER and split_key_material(config.name)
+        for resource in request.resources
+        for config in resource.configs
+    )
 
 
 def _check(context: RequestContext, resource: Any, changes_of: ChangesOf) -> None:

@@ -122,6 +122,11 @@ class ClusterMetadata:
             self._tell(MetadataChange(self._image, broker_config=new_config))
         return reloaded
 
+    def announce_keys_again(self) -> None:
+        """The same file may have another content by now: its name is set again to say so, as in Kafka. On the
+        thread that changes the metadata."""
+        self._tell(MetadataChange(self._image, broker_config=self._config))
+
     def _effective_config(
         self, for_all: Mapping[str, str], for_this: Mapping[str, str]
     ) -> BrokerConfig:

@@ -47,10 +47,12 @@ class Sides:
 
         return handle
 
-    def alter(self, *resources: dict[str, Any]) -> list[tuple[int, ErrorCode]]:
+    def alter(
+        self, *resources: dict[str, Any], validate_only: bool = False
+    ) -> list[tuple[int, ErrorCode]]:
         request = entity_of(
             request_class(ApiKey.INCREMENTAL_ALTER_CONFIGS, VERSION),
-            {"resources": resources, "validate_only": False},
+            {"resources": resources, "validate_only": validate_only},
         )
         response = asyncio.run(self._handle(self.context, request))  # type: ignore[arg-type]
         return sorted((each.resource_type, each.error_code) for each in response.responses)
@@ -117,3 +119,25 @@ def test_legal_settings_of_brokers_are_forwarded(sides, name, key, value):
     asked = resource(ResourceType.BROKER, name, key, value)
     assert sides.alter(asked) == [(ResourceType.BROKER, ErrorCode.none)]
     assert sides.asked == {"there": [ResourceType.BROKER]}
+
+
+@pytest.mark.parametrize(
+    ("key", "validate_only", "announced"),
+    [
+        ("listener.name.tls.ssl.keystore.location", False, 1),
+        ("listener.name.tls.ssl.truststore.location", False, 1),
+        ("listener.name.tls.ssl.keystore.location", True, 0),
+        ("log.cleaner.threads", False, 0),
+    ],
+)
+def test_stores_that_are_set_again_are_read_again(sides, key, validate_only, announced):
+    """As in Kafka's DynamicConfigPublisher, also where the metadata stay the same."""
+    changes: list[Any] = []
+    metadata = sides.context.services.metadata
+    metadata.add_listener(changes.append)
+    own = resource(ResourceType.BROKER, NODE, key, "2")
+    assert sides.alter(TOPIC, own, validate_only=validate_only) == [
+        (ResourceType.TOPIC, ErrorCode.none),
+        (ResourceType.BROKER, ErrorCode.none),
+    ]
+    assert [each.broker_config for each in changes] == [metadata.broker_config] * announced
