@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -26,7 +26,7 @@ YEAR = datetime.timedelta(days=365)
 
 class Issued(NamedTuple):
     certificate: x509.Certificate
-    key: ec.EllipticCurvePrivateKey
+    key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
     issuers: bytes = b""
 
     @property
@@ -73,10 +73,15 @@ def issue(
     host: str = "localhost",
     is_authority: bool = False,
     ended: bool = False,
+    with_rsa: bool = False,
 ) -> Issued:
     """A certificate with CN=`name` and O=Example, for `host` and 127.0.0.1. Without an issuer it is an
     authority's. One that has `ended` was valid until a year ago."""
-    key = ec.generate_private_key(ec.SECP256R1())
+    key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey = (
+        rsa.generate_private_key(65537, 2048)
+        if with_rsa
+        else ec.generate_private_key(ec.SECP256R1())
+    )
     subject = x509.Name(
         [
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Example"),
