@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from oracle.jars import resolve_jars
 from oracle.java_program import compiled
@@ -73,6 +71,14 @@ SCRIPTS = {
 }
 
 
+def command_of(line: str, files: Path, server: str) -> list[str]:
+    """The class and arguments of a line of a list of runs: a tool of SCRIPTS and its words, of which
+    `@name` is a file in `files`."""
+    tool, *words = line.split()
+    arguments = [str(files / word[1:]) if word.startswith("@") else word for word in words]
+    return [SCRIPTS[tool], *arguments, "--bootstrap-server", server]
+
+
 def run_tools(*commands: list[str]) -> list[str]:
     """What each command (a class and its arguments) printed; AssertionError when one fails."""
     results = run_tools_to_status(*commands)
@@ -116,17 +122,6 @@ class ToolProcess:
             stderr=subprocess.DEVNULL,
             encoding="utf-8",
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self._process.kill()

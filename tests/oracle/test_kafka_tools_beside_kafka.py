@@ -23,7 +23,7 @@ from isotherm.testing.broker_process import BrokerProcess
 from oracle.cluster_members import wait_for
 from oracle.kafka import running_kafka
 from oracle.tool_texts import Run, difference, normalised
-from oracle.tools import SCRIPTS, ToolProcess
+from oracle.tools import ToolProcess, command_of
 from oracle.topics import create_topic
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -129,9 +129,7 @@ def runner(tools: ToolProcess, server: str, files: Path) -> Callable[[str], Run]
     """Runs a command line on a broker."""
 
     def run(line: str) -> Run:
-        tool, *words = line.split()
-        arguments = [str(files / word[1:]) if word.startswith("@") else word for word in words]
-        status, text = tools.run([SCRIPTS[tool], *arguments, "--bootstrap-server", server])
+        status, text = tools.run(command_of(line, files, server))
         return Run(status, frozenset(normalised(text).splitlines()))
 
     return run
@@ -144,8 +142,8 @@ def test_tools_exit_and_print_as_with_kafka(kafka_tools: Path, tmp_path: Path) -
     with (
         running_kafka(tmp_path / "kafka") as kafka,
         serving(tmp_path / "isotherm") as isotherm,
-        ToolProcess() as our_tools,
-        ToolProcess() as their_tools,
+        contextlib.closing(ToolProcess()) as our_tools,
+        contextlib.closing(ToolProcess()) as their_tools,
     ):
         for server in (kafka.bootstrap_server, isotherm.bootstrap_servers):
             set_up(server)

@@ -20,7 +20,7 @@ from oracle.cluster_members import TIER_SETTINGS, IsothermMember, KafkaMember, w
 from oracle.kafka import CLUSTER_ID, EAGER_SETTINGS
 from oracle.kafka_cluster import ControllerOracle
 from oracle.tool_texts import Run, difference, normalised
-from oracle.tools import SCRIPTS, run_tools_to_status
+from oracle.tools import command_of, run_tools_to_status
 from tests.support.quorum_node import QuorumNode
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1800)]
@@ -128,11 +128,8 @@ def cluster(kind: type[IsothermMember | KafkaMember], root: Path) -> Iterator[st
 def run_all(server: str, files: Path) -> list[Run]:
     found: list[Run] = []
     for start in range(0, len(RUNS), LINES_PER_RUN):
-        commands = []
-        for line in RUNS[start : start + LINES_PER_RUN]:
-            tool, *words = line.split()
-            arguments = [str(files / word[1:]) if word.startswith("@") else word for word in words]
-            commands.append([SCRIPTS[tool], *arguments, "--bootstrap-server", server])
+        lines = RUNS[start : start + LINES_PER_RUN]
+        commands = [command_of(line, files, server) for line in lines]
         results = run_tools_to_status(*commands, timeout_s=RUN_TIMEOUT_S)
         found += [Run(status, frozenset(normalised(text).splitlines())) for status, text in results]
     return found
