@@ -28,10 +28,10 @@ from isotherm.config.definition import (
     one_of,
     optional,
 )
+from isotherm.config.token_login import TOKEN_HANDLER
 
 LISTENER_PREFIX = "listener.name."
 _OAUTHBEARER = "org.apache.kafka.common.security.oauthbearer"
-LOGIN_CALLBACK_HANDLER = f"{_OAUTHBEARER}.OAuthBearerLoginCallbackHandler"
 TOKEN_CALLBACK_HANDLER = f"{_OAUTHBEARER}.OAuthBearerValidatorCallbackHandler"
 DEFAULT_JWT_VALIDATOR = f"{_OAUTHBEARER}.DefaultJwtValidator"
 BROKER_JWT_VALIDATOR = f"{_OAUTHBEARER}.BrokerJwtValidator"
@@ -114,7 +114,7 @@ class SecurityConfig:
         None,
         "What fetches this broker's own tokens: the name of Kafka's OAuthBearerLoginCallbackHandler, which is"
         " meant without it, too.",
-        check=Check(lambda value: value in (None, LOGIN_CALLBACK_HANDLER), LOGIN_CALLBACK_HANDLER),
+        check=Check(lambda value: value in (None, TOKEN_HANDLER), TOKEN_HANDLER),
     )
     sasl_oauthbearer_token_endpoint_url: str | None = key(
         optional(STRING),
