@@ -22,6 +22,7 @@ from tests.support.secured_broker import (
     jaas,
     write_properties,
 )
+from tests.support.token_provider import CLIENT_SECRET
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +38,7 @@ def run(broker: SecuredBroker, folder: Path, kind: str, *arguments: str, given: 
     result = CliRunner().invoke(app, [*arguments, *place], input=given)
     assert result.exit_code in (0, 4), (result.output, result.exception)
     assert SECRET not in result.output
+    assert CLIENT_SECRET not in result.output
     return result
 
 

@@ -6,6 +6,7 @@ Every program gets its configurations on its standard input, so that no password
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import json
 import os
@@ -20,6 +21,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.abc import AbstractTokenProvider
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -27,6 +29,7 @@ with warnings.catch_warnings():
     # It reads its schemas, at import, with a function that Python 3.11 deprecates.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import KafkaConsumer, KafkaProducer
+    from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokenProvider
 
 from isotherm.config.client_security import librdkafka_properties
 from oracle.tools import CONSOLE_CONSUMER, VERIFIABLE_PRODUCER, run_tools
@@ -38,12 +41,15 @@ from tests.support.secured_broker import (
     KINDS,
     LOGINS,
     MUTUAL,
+    PASSWORDS,
     SECRET,
     TIMEOUT_S,
+    TOKENS,
     USER,
     SecuredBroker,
     write_properties,
 )
+from tests.support.token_provider import CLIENT_ID, CLIENT_SECRET, fetched_token
 
 HERE = Path(__file__).parent
 KAFKAJS = "kafkajs@2.2.4"
@@ -67,6 +73,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
 
 def given(broker: SecuredBroker, client: str) -> list[dict[str, str]]:
     """The configurations for a program of another language."""
+    users = dict.fromkeys(LOGINS, (USER, SECRET)) | {TOKENS: (CLIENT_ID, CLIENT_SECRET)}
     return [
         {
             "kind": kind,
@@ -74,10 +81,12 @@ def given(broker: SecuredBroker, client: str) -> list[dict[str, str]]:
             "topic": topic_of(client, kind),
             "authority": str(broker.files / "ca.pem"),
             "certificate": str(broker.files / "alice.pem") if kind == MUTUAL else "",
-            "user": USER if kind in LOGINS else "",
-            "password": SECRET if kind in LOGINS else "",
+            "user": user,
+            "password": password,
+            "tokens": broker.token_url if kind == TOKENS else "",
         }
         for kind in KINDS
+        for user, password in [users.get(kind, ("", ""))]
     ]
 
 
@@ -91,7 +100,8 @@ def run_program(command: list[str], configurations: list[dict[str, str]], **env:
         check=False,
         timeout=TIMEOUT_S,
     )
-    assert ran.returncode == 0, ran.stderr.replace(SECRET, "[the secret]")
+    told = ran.stderr.replace(SECRET, "[the secret]").replace(CLIENT_SECRET, "[the secret]")
+    assert ran.returncode == 0, told
     kinds: list[str] = json.loads(ran.stdout)
     return kinds
 
@@ -120,7 +130,7 @@ def python_settings(broker: SecuredBroker, kind: str) -> dict[str, Any]:
         "security_protocol": "SASL_SSL" if kind in LOGINS else "SSL",
         "ssl_context": context,
     }
-    if kind in LOGINS:
+    if kind in PASSWORDS:
         settings |= {
             "sasl_mechanism": kind,
             "sasl_plain_username": USER,
@@ -129,9 +139,28 @@ def python_settings(broker: SecuredBroker, kind: str) -> dict[str, Any]:
     return settings
 
 
+class TokensOfKafkaPython(KafkaPythonTokenProvider):  # type: ignore[misc]
+    def __init__(self, url: str, context: ssl.SSLContext) -> None:
+        self._fetched = functools.partial(fetched_token, url, context)
+
+    def token(self) -> str:
+        return self._fetched()
+
+
+class TokensOfAiokafka(AbstractTokenProvider):  # type: ignore[misc]
+    def __init__(self, url: str, context: ssl.SSLContext) -> None:
+        self._fetched = functools.partial(fetched_token, url, context)
+
+    async def token(self) -> str:
+        return await asyncio.to_thread(self._fetched)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_kafka_python(broker: SecuredBroker, kind: str) -> None:
     settings, topic = python_settings(broker, kind), topic_of("kafka-python", kind)
+    if kind == TOKENS:
+        provider = TokensOfKafkaPython(broker.token_url, settings["ssl_context"])
+        settings |= {"sasl_mechanism": kind, "sasl_oauth_token_provider": provider}
     producer = KafkaProducer(**settings)
     producer.send(topic, b"value").get(TIMEOUT_S)
     producer.close()
@@ -145,6 +174,9 @@ def test_kafka_python(broker: SecuredBroker, kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_aiokafka(broker: SecuredBroker, kind: str) -> None:
     settings, topic = python_settings(broker, kind), topic_of("aiokafka", kind)
+    if kind == TOKENS:
+        provider = TokensOfAiokafka(broker.token_url, settings["ssl_context"])
+        settings |= {"sasl_mechanism": kind, "sasl_oauth_token_provider": provider}
 
     async def round_trip() -> bytes | None:
         async with AIOKafkaProducer(**settings) as producer:
@@ -158,8 +190,12 @@ def test_aiokafka(broker: SecuredBroker, kind: str) -> None:
 
 
 @pytest.mark.oracle
-def test_java(broker: SecuredBroker, kafka_tools: Path, tmp_path: Path) -> None:
+def test_java(
+    broker: SecuredBroker, kafka_tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Kafka's own clients, by tools that come with them; all in one JVM."""
+    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={broker.token_url}"
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", allowed)
     commands = []
     for kind in KINDS:
         config = str(write_properties(tmp_path / f"{kind}.properties", broker.security(kind)))

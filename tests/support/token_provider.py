@@ -13,6 +13,7 @@ import ssl
 import threading
 import time
 import urllib.parse
+import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,16 @@ def _encoded(data: bytes) -> str:
 
 def _part(value: Mapping[str, Any]) -> str:
     return _encoded(json.dumps(value).encode())
+
+
+def fetched_token(url: str, context: ssl.SSLContext) -> str:
+    """For clients that have their user fetch the tokens."""
+    login = base64.b64encode(f"{CLIENT_ID}:{CLIENT_SECRET}".encode()).decode()
+    request = urllib.request.Request(
+        url, b"grant_type=client_credentials", {"Authorization": f"Basic {login}"}
+    )
+    with urllib.request.urlopen(request, context=context) as answer:
+        return str(json.load(answer)["access_token"])
 
 
 @contextlib.contextmanager

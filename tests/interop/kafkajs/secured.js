@@ -3,7 +3,29 @@
 'use strict'
 process.env.KAFKAJS_NO_PARTITIONER_WARNING = '1'
 const fs = require('fs')
+const https = require('https')
 const { Kafka, logLevel } = require('kafkajs')
+
+function fetchToken ({ tokens, authority, user, password }) {
+  return new Promise((resolve, reject) => {
+    const request = https.request(tokens, {
+      method: 'POST', ca: fs.readFileSync(authority), auth: `${user}:${password}`
+    }, (answer) => {
+      let text = ''
+      answer.on('data', (part) => { text += part })
+      answer.on('end', () => {
+        try { resolve({ value: JSON.parse(text).access_token }) } catch (error) { reject(error) }
+      })
+    })
+    request.on('error', reject)
+    request.end('grant_type=client_credentials')
+  })
+}
+
+function sasl (given) {
+  if (given.tokens) return { mechanism: 'oauthbearer', oauthBearerProvider: () => fetchToken(given) }
+  return { mechanism: given.kind.toLowerCase(), username: given.user, password: given.password }
+}
 
 async function roundTrip (given) {
   const pem = given.certificate && fs.readFileSync(given.certificate, 'utf8')
@@ -12,9 +34,7 @@ async function roundTrip (given) {
     brokers: [given.server],
     logLevel: logLevel.ERROR,
     ssl: { ca: [fs.readFileSync(given.authority, 'utf8')], ...(pem && { key: pem, cert: pem }) },
-    ...(given.user && {
-      sasl: { mechanism: given.kind.toLowerCase(), username: given.user, password: given.password }
-    })
+    ...(given.user && { sasl: sasl(given) })
   })
   const producer = kafka.producer()
   await producer.connect()

@@ -8,23 +8,46 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/oauth"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
 type config struct {
-	Kind, Server, Topic, Authority, Certificate, Key, User, Password string
+	Kind, Server, Topic, Authority, Certificate, User, Password, Tokens string
 }
 
 func check(err error) {
 	if err != nil {
 		panic(err)
 	}
+}
+
+func fetchToken(ctx context.Context, given config, settings *tls.Config) (oauth.Auth, error) {
+	form := strings.NewReader("grant_type=client_credentials")
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, given.Tokens, form)
+	if err != nil {
+		return oauth.Auth{}, err
+	}
+	request.SetBasicAuth(given.User, given.Password)
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: settings, DisableKeepAlives: true}}
+	answer, err := client.Do(request)
+	if err != nil {
+		return oauth.Auth{}, err
+	}
+	defer answer.Body.Close()
+	var found struct {
+		Token string `json:"access_token"`
+	}
+	err = json.NewDecoder(answer.Body).Decode(&found)
+	return oauth.Auth{Token: found.Token}, err
 }
 
 func options(given config) []kgo.Opt {
@@ -53,6 +76,10 @@ func options(given config) []kgo.Opt {
 		mechanism = secret.AsSha256Mechanism()
 	case "SCRAM-SHA-512":
 		mechanism = secret.AsSha512Mechanism()
+	case "OAUTHBEARER":
+		mechanism = oauth.Oauth(func(ctx context.Context) (oauth.Auth, error) {
+			return fetchToken(ctx, given, settings)
+		})
 	default:
 		return chosen
 	}
