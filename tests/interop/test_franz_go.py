@@ -16,8 +16,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
 from isotherm.testing.broker_process import BrokerProcess
+from isotherm.testing.local_servers import free_ports
 from suites import go_modules
 from suites.results import SuiteUnavailableError, of_go_test
 
@@ -28,6 +35,7 @@ ADMIN = HERE / "admin"
 RUN_TIMEOUT_S = 150
 # The group and transaction chains move this many through each protocol; their default is 500,000.
 RECORDS = 2000
+USER, PASSWORD = "alice", "0pen-sesame"
 
 
 def listed(folder: Path) -> list[str]:
@@ -66,21 +74,36 @@ def administrator() -> Path:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def logins() -> str:
+    """The address of the listener with logins."""
+    (port,) = free_ports(1)
+    return f"127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory, logins: str) -> Iterator[BrokerProcess]:
     settings = {
+        "listeners": f"PLAINTEXT://127.0.0.1:0,LOGIN://{logins}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256",
         "group.initial.rebalance.delay.ms": "100",
         # Members hear of a new assignment with their next heartbeat.
         "group.consumer.heartbeat.interval.ms": "500",
     }
     started = BrokerProcess(tmp_path_factory.mktemp("franz-go-broker"), settings)
+    change = UserScramCredentialUpsertion(
+        USER, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), PASSWORD.encode()
+    )
+    admin = AdminClient({"bootstrap.servers": started.bootstrap_servers})
     try:
+        admin.alter_user_scram_credentials([change])[USER].result(RUN_TIMEOUT_S)
         yield started
     finally:
         assert started.stop() == 0
 
 
 @pytest.fixture
-def run_listed(broker: BrokerProcess, tmp_path: Path) -> Callable[..., None]:
+def run_listed(broker: BrokerProcess, logins: str, tmp_path: Path) -> Callable[..., None]:
     """Runs the tests that a folder lists; all must pass."""
 
     def run(binary: Path, folder: Path) -> None:
@@ -93,6 +116,8 @@ def run_listed(broker: BrokerProcess, tmp_path: Path) -> Callable[..., None]:
             env={
                 **os.environ,
                 "KGO_SEEDS": broker.bootstrap_servers,
+                "KGO_TEST_SCRAM": f"{USER}:{PASSWORD}",
+                "KGO_TEST_SCRAM_SEEDS": logins,
                 "KGO_TEST_RF": "1",
                 "KGO_TEST_RECORDS": str(RECORDS),
                 "KGO_LOG_LEVEL": "none",
