@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from isotherm.errors import CorruptObjectError, UnsupportedVersionError
 from isotherm.remote.metadata.api import MetadataTopic
-from isotherm.remote.metadata.folding.fold import COLUMNAR_RECORDS_MIN, fold_metadata_partition
-from isotherm.remote.metadata.state.partition_store import RemotePartitionMetadataStore
-from isotherm.remote.metadata.wire.events import iterate_records
+from isotherm.remote.metadata.folding.fold import COLUMNAR_RECORDS_MIN
+from isotherm.remote.metadata.folding.followed_partition import FollowedPartition
 from isotherm.remote.metadata.wire.keys import metadata_partition
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
@@ -60,7 +59,7 @@ class TopicSegmentSource:
 
     def __init__(self, topic: MetadataTopic) -> None:
         self._topic = topic
-        self._followed: dict[int, _FollowedPartition] = {}
+        self._followed: dict[int, tuple[frozenset[TopicIdPartition], FollowedPartition]] = {}
 
     def visible_segments(
         self, selects_topic: Callable[[str], bool], partitions: Collection[TopicIdPartition] | None
@@ -80,14 +79,14 @@ class TopicSegmentSource:
         }
         return [
             segment
-            for followed in self._followed.values()
-            for segment in followed.segments()
+            for _, followed in self._followed.values()
+            for cache in followed.caches()
+            for segment in cache.segments()
             if _is_visible(segment)
         ]
 
     def _follows(self, number: int, wanted: AbstractSet[TopicIdPartition]) -> bool:
-        followed = self._followed.get(number)
-        return followed is not None and followed.wanted == wanted
+        return number in self._followed and self._followed[number][0] == wanted
 
     def _are_many(self, numbers: Iterable[int]) -> bool:
         """Whether these partitions of the topic together have enough records for the columnar
@@ -97,48 +96,14 @@ class TopicSegmentSource:
 
     def _catch_up(
         self, number: int, wanted: frozenset[TopicIdPartition], *, columnar: bool
-    ) -> _FollowedPartition:
+    ) -> tuple[frozenset[TopicIdPartition], FollowedPartition]:
         if not self._follows(number, wanted):
-            return _FollowedPartition(self._topic, number, wanted, columnar=columnar)
-        followed = self._followed[number]
-        followed.catch_up()
-        return followed
-
-
-class _FollowedPartition:
-    """One partition of the metadata topic, folded for the partitions in `wanted`."""
-
-    def __init__(
-        self,
-        topic: MetadataTopic,
-        number: int,
-        wanted: frozenset[TopicIdPartition],
-        *,
-        columnar: bool,
-    ) -> None:
-        self.wanted = wanted
-        self._topic = topic
-        self._number = number
-        self._store = RemotePartitionMetadataStore()
-        for partition in wanted:
-            self._store.open(partition)
-        records_min = 0 if columnar else COLUMNAR_RECORDS_MIN
-        folded = fold_metadata_partition(
-            topic, number, wanted.__contains__, columnar_records_min=records_min
-        )
-        self._store.install(folded)
-        self._next_offset = folded.next_offset
-
-    def catch_up(self) -> None:
-        for record in iterate_records(self._topic, self._number, start_offset=self._next_offset):
-            self._store.apply_record(record)
-            self._next_offset = record.offset + 1
-
-    def segments(self) -> Iterator[RemoteLogSegmentMetadata]:
-        for partition in self.wanted:
-            cache = self._store.get(partition)
-            if cache is not None:
-                yield from cache.segments()
+            records_min = 0 if columnar else COLUMNAR_RECORDS_MIN
+            return wanted, FollowedPartition(
+                self._topic, number, wanted.__contains__, columnar_records_min=records_min
+            )
+        self._followed[number][1].catch_up()
+        return self._followed[number]
 
 
 class BucketSegmentSource:
