@@ -33,8 +33,10 @@ from isotherm.cli.options import (
     parse_pairs,
 )
 from isotherm.cli.output import console, print_rows
+from isotherm.cli.topic_storage import describe_storage
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter and delete topics.")
+app.command(name="describe-storage")(describe_storage)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the topic.")]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -106,6 +106,11 @@ def columns_of_rows(rows: Sequence[bytes]) -> pa.RecordBatch:
     )
     columns["txn_index_empty"] = heads["flags"] & TXN_INDEX_EMPTY != 0
     return pa.RecordBatch.from_pydict(columns, schema=COLUMNS)
+
+
+def heads_of_rows(rows: Iterable[bytes]) -> npt.NDArray[np.void]:
+    """The numbers of each row, as ROW_HEAD has them, without its epochs and custom metadata."""
+    return np.frombuffer(b"".join([row[: HEAD.size] for row in rows]), dtype=ROW_HEAD)
 
 
 def rows_of_columns(columns: pa.Table) -> list[bytes]:

@@ -1,0 +1,155 @@
+"""`isotherm topics describe-storage`: where a topic's bytes lie, what is late, what they cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from isotherm.cli.client import one_line_errors, unknown_topic
+from isotherm.cli.options import (
+    DEFAULT_BOOTSTRAP_SERVER,
+    AsJson,
+    BootstrapServer,
+    ClientProperties,
+    CommandConfig,
+    client_settings,
+)
+from isotherm.cli.output import console, human_size, print_json, print_rows
+from isotherm.cli.pipeline_metadata import StoreOption, store_settings
+from isotherm.clock import SystemClock
+from isotherm.storage_view.prices import DEFAULT_PRICE, price_of
+
+if TYPE_CHECKING:
+    from isotherm.storage_view.cluster_storage import TopicStorage
+    from isotherm.storage_view.rows import Row
+
+Price = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME|DOLLARS",
+        help="What a GiB of the remote tier costs a month: s3-standard, s3-standard-ia,"
+        " s3-glacier-instant, gcs-standard, azure-hot, or dollars.",
+    ),
+]
+BucketPath = Annotated[
+    str | None,
+    typer.Option(
+        "--path",
+        metavar="URL",
+        help="Take the remote segments from the bucket (s3://bucket/prefix, a folder) instead of the"
+        " metadata topic: for a cluster with a metadata manager of another kind.",
+    ),
+]
+
+_OFFSETS = ["partition", "log_start", "local_log_start", "last_tiered", "high_watermark"]
+_SIZES = ["partition", "local", "remote", "overlap", "total", "segments", "cost_per_month"]
+_LAGS = [
+    "partition", "copy_lag_offsets", "copy_lag", "copy_lag_age", "deletion_lag_segments",
+    "deletion_lag", "deletion_lag_age", "missing_offsets",
+]  # fmt: skip
+_UNITS_OF_TIME = (("d", 86_400), ("h", 3_600), ("min", 60))
+
+
+def describe_storage(
+    topic: Annotated[str, typer.Argument(metavar="NAME", help="Name of the topic.")],
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    price: Price = DEFAULT_PRICE,
+    path: BucketPath = None,
+    option: StoreOption = None,
+    as_json: AsJson = False,
+    client_property: ClientProperties = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """Show what each tier holds of a topic's partitions, how far copies and deletions lag, and the cost.
+
+    Works with Isotherm and with any Kafka cluster with tiered storage. A byte that both tiers hold is in
+    `local`, in `remote` and in `overlap`, and once in `total`. The copy lag includes the active segment,
+    which is never copied; its age is that of the newest record in the remote tier.
+    """
+    from isotherm.storage_view.cluster_storage import StorageReader
+    from isotherm.storage_view.rows import partition_row, topic_row
+    from isotherm.storage_view.segment_sources import open_bucket_source
+
+    dollars = price_of(price)
+    extra = client_settings(command_config, client_property)
+    wants_topic = topic.__eq__
+    source = None if path is None else open_bucket_source(store_settings(path, option), wants_topic)
+    with (
+        one_line_errors(bootstrap_server),
+        StorageReader(
+            {"bootstrap.servers": bootstrap_server, **extra},
+            SystemClock(),
+            wants_topic=wants_topic,
+            source=source,
+        ) as reader,
+    ):
+        storage = reader.read()
+        if topic not in storage.topics:
+            raise unknown_topic(topic, reader.topic_names())
+    found = storage.topics[topic]
+    rows = [{"topic": topic, **partition_row(each, dollars)} for each in found.partitions]
+    total = topic_row(found, dollars)
+    if as_json:
+        for row in rows:
+            print_json(row)
+        print_json({**total, "partition": None})
+        return
+    _print_tables(found, rows, total)
+
+
+def _print_tables(found: TopicStorage, rows: list[Row], total: Row) -> None:
+    parts = [*rows, {**total, "partition": "all"}] if len(rows) > 1 else rows
+    offsets = [
+        {
+            **row,
+            "log_start": row.get("log_start_offset"),
+            "local_log_start": row.get("local_log_start_offset"),
+            "last_tiered": row.get("last_tiered_offset"),
+        }
+        for row in rows
+    ]
+    print_rows(_OFFSETS, offsets, as_json=False, title="offsets")
+    print_rows(_SIZES, map(_size_cells, parts), as_json=False, title="\nbytes")
+    print_rows(_LAGS, map(_lag_cells, parts), as_json=False, title="\nlag")
+    for row in rows:
+        if "error" in row:
+            console().print(f"\npartition {row['partition']} is left out: {row['error']}")
+    if not found.state.is_tiered:
+        console().print("\nthe topic is not tiered: remote.storage.enable=false")
+
+
+def _size_cells(row: Row) -> dict[str, Any]:
+    if "error" in row:
+        return {"partition": row["partition"]}
+    return {
+        "partition": row["partition"],
+        **{
+            name: human_size(row[f"{name}_bytes"])
+            for name in ("local", "remote", "overlap", "total")
+        },
+        "segments": row["remote_segments"],
+        "cost_per_month": f"${row['cost_per_month']:.2f}",
+    }
+
+
+def _lag_cells(row: Row) -> dict[str, Any]:
+    if "error" in row:
+        return {"partition": row["partition"]}
+    return {
+        **row,
+        "copy_lag": human_size(row["copy_lag_bytes"]),
+        "copy_lag_age": age_text(row["copy_lag_s"]),
+        "deletion_lag": human_size(row["deletion_lag_bytes"]),
+        "deletion_lag_age": age_text(row["deletion_lag_s"]),
+    }
+
+
+def age_text(seconds: float | None) -> str:
+    """90.0 -> '1.5 min'; None -> 'unknown'."""
+    if seconds is None:
+        return "unknown"
+    for unit, size in _UNITS_OF_TIME:
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,127 @@
+"""Requests to the brokers of any Kafka cluster that librdkafka does not make: blocking, one at a time
+for each broker.
+
+Each broker is asked once for the versions that it serves; a request goes out in the newest version that
+both sides have.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
+from isotherm.config.client_security import librdkafka_properties
+from isotherm.errors import BrokerUnreachableError, RetriableError, UnsupportedVersionError
+from isotherm.protocol.api_keys import ApiKey, VersionRange, api_name, request_class
+from isotherm.protocol.broker_probe import bootstrap_addresses, check_brokers
+from isotherm.protocol.entities import entity_of
+from isotherm.protocol.node_security import node_security
+
+CONNECT_TIMEOUT_S = 4.0
+REQUEST_TIMEOUT_S = 10.0
+RESPONSE_BYTES_MAX = 64 * 1024 * 1024
+
+
+class _Node:
+    """One connection, for one thread at a time, and what its broker serves; None before it is asked."""
+
+    def __init__(self, connection: PeerConnection) -> None:
+        self.connection = connection
+        self.lock = threading.Lock()
+        self.served: dict[int, VersionRange] | None = None
+
+
+class ClusterClient:
+    """Thread-safe: requests to one broker wait for one another."""
+
+    def __init__(self, properties: Mapping[str, Any]) -> None:
+        """Kafka's or librdkafka's client properties, `bootstrap.servers` among them.
+
+        Raises BrokerUnreachableError if no broker answers, and ConfigError.
+        """
+        translated = librdkafka_properties(properties)
+        check_brokers(translated)
+        self._security = node_security(translated)
+        self._bootstrap = [
+            PeerAddress(*each) for each in bootstrap_addresses(translated["bootstrap.servers"])
+        ]
+        self._nodes: dict[PeerAddress, _Node] = {}
+        self._guard = threading.Lock()
+
+    def ask(
+        self, address: PeerAddress, key: ApiKey, fields: Mapping[str, Any], *, newest: int
+    ) -> Any:
+        """The response to a request of version `newest` or older, which has the broker's own version.
+
+        Raises PeerDisconnectedError, PeerTimeoutError, and UnsupportedVersionError if there is none.
+        """
+        node = self._node(address)
+        with node.lock:
+            try:
+                if node.served is None:
+                    node.served = _served(node.connection)
+                version = _version(node.served, key, newest, address)
+                return node.connection.send(entity_of(request_class(key, version), fields))
+            except RetriableError:
+                # The next one there may be of another release.
+                node.served = None
+                raise
+
+    def ask_any(self, key: ApiKey, fields: Mapping[str, Any], *, newest: int) -> Any:
+        """The response of the first broker that answers, those first that did before.
+
+        Raises BrokerUnreachableError with the reason of each.
+        """
+        with self._guard:
+            known = [address for address, node in self._nodes.items() if node.served is not None]
+        reasons = []
+        for address in dict.fromkeys([*known, *self._bootstrap]):
+            try:
+                return self.ask(address, key, fields, newest=newest)
+            except RetriableError as error:
+                reasons.append(str(error))
+        raise BrokerUnreachableError(f"no broker answers: {'; '.join(reasons)}")
+
+    def close(self) -> None:
+        """End every request, now and later."""
+        with self._guard:
+            nodes = tuple(self._nodes.values())
+        for node in nodes:
+            node.connection.close()
+
+    def _node(self, address: PeerAddress) -> _Node:
+        with self._guard:
+            if address not in self._nodes:
+                self._nodes[address] = _Node(
+                    PeerConnection(
+                        address,
+                        client_id="isotherm-storage-view",
+                        connect_timeout_s=CONNECT_TIMEOUT_S,
+                        request_timeout_s=REQUEST_TIMEOUT_S,
+                        response_bytes_max=RESPONSE_BYTES_MAX,
+                        security=self._security,
+                    )
+                )
+            return self._nodes[address]
+
+
+def _served(connection: PeerConnection) -> dict[int, VersionRange]:
+    answer = connection.send(request_class(ApiKey.API_VERSIONS, 0)())
+    return {
+        int(each.api_key): VersionRange(int(each.min_version), int(each.max_version))
+        for each in answer.api_keys
+    }
+
+
+def _version(
+    served: Mapping[int, VersionRange], key: ApiKey, newest: int, address: PeerAddress
+) -> int:
+    found = served.get(key)
+    if found is None or found.min > newest:
+        raise UnsupportedVersionError(
+            f"a broker does not serve an API that is needed peer={address} api={api_name(key)}"
+            f" version={newest} served={'none' if found is None else f'{found.min}-{found.max}'}"
+        )
+    return min(newest, found.max)

@@ -1,0 +1,312 @@
+"""What the brokers of a cluster say of its topics: offsets, bytes on their disks, settings.
+
+Five requests to each broker, and two to one of them, whatever the number of its partitions. Source: KIP-405 and KIP-1005 for the
+timestamps of ListOffsets, KIP-113 for DescribeLogDirs.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.peers.peer_connection import PeerAddress
+from isotherm.errors import IsothermError, UnsupportedVersionError
+from isotherm.protocol.api_keys import ApiKey
+from isotherm.storage_view.cluster_client import ClusterClient
+from isotherm.storage_view.partition_storage import LocalTier, Retention
+from isotherm.types import BrokerId, Offset, TopicIdPartition, TopicPartition
+
+BROKERS_AT_ONCE = 8
+TOPIC_RESOURCE = 2
+_LATEST = -1
+_EARLIEST = -2
+_EARLIEST_LOCAL = -4
+_READ_UNCOMMITTED = 0
+_READ_COMMITTED = 1
+# The newest versions of the requests that are made here.
+_METADATA_VERSION = 12
+_LIST_OFFSETS_VERSION = 9
+_LIST_OFFSETS_VERSION_OF_TIERS = 8
+_LOG_DIRS_VERSION = 4
+_CONFIGS_VERSION = 4
+_SETTINGS = ("remote.storage.enable", "retention.ms", "retention.bytes")
+
+Offsets: TypeAlias = Mapping[TopicPartition, Offset]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerState:
+    """`error` is why it did not answer."""
+
+    broker_id: BrokerId
+    host: str
+    port: int
+    rack: str | None
+    local_bytes: int
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """`local` is None, for the reason in `error`, while there is no leader that answers.
+    `replica_bytes` is what each replica's broker has on its disks."""
+
+    partition: TopicIdPartition
+    leader: BrokerId
+    replicas: tuple[BrokerId, ...]
+    in_sync_replicas: tuple[BrokerId, ...]
+    replica_bytes: Mapping[BrokerId, int]
+    local: LocalTier | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    name: str
+    topic_id: uuid.UUID
+    is_internal: bool
+    is_tiered: bool
+    retention: Retention
+    partitions: tuple[PartitionState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    cluster_id: str
+    controller_id: BrokerId
+    brokers: tuple[BrokerState, ...]
+    topics: tuple[TopicState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """Of one broker, about the partitions that it leads, and the bytes of all its replicas."""
+
+    log_start: Offsets
+    local_log_start: Offsets
+    last_stable: Offsets
+    high_watermark: Offsets
+    sizes: Mapping[TopicPartition, int]
+
+
+def read_cluster(client: ClusterClient, wants_topic: Callable[[str], bool]) -> ClusterState:
+    """The topics that `wants_topic` accepts, by name. A broker that does not answer has an error, and so
+    have its partitions. Raises BrokerUnreachableError if none answers."""
+    metadata = _metadata(client)
+    topics = sorted((each for each in metadata.topics if wants_topic(each.name)), key=_name)
+    settings = _topic_settings(client, [each.name for each in topics])
+    led: dict[BrokerId, list[TopicPartition]] = defaultdict(list)
+    for topic in topics:
+        for each in topic.partitions:
+            led[each.leader_id].append(TopicPartition(topic.name, each.partition_index))
+    names = {each.name for each in topics}
+
+    def ask(broker: Any) -> _Answers | IsothermError:
+        address = PeerAddress(broker.host, broker.port)
+        try:
+            return _ask_broker(client, address, led.get(broker.node_id, []), names)
+        except IsothermError as error:
+            return error
+
+    with ThreadPoolExecutor(BROKERS_AT_ONCE, "isotherm-storage-view") as pool:
+        found = dict(
+            zip(
+                [each.node_id for each in metadata.brokers],
+                pool.map(ask, metadata.brokers),
+                strict=True,
+            )
+        )
+    return ClusterState(
+        str(metadata.cluster_id),
+        metadata.controller_id,
+        tuple(_broker_state(each, found[each.node_id]) for each in metadata.brokers),
+        tuple(_topic_state(each, settings[each.name], found) for each in topics),
+    )
+
+
+def list_topic_names(client: ClusterClient) -> list[str]:
+    """Of all topics. Raises BrokerUnreachableError."""
+    return [_name(topic) for topic in _metadata(client).topics]
+
+
+def _metadata(client: ClusterClient) -> Any:
+    fields = {
+        "topics": None,
+        "allow_auto_topic_creation": False,
+        "include_topic_authorized_operations": False,
+    }
+    return client.ask_any(ApiKey.METADATA, fields, newest=_METADATA_VERSION)
+
+
+def _name(topic: Any) -> str:
+    return str(topic.name)
+
+
+def _topic_settings(client: ClusterClient, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    if not names:
+        return {}
+    resources = [
+        {"resource_type": TOPIC_RESOURCE, "resource_name": name, "configuration_keys": _SETTINGS}
+        for name in names
+    ]
+    answer = client.ask_any(
+        ApiKey.DESCRIBE_CONFIGS, {"resources": resources}, newest=_CONFIGS_VERSION
+    )
+    # A topic that may not be described has no settings here.
+    return {
+        each.resource_name: {entry.name: entry.value for entry in each.configs}
+        for each in answer.results
+    }
+
+
+def _ask_broker(
+    client: ClusterClient,
+    address: PeerAddress,
+    led: Sequence[TopicPartition],
+    topics: set[str],
+) -> _Answers:
+    def offsets(
+        timestamp: int, isolation_level: int = _READ_UNCOMMITTED
+    ) -> dict[TopicPartition, int]:
+        return _list_offsets(client, address, led, timestamp, isolation_level)
+
+    log_start = offsets(_EARLIEST)
+    try:
+        local_log_start = offsets(_EARLIEST_LOCAL)
+    except UnsupportedVersionError:
+        # A release without tiered storage: everything is local.
+        local_log_start = log_start
+    return _Answers(
+        log_start,
+        local_log_start,
+        offsets(_LATEST, _READ_COMMITTED),
+        offsets(_LATEST),
+        _replica_sizes(client, address, topics),
+    )
+
+
+def _list_offsets(
+    client: ClusterClient,
+    address: PeerAddress,
+    partitions: Sequence[TopicPartition],
+    timestamp: int,
+    isolation_level: int,
+) -> dict[TopicPartition, int]:
+    """Without the partitions that are refused: their leader has just moved, say."""
+    if not partitions:
+        return {}
+    by_topic: dict[str, list[dict[str, int]]] = defaultdict(list)
+    for topic, partition in partitions:
+        by_topic[topic].append({"partition_index": partition, "timestamp": timestamp})
+    answer = client.ask(
+        address,
+        ApiKey.LIST_OFFSETS,
+        {
+            "replica_id": -1,
+            "isolation_level": isolation_level,
+            "topics": [{"name": name, "partitions": each} for name, each in by_topic.items()],
+        },
+        newest=_LIST_OFFSETS_VERSION,
+    )
+    if timestamp == _EARLIEST_LOCAL and answer.__version__ < _LIST_OFFSETS_VERSION_OF_TIERS:
+        raise UnsupportedVersionError(f"the broker has no tiers peer={address}")
+    return {
+        TopicPartition(topic.name, each.partition_index): each.offset
+        for topic in answer.topics
+        for each in topic.partitions
+        if each.error_code is ErrorCode.none
+    }
+
+
+def _replica_sizes(
+    client: ClusterClient, address: PeerAddress, topics: set[str]
+) -> dict[TopicPartition, int]:
+    """Bytes of each replica that the broker has. One that moves between directories counts once."""
+    answer = client.ask(
+        address, ApiKey.DESCRIBE_LOG_DIRS, {"topics": None}, newest=_LOG_DIRS_VERSION
+    )
+    return {
+        TopicPartition(topic.name, each.partition_index): each.partition_size
+        for directory in answer.results
+        for topic in directory.topics
+        if topic.name in topics
+        for each in topic.partitions
+        if not each.is_future_key
+    }
+
+
+def _broker_state(broker: Any, found: _Answers | IsothermError) -> BrokerState:
+    place = (broker.node_id, broker.host, broker.port, broker.rack)
+    if isinstance(found, IsothermError):
+        return BrokerState(*place, local_bytes=0, error=str(found))
+    return BrokerState(*place, local_bytes=sum(found.sizes.values()), error=None)
+
+
+def _topic_state(
+    topic: Any,
+    settings: Mapping[str, str],
+    found: Mapping[BrokerId, _Answers | IsothermError],
+) -> TopicState:
+    partitions = sorted(topic.partitions, key=lambda each: int(each.partition_index))
+    return TopicState(
+        topic.name,
+        topic.topic_id,
+        topic.is_internal,
+        settings.get("remote.storage.enable") == "true",
+        Retention(int(settings.get("retention.ms", -1)), int(settings.get("retention.bytes", -1))),
+        tuple(_partition_state(topic, each, found) for each in partitions),
+    )
+
+
+def _partition_state(
+    topic: Any, partition: Any, found: Mapping[BrokerId, _Answers | IsothermError]
+) -> PartitionState:
+    place = TopicPartition(topic.name, partition.partition_index)
+    sizes = {
+        broker: answers.sizes[place]
+        for broker in partition.replica_nodes
+        if isinstance(answers := found.get(broker), _Answers) and place in answers.sizes
+    }
+    local, error = _local_tier(place, partition.leader_id, found)
+    return PartitionState(
+        TopicIdPartition(topic.topic_id, *place),
+        partition.leader_id,
+        tuple(partition.replica_nodes),
+        tuple(partition.isr_nodes),
+        sizes,
+        local,
+        error,
+    )
+
+
+def _local_tier(
+    place: TopicPartition, leader: BrokerId, found: Mapping[BrokerId, _Answers | IsothermError]
+) -> tuple[LocalTier | None, str | None]:
+    answers = found.get(leader)
+    if answers is None:
+        return None, "no leader"
+    if isinstance(answers, IsothermError):
+        return None, str(answers)
+    columns = (
+        answers.log_start,
+        answers.local_log_start,
+        answers.last_stable,
+        answers.high_watermark,
+    )
+    if not all(place in each for each in columns):
+        return None, f"broker {leader} does not answer as its leader"
+    log_start, local_log_start, last_stable, high_watermark = (each[place] for each in columns)
+    return LocalTier(
+        log_start_offset=log_start,
+        # -1 with a log that has no local records.
+        local_log_start_offset=local_log_start if local_log_start >= 0 else high_watermark,
+        last_stable_offset=last_stable,
+        high_watermark=high_watermark,
+        size_in_bytes=answers.sizes.get(place, 0),
+    ), None

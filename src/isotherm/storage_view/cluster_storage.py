@@ -1,0 +1,206 @@
+"""One look at the tiers of a cluster: what its brokers say, and its remote segments, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Self
+
+from isotherm.clock import Clock
+from isotherm.errors import UnknownTopicOrPartitionError
+from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
+from isotherm.storage_view.cluster_client import ClusterClient
+from isotherm.storage_view.cluster_reader import (
+    BrokerState,
+    ClusterState,
+    PartitionState,
+    TopicState,
+    list_topic_names,
+    read_cluster,
+)
+from isotherm.storage_view.partition_storage import (
+    StorageSums,
+    added,
+    last_tiered_offset,
+    partition_sums,
+)
+from isotherm.storage_view.remote_segments import NO_SEGMENTS, RemoteSegments
+from isotherm.storage_view.segment_sources import MetadataTopicSource, SegmentSource
+from isotherm.types import REMOTE_LOG_METADATA_TOPIC, BrokerId, Offset, TimestampMs
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStorage:
+    """`sums` is None where `state.local` is."""
+
+    state: PartitionState
+    segments: RemoteSegments
+    last_tiered_offset: Offset
+    sums: StorageSums | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStorage:
+    """`sums` leaves out partitions without a leader that answers."""
+
+    state: TopicState
+    partitions: tuple[PartitionStorage, ...]
+    sums: StorageSums
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataTopicSize:
+    records: int
+    size_in_bytes: int
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStorage:
+    """`metadata_topic` is None where there is none; then no topic has remote segments that are known.
+    `topics` leaves the metadata topic and its like out only if they were not asked for."""
+
+    read_at_ms: TimestampMs
+    cluster_id: str
+    controller_id: BrokerId
+    brokers: tuple[BrokerState, ...]
+    topics: Mapping[str, TopicStorage]
+    metadata_topic: MetadataTopicSize | None
+
+
+class StorageReader:
+    """Reads a cluster again and again; one thread at a time. `close` may be called from any thread."""
+
+    def __init__(
+        self,
+        properties: Mapping[str, Any],
+        clock: Clock,
+        *,
+        wants_topic: Callable[[str], bool] = lambda _: True,
+        source: SegmentSource | None = None,
+    ) -> None:
+        """Without a `source` remote segments come from the cluster's metadata topic, if it has one.
+
+        Raises BrokerUnreachableError if no broker answers.
+        """
+        self._properties = properties
+        self._clock = clock
+        self._wants_topic = wants_topic
+        self._client = ClusterClient(properties)
+        self._source = source
+        self._closing = ExitStack()
+        self._closing.callback(self._client.close)
+
+    def read(self) -> ClusterStorage:
+        """Raises BrokerUnreachableError, RemoteStorageError and RequestTimedOutError if the cluster does
+        not answer, CorruptMetadataError for a metadata record that cannot be applied."""
+        state = read_cluster(
+            self._client,
+            lambda name: name == REMOTE_LOG_METADATA_TOPIC or self._wants_topic(name),
+        )
+        metadata_topic = next(
+            (t for t in state.topics if t.name == REMOTE_LOG_METADATA_TOPIC), None
+        )
+        source = self._source_of(metadata_topic)
+        if source is not None:
+            source.refresh(_tiered_partitions(state), _ends(metadata_topic))
+        now_ms = self._clock.now_ms()
+        return ClusterStorage(
+            now_ms,
+            state.cluster_id,
+            state.controller_id,
+            state.brokers,
+            {
+                topic.name: _topic_storage(topic, source, now_ms)
+                for topic in state.topics
+                if self._wants_topic(topic.name)
+            },
+            None if metadata_topic is None else _metadata_topic_size(metadata_topic),
+        )
+
+    def topic_names(self) -> list[str]:
+        """All topics of the cluster, wanted or not. Raises BrokerUnreachableError."""
+        return list_topic_names(self._client)
+
+    @property
+    def source(self) -> SegmentSource | None:
+        """None before the first read, and where there is no metadata topic."""
+        return self._source
+
+    def close(self) -> None:
+        self._closing.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _source_of(self, metadata_topic: TopicState | None) -> SegmentSource | None:
+        if self._source is None and metadata_topic is not None:
+            topic = KafkaMetadataTopic(self._properties)
+            self._closing.callback(topic.close)
+            self._source = MetadataTopicSource(topic, self._wants_topic)
+        return self._source
+
+
+def read_topic(storage: ClusterStorage, name: str) -> TopicStorage:
+    """Raises UnknownTopicOrPartitionError."""
+    if name not in storage.topics:
+        raise UnknownTopicOrPartitionError(f"no such topic topic={name}")
+    return storage.topics[name]
+
+
+def _tiered_partitions(state: ClusterState) -> list[Any]:
+    """Of tiered topics. One whose `remote.storage.enable` was set to false again keeps what it has
+    in the remote tier, so that setting does not decide."""
+    return [
+        partition.partition
+        for topic in state.topics
+        if not topic.is_internal and topic.name != REMOTE_LOG_METADATA_TOPIC
+        for partition in topic.partitions
+    ]
+
+
+def _ends(metadata_topic: TopicState | None) -> dict[int, Offset]:
+    if metadata_topic is None:
+        return {}
+    return {
+        each.partition.partition: each.local.high_watermark
+        for each in metadata_topic.partitions
+        if each.local is not None
+    }
+
+
+def _topic_storage(
+    topic: TopicState, source: SegmentSource | None, now_ms: TimestampMs
+) -> TopicStorage:
+    partitions = tuple(_partition_storage(topic, each, source, now_ms) for each in topic.partitions)
+    return TopicStorage(
+        topic, partitions, added(each.sums for each in partitions if each.sums is not None)
+    )
+
+
+def _partition_storage(
+    topic: TopicState, state: PartitionState, source: SegmentSource | None, now_ms: TimestampMs
+) -> PartitionStorage:
+    segments = NO_SEGMENTS if source is None else source.segments(state.partition)
+    sums = (
+        None
+        if state.local is None
+        else partition_sums(
+            state.local, segments, topic.retention, now_ms, is_tiered=topic.is_tiered
+        )
+    )
+    return PartitionStorage(state, segments, last_tiered_offset(segments), sums)
+
+
+def _metadata_topic_size(topic: TopicState) -> MetadataTopicSize:
+    local = [each.local for each in topic.partitions if each.local is not None]
+    return MetadataTopicSize(
+        # Compaction leaves offsets without a record: this is the most that it can have.
+        sum(each.high_watermark - each.log_start_offset for each in local),
+        sum(each.size_in_bytes for each in local),
+        len(topic.partitions),
+    )

@@ -1,0 +1,193 @@
+"""What the two tiers hold of a partition, and what is late. Pure.
+
+Bytes are of `.log` files. A segment that both tiers hold is in `local_bytes`, in `remote_bytes` and in
+`overlap_bytes`, and once in `total_bytes`. A segment that lies across a border counts for the share of
+its offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from isotherm.remote.segment_metadata import RemoteLogSegmentState
+from isotherm.storage_view.remote_segments import RemoteSegments
+from isotherm.types import Offset, TimestampMs
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+_UNLIMITED = -1
+_STATE = RemoteLogSegmentState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalTier:
+    """What the leader says of a partition. `size_in_bytes` is of its own replica alone."""
+
+    log_start_offset: Offset
+    local_log_start_offset: Offset
+    last_stable_offset: Offset
+    high_watermark: Offset
+    size_in_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """`retention.ms` and `retention.bytes` of a topic; -1 limits nothing."""
+
+    ms: int = _UNLIMITED
+    bytes: int = _UNLIMITED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageSums:
+    """Of a partition, or added up.
+
+    remote_bytes      in finished segments, each as often as it is stored
+    overlap_bytes     of the local log, also in finished segments
+    total_bytes       of the log, each offset once
+    missing_offsets   in neither tier, though the log has them
+    copy_lag_*        not in the remote tier yet, the active segment included; nothing where the topic
+                      is not tiered. `_s` is the age of the newest record that is there, None before
+                      the first copy
+    deletion_lag_*    in the remote tier, though retention or the log start has passed it, or its
+                      deletion has begun. `_s` is since when, None where only the size has passed
+    """
+
+    local_bytes: int
+    remote_bytes: int
+    overlap_bytes: int
+    total_bytes: int
+    remote_segments: int
+    copying_segments: int
+    deleting_segments: int
+    missing_offsets: int
+    copy_lag_offsets: int
+    copy_lag_bytes: int
+    copy_lag_s: float | None
+    deletion_lag_segments: int
+    deletion_lag_bytes: int
+    deletion_lag_s: float | None
+
+
+def partition_sums(
+    local: LocalTier,
+    segments: RemoteSegments,
+    retention: Retention,
+    now_ms: TimestampMs,
+    *,
+    is_tiered: bool,
+) -> StorageSums:
+    finished = segments.in_state(_STATE.COPY_SEGMENT_FINISHED)
+    start, end = segments.start_offset[finished], segments.end_offset[finished]
+    size = segments.size_in_bytes[finished]
+    # Of each segment the offsets that no segment before it has.
+    own_start = np.maximum(start, _reached_before(end))
+    overlap = int(_share(start, end, size, np.maximum(own_start, local.local_log_start_offset)))
+    # A local log that was compacted may be smaller than its copy.
+    overlap = min(overlap, local.size_in_bytes)
+    distinct = int(_share(start, end, size, np.maximum(own_start, local.log_start_offset)))
+    last_tiered = last_tiered_offset(segments)
+    first_uncopied = max(local.log_start_offset, last_tiered + 1)
+    lag_offsets = max(0, local.high_watermark - first_uncopied) if is_tiered else 0
+    has_copies = is_tiered and len(end) > 0
+    newest_ms = int(segments.max_timestamp_ms[finished].max()) if has_copies else None
+    late = _deletion_lag(local, segments, retention, now_ms, distinct - overlap)
+    return StorageSums(
+        local_bytes=local.size_in_bytes,
+        remote_bytes=int(size.sum()),
+        overlap_bytes=overlap,
+        total_bytes=local.size_in_bytes + distinct - overlap,
+        remote_segments=len(size),
+        copying_segments=int(segments.in_state(_STATE.COPY_SEGMENT_STARTED).sum()),
+        deleting_segments=int(segments.in_state(_STATE.DELETE_SEGMENT_STARTED).sum()),
+        missing_offsets=_missing_offsets(local, start, end) if is_tiered else 0,
+        copy_lag_offsets=lag_offsets,
+        copy_lag_bytes=local.size_in_bytes - overlap if lag_offsets else 0,
+        copy_lag_s=_copy_lag_s(lag_offsets, newest_ms, now_ms),
+        deletion_lag_segments=late[0],
+        deletion_lag_bytes=late[1],
+        deletion_lag_s=late[2],
+    )
+
+
+def added(sums: Iterable[StorageSums]) -> StorageSums:
+    """All of them together; the lag in seconds is the longest."""
+    listed = list(sums)
+    columns = {
+        each.name: [getattr(one, each.name) for one in listed] for each in fields(StorageSums)
+    }
+    return StorageSums(**{name: _added(name, column) for name, column in columns.items()})
+
+
+def _added(name: str, column: list[Any]) -> Any:
+    if name.endswith("_s"):
+        return max((each for each in column if each is not None), default=None)
+    return sum(column)
+
+
+def last_tiered_offset(segments: RemoteSegments) -> Offset:
+    """The last offset of the finished segments; -1 without any."""
+    end = segments.end_offset[segments.in_state(_STATE.COPY_SEGMENT_FINISHED)]
+    return int(end.max()) if len(end) else -1
+
+
+def _reached_before(end: Int64Array) -> Int64Array:
+    """For each segment the first offset that is past all segments before it."""
+    reached = np.maximum.accumulate(end) + 1
+    return np.concatenate((np.zeros(min(1, len(end)), dtype=np.int64), reached[:-1]))
+
+
+def _share(start: Int64Array, end: Int64Array, size: Int64Array, own_start: Int64Array) -> int:
+    """The bytes of segments from `own_start` on, by their part of the offsets."""
+    offsets = end - start + 1
+    own = np.clip(end - own_start + 1, 0, offsets)
+    return int(np.where(own == offsets, size, np.rint(size * (own / offsets))).sum())
+
+
+def _missing_offsets(local: LocalTier, start: Int64Array, end: Int64Array) -> int:
+    """Offsets from the log start to the local log start that no finished segment has."""
+    first, last = local.log_start_offset, local.local_log_start_offset - 1
+    own_start = np.maximum(np.maximum(start, _reached_before(end)), first)
+    covered = np.clip(np.minimum(end, last) - own_start + 1, 0, None).sum()
+    return int(max(0, last - first + 1) - covered)
+
+
+def _copy_lag_s(lag_offsets: int, newest_ms: int | None, now_ms: int) -> float | None:
+    if not lag_offsets:
+        return 0.0
+    return None if newest_ms is None else max(0, now_ms - newest_ms) / 1000
+
+
+def _deletion_lag(
+    local: LocalTier,
+    segments: RemoteSegments,
+    retention: Retention,
+    now_ms: TimestampMs,
+    only_remote_bytes: int,
+) -> tuple[int, int, float | None]:
+    """Segments, bytes and seconds. As Kafka's expiration goes from the oldest segment to the first
+    that stays. Source: Kafka RemoteLogManager.cleanupExpiredRemoteLogSegments."""
+    deleting = segments.in_state(_STATE.DELETE_SEGMENT_STARTED)
+    finished = segments.in_state(_STATE.COPY_SEGMENT_FINISHED)
+    below = finished & (segments.end_offset < local.log_start_offset)
+    kept = np.flatnonzero(finished & ~below)
+    size, newest_ms = segments.size_in_bytes[kept], segments.max_timestamp_ms[kept]
+    expired_ms = newest_ms + retention.ms
+    too_old = (expired_ms < now_ms) & (retention.ms != _UNLIMITED)
+    excess = local.size_in_bytes + only_remote_bytes - retention.bytes
+    left = excess - (np.cumsum(size) - size)
+    too_large = (left > 0) & (left >= size) & (retention.bytes != _UNLIMITED)
+    due = np.logical_and.accumulate(too_old | too_large)
+    since = [*segments.event_timestamp_ms[deleting].tolist(), *expired_ms[due & too_old].tolist()]
+    late = deleting | below
+    late[kept[due]] = True
+    count = int(late.sum())
+    lag_s = max(0, now_ms - min(since)) / 1000 if since else None
+    return count, int(segments.size_in_bytes[late].sum()), lag_s if count else 0.0

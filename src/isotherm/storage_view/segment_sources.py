@@ -1,0 +1,140 @@
+"""Where the list of remote segments comes from: the metadata topic, which names every state, or the
+bucket itself, which shows whole segments alone and needs no metadata topic."""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
+
+from isotherm.remote.metadata.api import MetadataTopic
+from isotherm.remote.metadata.folding.followed_partition import FollowedPartition
+from isotherm.remote.metadata.state.segment_rows import unpack_segment
+from isotherm.remote.metadata.wire.keys import metadata_partition
+from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
+from isotherm.remote.storage.inventory import open_for_reading
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.driver.sources_of_metadata import BucketSegmentSource
+from isotherm.storage_view.remote_segments import NO_SEGMENTS, RemoteSegments
+from isotherm.types import Offset, TopicIdPartition
+
+MetadataEnds = Mapping[int, Offset]
+
+
+class SegmentSource(Protocol):
+    """One thread at a time."""
+
+    def refresh(self, partitions: Collection[TopicIdPartition], ends: MetadataEnds) -> None:
+        """Read what is new about these partitions. `ends` are the ends of the metadata topic's
+        partitions; a source that has no use for them ignores them."""
+
+    def segments(self, partition: TopicIdPartition) -> RemoteSegments:
+        """As of the last refresh."""
+
+    def metadata(
+        self, partition: TopicIdPartition, segment_id: uuid.UUID
+    ) -> RemoteLogSegmentMetadata | None:
+        """All facts of one segment, as of the last refresh."""
+
+
+class _Numbered:
+    """A metadata partition, and the columns that its caches came to, made on demand."""
+
+    def __init__(self, followed: FollowedPartition) -> None:
+        self.followed = followed
+        self.rows: dict[TopicIdPartition, dict[bytes, bytes]] = {}
+        self.columns: dict[TopicIdPartition, RemoteSegments] = {}
+        self.take()
+
+    def take(self) -> None:
+        caches = self.followed.caches()
+        self.rows = {cache.partition: cache.rows_and_keys()[0] for cache in caches}
+        self.columns = {}
+
+
+class MetadataTopicSource:
+    """`SegmentSource` over the metadata topic. The first refresh folds those of its partitions that can
+    have events of the wanted topics; later ones read what has come since, and nothing from partitions
+    that end where they did."""
+
+    def __init__(self, topic: MetadataTopic, wants_topic: Callable[[str], bool]) -> None:
+        self._topic = topic
+        self._wants_topic = wants_topic
+        self._numbered: dict[int, _Numbered] = {}
+
+    def refresh(self, partitions: Collection[TopicIdPartition], ends: MetadataEnds) -> None:
+        count = self._topic.partition_count
+        for number in sorted({metadata_partition(each, count) for each in partitions}):
+            self._refresh_one(number, ends.get(number))
+
+    def segments(self, partition: TopicIdPartition) -> RemoteSegments:
+        known = self._of(partition)
+        if known is None or partition not in known.rows:
+            return NO_SEGMENTS
+        if partition not in known.columns:
+            known.columns[partition] = RemoteSegments.of_rows(known.rows[partition])
+        return known.columns[partition]
+
+    def metadata(
+        self, partition: TopicIdPartition, segment_id: uuid.UUID
+    ) -> RemoteLogSegmentMetadata | None:
+        known = self._of(partition)
+        row = known.rows.get(partition, {}).get(segment_id.bytes) if known is not None else None
+        return unpack_segment(RemoteLogSegmentId(partition, segment_id), row) if row else None
+
+    def _of(self, partition: TopicIdPartition) -> _Numbered | None:
+        return self._numbered.get(metadata_partition(partition, self._topic.partition_count))
+
+    def _refresh_one(self, number: int, end: Offset | None) -> None:
+        known = self._numbered.get(number)
+        if known is None or (end is not None and end < known.followed.next_offset):
+            # The second: the topic was deleted and made again.
+            followed = FollowedPartition(
+                self._topic, number, lambda partition: self._wants_topic(partition.topic)
+            )
+            self._numbered[number] = _Numbered(followed)
+        elif end != known.followed.next_offset and known.followed.catch_up():
+            known.take()
+
+
+def open_bucket_source(
+    settings: ObjectStoreSettings, wants_topic: Callable[[str], bool]
+) -> BucketSource:
+    """Of a bucket that answers. Damaged segments are warned of, and left out of no sum."""
+    bucket = BucketSegmentSource(
+        open_for_reading(settings),
+        settings.create_layout(),
+        fail_on_data_loss=False,
+        by_name=False,
+    )
+    return BucketSource(bucket, wants_topic)
+
+
+class BucketSource:
+    """`SegmentSource` over manifests. A refresh lists the bucket, and reads the manifests that are new."""
+
+    def __init__(self, bucket: BucketSegmentSource, wants_topic: Callable[[str], bool]) -> None:
+        self._bucket = bucket
+        self._wants_topic = wants_topic
+        self._found: dict[TopicIdPartition, dict[uuid.UUID, RemoteLogSegmentMetadata]] = {}
+        self._columns: dict[TopicIdPartition, RemoteSegments] = {}
+
+    def refresh(self, partitions: Collection[TopicIdPartition], ends: MetadataEnds) -> None:
+        del ends
+        found: dict[TopicIdPartition, dict[uuid.UUID, RemoteLogSegmentMetadata]] = defaultdict(dict)
+        for each in self._bucket.visible_segments(self._wants_topic, partitions):
+            found[each.topic_id_partition][each.segment_id.id] = each
+        self._found = dict(found)
+        self._columns = {
+            partition: RemoteSegments.of_metadata(each.values())
+            for partition, each in found.items()
+        }
+
+    def segments(self, partition: TopicIdPartition) -> RemoteSegments:
+        return self._columns.get(partition, NO_SEGMENTS)
+
+    def metadata(
+        self, partition: TopicIdPartition, segment_id: uuid.UUID
+    ) -> RemoteLogSegmentMetadata | None:
+        return self._found.get(partition, {}).get(segment_id)
