@@ -6,7 +6,6 @@ import asyncio
 import re
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,9 +15,7 @@ from isotherm.clock import SystemClock
 from isotherm.config.broker import parse_broker_config
 from oracle.tls_offers import SUITES, SUITES_OF_1_3, VERSIONS, offered
 from tests.support.certificates import issue
-
-PAGE = Path(__file__).parents[3] / "docs" / "security.md"
-KEYS = ("EC", "RSA")
+from tests.support.tls_table import KEYS, offers_of_page
 
 
 class Nothing:
@@ -82,11 +79,5 @@ def test_suites_have_ephemeral_keys_and_none_is_broken(found: dict[str, list[str
 
 def test_page_has_what_is_offered(found: dict[str, list[str]]) -> None:
     """Another OpenSSL may offer less, but nothing that the page does not have."""
-    table = PAGE.read_text().partition("### What is offered")[2].partition("\n#")[0]
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in re.findall(r"^\|.*\|$", table, re.MULTILINE)
-    ]
-    columns = {name: rows[0].index(f"Isotherm, {name} key") for name in KEYS}
-    for key, column in columns.items():
-        assert set(found[key]) <= {row[0] for row in rows[2:] if row[column] == "yes"}
+    for key in KEYS:
+        assert set(found[key]) <= offers_of_page("Isotherm", key)
