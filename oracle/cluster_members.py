@@ -97,6 +97,11 @@ class IsothermMember:
     def start(self) -> None:
         self._process = BrokerProcess(self.data_dir, {}, config=self.config_path, presets={})
 
+    def reload(self) -> None:
+        """Make it read its configuration again."""
+        assert self._process is not None, "the broker is started"
+        self._process.reload()
+
     def kill(self) -> None:
         if self._process is not None:
             process, self._process = self._process, None

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import ssl
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,8 +26,8 @@ from isotherm.protocol.api_keys import ApiKey
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from oracle.raw_requests import ask, read_answer, request_frame
 from tests.support.certificates import Issued, issue
+from tests.support.tls_connection import TIMEOUT_S, answers, certificate_of, connect
 
-TIMEOUT_S = 60
 PREFIX = "listener.name.tls.ssl."
 AUTHORITY = issue("authority")
 
@@ -72,19 +70,9 @@ class Running:
         asyncio.run_coroutine_threadsafe(reloading, self.broker.loop).result(TIMEOUT_S)
 
     def connect(self, client: Issued | None = None) -> ssl.SSLSocket:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.load_verify_locations(cadata=AUTHORITY.certificate_pem.decode())
-        if client is not None:
-            context.load_cert_chain(client.write_pem(self.folder / "client.pem"))
-        _, _, port = next(
-            each for each in self.broker.node.endpoints if each.listener_name == "TLS"
-        )
-        plain = socket.create_connection(("localhost", port), TIMEOUT_S)
-        try:
-            return context.wrap_socket(plain, server_hostname="localhost")
-        except BaseException:
-            plain.close()
-            raise
+        own = client and client.write_pem(self.folder / "client.pem")
+        port = next(each.port for each in self.broker.node.endpoints if each.listener_name == "TLS")
+        return connect(port, AUTHORITY, own)
 
     def shown(self) -> x509.Certificate:
         with self.connect() as connection:
@@ -97,29 +85,6 @@ class Running:
                 return answers(connection)
         except (ssl.SSLError, OSError):
             return False
-
-
-def certificate_of(connection: ssl.SSLSocket) -> x509.Certificate:
-    shown = connection.getpeercert(binary_form=True)
-    assert shown is not None
-    return x509.load_der_x509_certificate(shown)
-
-
-def answers(connection: ssl.SSLSocket) -> bool:
-    frame = request_frame(ApiKey.API_VERSIONS, 0, {})
-    connection.sendall(struct.pack(">i", len(frame)) + frame)
-    (size,) = struct.unpack(">i", read(connection, 4))
-    return bool(read_answer(ApiKey.API_VERSIONS, 0, read(connection, size)).api_keys)
-
-
-def read(connection: ssl.SSLSocket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        part = connection.recv(size - len(data))
-        if not part:
-            raise OSError("closed")
-        data += part
-    return data
 
 
 @pytest.fixture

@@ -1,0 +1,53 @@
+"""Connections with TLS that a test keeps open, and what it sees and asks there."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from pathlib import Path
+
+from cryptography import x509
+
+from isotherm.protocol.api_keys import ApiKey
+from oracle.raw_requests import read_answer, request_frame
+from tests.support.certificates import Issued
+
+TIMEOUT_S = 60
+
+
+def connect(port: int, authority: Issued, own: Path | None = None) -> ssl.SSLSocket:
+    """`own` has the client's key and certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=authority.certificate_pem.decode())
+    if own is not None:
+        context.load_cert_chain(own)
+    plain = socket.create_connection(("localhost", port), TIMEOUT_S)
+    try:
+        return context.wrap_socket(plain, server_hostname="localhost")
+    except BaseException:
+        plain.close()
+        raise
+
+
+def certificate_of(connection: ssl.SSLSocket) -> x509.Certificate:
+    shown = connection.getpeercert(binary_form=True)
+    assert shown is not None
+    return x509.load_der_x509_certificate(shown)
+
+
+def answers(connection: ssl.SSLSocket) -> bool:
+    frame = request_frame(ApiKey.API_VERSIONS, 0, {})
+    connection.sendall(struct.pack(">i", len(frame)) + frame)
+    (size,) = struct.unpack(">i", _read(connection, 4))
+    return bool(read_answer(ApiKey.API_VERSIONS, 0, _read(connection, size)).api_keys)
+
+
+def _read(connection: ssl.SSLSocket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise OSError("closed")
+        data += part
+    return data
