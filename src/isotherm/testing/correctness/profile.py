@@ -61,6 +61,8 @@ class Profile:
     writes: Sequence[str] = ()
     """The kinds of write that may be crash points; empty means all."""
     deletes: bool = False
+    moves_leaders: bool = False
+    """Partitions have several replicas, so their leaders change while clients work."""
     delays: Mapping[str, float] = field(default_factory=dict)
     """Delays in seconds of kinds of reads and writes; see `crash_points`."""
 

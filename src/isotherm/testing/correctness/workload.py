@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import random
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka.admin import AdminClient
@@ -27,6 +30,9 @@ BATCH_SIZE = 50_000
 REFUSED_VALUE_SIZE = 70_000
 """A value above `max.message.bytes`: the broker must refuse it, and no client may ever read it."""
 
+CLIENT_DEBUG = "cgrp,topic,eos"
+"""librdkafka's debug contexts that tell why a member has its partitions and positions."""
+
 REQUEST_TIMEOUT_S = 30
 PATIENCE_S = 300
 """A guard: the time that clients wait for a restarting broker on a busy machine."""
@@ -42,16 +48,21 @@ class Workload:
     """The pause of a writing client between two operations."""
     replicas: int = 1
     """The replication factor of each topic."""
+    client_logger: logging.Logger | None = None
+    """Gets what the clients do (`CLIENT_DEBUG`); by default they log nothing."""
     history: History = field(default_factory=History)
     stopping: threading.Event = field(default_factory=threading.Event)
     _values: Iterator[Value] = field(default_factory=lambda: itertools.count(1))
 
     def client_config(self, **settings: Any) -> dict[str, Any]:
         """librdkafka's settings for a client of a restarting broker."""
+        logs: dict[str, Any] = {"log_level": 0}
+        if self.client_logger is not None:
+            logs = {"logger": self.client_logger, "debug": CLIENT_DEBUG}
         return {
             "bootstrap.servers": self.bootstrap_servers,
             # Brokers are stopped on purpose: librdkafka's log lines about that are noise.
-            "log_level": 0,
+            **logs,
             "reconnect.backoff.ms": 20,
             "reconnect.backoff.max.ms": 200,
             # By default librdkafka 2.16 forgets a cluster whose last broker goes away, except where
@@ -79,6 +90,23 @@ class Workload:
         ]
         for future in admin.create_topics(wanted).values():
             future.result(REQUEST_TIMEOUT_S)
+
+
+@contextmanager
+def logging_to(path: Path) -> Iterator[logging.Logger]:
+    """A logger that writes to a file while the block runs. Lines begin with the time in seconds since
+    1970, as the timestamps of records."""
+    logger = logging.getLogger(f"{__name__}.clients")
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(created).3f %(message)s"))
+    logger.addHandler(handler)
+    try:
+        yield logger
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
 
 
 def encode_value(value: Value, size: int = VALUE_SIZE) -> bytes:
