@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
@@ -64,7 +64,6 @@ from isotherm.log.log_manager import LogManager
 from isotherm.metrics.broker_traffic import BrokerTraffic
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.remote_log_manager import RemoteLogManager
-from isotherm.types import TopicPartition
 
 if TYPE_CHECKING:
     from isotherm.broker.authentication.oauth_listeners import TokenListener
@@ -178,7 +177,7 @@ class BrokerNode:
         server.update_config(self._config)
         await server.renew_keys()
         log_manager.update_config(self._config)
-        purgatory = Purgatory[TopicPartition](
+        purgatory = Purgatory[Hashable](
             self._loop, operations_max=self._config.delayed_operations_max
         )
         view = cluster.view()
@@ -448,7 +447,7 @@ class BrokerNode:
             # They were checked before; the files have changed since, or are another broker's.
             logger.exception("keys and certificates stay as they were")
 
-    async def _drain(self, server: Server, purgatory: Purgatory[TopicPartition]) -> None:
+    async def _drain(self, server: Server, purgatory: Purgatory[Hashable]) -> None:
         logger.info("broker stops node_id=%d", self._config.node_id)
         # Waiting fetches are answered first, while their connections still exist.
         purgatory.expire_all()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -95,6 +95,10 @@ class LoadedLog(NamedTuple):
     transaction_indexes: TransactionIndexCheckpoint
 
 
+def _not_noticed() -> None:
+    """Of a log whose readers ask each time."""
+
+
 class PartitionLog:
     def __init__(
         self,
@@ -133,6 +137,9 @@ class PartitionLog:
         self.removals = 0
         """Grows when records are dropped other than by retention: what was copied of the files before
         is not the log's any more."""
+        self.on_moved: Callable[[], None] = _not_noticed
+        """Called with the lock held after the log start was raised or records were truncated. Appends and
+        the high watermark have callers that know of them."""
         self._deletions = DeletionQueue(environment.cache.fs, loaded.snapshots)
         self._last_flush_ms = environment.clock.now_ms()
         self._is_closed = False
@@ -420,6 +427,7 @@ class PartitionLog:
         self._high_watermark = max(self._high_watermark, offset)
         self.leader_epochs.truncate_from_start(offset)
         self.producers.on_log_start_offset(offset)
+        self.on_moved()
 
     def log_start_is_durable(self, offset: Offset) -> None:
         """The log start was written: after a crash the log starts at `offset` or above."""
@@ -656,6 +664,7 @@ class PartitionLog:
             # No record to drop, but an epoch may have been assigned without records.
             if offset >= self._log_end_offset:
                 self.leader_epochs.truncate_from_end(self._log_end_offset)
+                self.on_moved()
                 return
             if self._segments.first_base_offset > offset:
                 # What lies below is in the remote tier, and so is its history.
@@ -725,6 +734,7 @@ class PartitionLog:
         rebuild_producers(self.producers, self.snapshots, self._segments.all, end_offset, now_ms)
         self._segments.active.sync()
         self.environment.cache.fs.sync_directory(self.directory)
+        self.on_moved()
 
     def close(self) -> None:
         """Make everything durable, with the final index entries, so that loading needs no recovery.

@@ -1,13 +1,16 @@
-"""Python calls of a produce and a fetch request, from the frame to the bytes of the answer.
+"""Python calls of a produce and a fetch request, from the end of `recv` to the write of the answer.
 
 A count does not depend on the load of the machine, unlike a time. A loop of Python over records or
-batches would exceed the bounds at once.
+batches would exceed the bounds at once. Counted are the calls of functions of this package, without the
+simulated clock: the system's own functions take its place in a broker.
 """
 
 from __future__ import annotations
 
+import asyncio
 import struct
 import sys
+import uuid
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -15,94 +18,258 @@ from typing import Any, cast
 import pytest
 
 import isotherm
-from isotherm.broker.access.principal import ANONYMOUS
 from isotherm.broker.dispatch.dispatch import Dispatcher
-from isotherm.broker.net.connection import Connection, PendingAnswer
+from isotherm.broker.net.connection import Connection
+from isotherm.broker.net.request_memory import RequestMemory
+from isotherm.config.listener import Address, Listener, SecurityProtocol
+from isotherm.config.topic import TopicConfig
+from isotherm.protocol.framing import version_codec
 from isotherm.record.batch import build_batch
+from tests.support.led_topic import delete_topic, lead_topic
 
-PRODUCE_CALLS_MAX = 77
-FETCH_CALLS_MAX = 119
-"""Calls of functions of this package; the counts are 77 and 116. Each
-count has three of the simulated clock, whose place the system's own functions take in a broker."""
+CALLS_MAX = {("fetch", 4): 118, ("fetch", 17): 138, ("produce", 3): 90, ("produce", 11): 104}
+FURTHER_CALLS_MAX = {("fetch", 4): 59, ("fetch", 17): 59, ("produce", 3): 38, ("produce", 11): 43}
+"""For each partition after the first."""
 
+SESSION_CALLS_MAX = 146
+"""One changed partition of a session of SESSION_SIZE, however many there are."""
+SESSION_SIZE = 200
+
+FETCH, PRODUCE = 1, 0
+TOPIC_ID = uuid.UUID(int=7)
+FINAL_EPOCH = -1
+FIRST_FLEXIBLE = {FETCH: 12, PRODUCE: 9}
 _PACKAGE = str(Path(isotherm.__file__).parent)
+_SIMULATED = str(Path(isotherm.__file__).parent / "testing")
 _WARM_UP = 3
 
 
+class Transport(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: list[bytes] = []
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("192.0.2.1", 1) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.answers.append(b"".join(list_of_data))
+
+
+class Owner:
+    """A server of one connection."""
+
+    frame_size_max = 1 << 30
+    write_buffer_size_max = 1 << 20
+
+    def __init__(self, services: Any) -> None:
+        self.memory = RequestMemory(-1, lambda: None)
+        self.scratch = memoryview(bytearray(64 * 1024))
+        self._dispatcher = Dispatcher(services)
+
+    def entrance(self, connection: Connection) -> tuple[Dispatcher, int]:
+        return self._dispatcher, self.frame_size_max
+
+    def admit(self, connection: Connection) -> None:
+        pass
+
+
 class Client:
-    client_address = "192.0.2.1"
-    principal = ANONYMOUS
-    listener_name = "PLAINTEXT"
+    """Its requests arrive in the broker's memory without a socket."""
 
-
-def frame(api_key: int, api_version: int, body: bytes) -> bytes:
-    return struct.pack(">hhih", api_key, api_version, 1, 1) + b"c" + body
-
-
-def produce_frame(records: bytes) -> bytes:
-    """Produce version 3: acks=1, one topic with one partition."""
-    head = struct.pack(">hhiih1siii", -1, 1, 1000, 1, 1, b"t", 1, 0, len(records))
-    return frame(0, 3, head + records)
-
-
-def fetch_frame(offset: int) -> bytes:
-    """Fetch version 4: no wait, one topic with one partition."""
-    size = 1 << 30
-    head = struct.pack(">iiiibih1siiqi", -1, 0, 1, size, 0, 1, 1, b"t", 1, 0, offset, size)
-    return frame(1, 4, head)
-
-
-class Broker:
     def __init__(self, parts: Any) -> None:
-        self._parts = parts
-        self._dispatcher = Dispatcher(parts.services)
+        listener = Listener("PLAINTEXT", SecurityProtocol.PLAINTEXT, "", 0, Address("", 0))
+        self._loop = asyncio.get_running_loop()
+        self._connection = Connection(cast("Any", Owner(parts.services)), listener, self._loop)
+        self._transport = Transport()
+        self._connection.connection_made(self._transport)
 
-    async def calls(self, request: bytes) -> int:
-        """Answer a request, after some that may wait until the kernels are loaded."""
-        for _ in range(_WARM_UP):
-            answer = self._answer(request)
-            if isinstance(answer, PendingAnswer):
-                await answer.future
+    def ask(self, request: bytes) -> bytes:
+        self._connection.buffer_updated(self._arrive(request))
+        return self._transport.answers.pop()
+
+    def calls(self, request: bytes) -> int:
+        """Of its last piece, and of all that is done for it."""
         count = 0
 
         def note(called: FrameType, event: str, argument: object) -> None:
             nonlocal count
-            count += event == "call" and called.f_code.co_filename.startswith(_PACKAGE)
+            path = called.f_code.co_filename
+            count += (
+                event == "call" and path.startswith(_PACKAGE) and not path.startswith(_SIMULATED)
+            )
 
+        size = self._arrive(request)
         sys.setprofile(note)
         try:
-            answer = self._answer(request)
+            self._connection.buffer_updated(size)
         finally:
             sys.setprofile(None)
-        assert not isinstance(answer, PendingAnswer)
-        assert len(b"".join(answer)) > 8
+        (answer,) = self._transport.answers
+        self._transport.answers.clear()
+        assert len(answer) > 8
         return count
 
-    def _answer(self, request: bytes) -> Any:
-        # A copy: an append writes offsets and CRC into the batch of the frame.
-        received = memoryview(bytearray(request))
-        return self._dispatcher.handle_frame(received, cast("Connection", Client()))
+    def _arrive(self, request: bytes) -> int:
+        """The size of the last piece, which the connection has not been told of."""
+        left = memoryview(struct.pack(">i", len(request)) + request)
+        while True:
+            room = self._connection.get_buffer(-1)
+            size = min(len(room), len(left))
+            room[:size] = left[:size]
+            left = left[size:]
+            if not left:
+                return size
+            self._connection.buffer_updated(size)
 
-    def batch(self, records_count: int) -> bytes:
-        now_ms = self._parts.clock.now_ms()
-        return bytes(build_batch([(now_ms, b"k", b"v" * 100, ())] * records_count))
+
+def frame(api_key: int, api_version: int, body: bytes) -> bytes:
+    tags = b"\0" if api_version >= FIRST_FLEXIBLE[api_key] else b""
+    return struct.pack(">hhih", api_key, api_version, 1, 1) + b"c" + tags + body
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def produce_frame(version: int, partitions: int, records: bytes) -> bytes:
+    """acks=1, one topic."""
+    if version == 3:
+        head = struct.pack(">hhiih1si", -1, 1, 1000, 1, 1, b"t", partitions)
+        each = [struct.pack(">ii", index, len(records)) for index in range(partitions)]
+        return frame(PRODUCE, 3, head + b"".join(one + records for one in each))
+    head = b"\0" + struct.pack(">hi", 1, 1000) + b"\2\2t" + varint(partitions + 1)
+    each = [struct.pack(">i", index) + varint(len(records) + 1) for index in range(partitions)]
+    return frame(PRODUCE, version, head + b"".join(one + records + b"\0" for one in each) + b"\0\0")
+
+
+def fetch_frame(
+    version: int, offsets: dict[int, int], session: tuple[int, int] = (0, FINAL_EPOCH)
+) -> bytes:
+    """No wait, one topic."""
+    size = 1 << 30
+    if version == 4:
+        head = struct.pack(">iiiibih1si", -1, 0, 1, size, 0, 1, 1, b"t", len(offsets))
+        each = [struct.pack(">iqi", index, offset, size) for index, offset in offsets.items()]
+        return frame(FETCH, 4, head + b"".join(each))
+    head = struct.pack(">iiibii", 0, 1, size, 0, *session)
+    topics = b"\1"
+    if offsets:
+        topics = b"\2" + TOPIC_ID.bytes + varint(len(offsets) + 1)
+        for index, offset in offsets.items():
+            topics += struct.pack(">iiqiqi", index, -1, offset, -1, -1, size) + b"\0"
+        topics += b"\0"
+    return frame(FETCH, version, head + topics + b"\1" + b"\1" + b"\0")
+
+
+def session_id_of(answer: bytes) -> int:
+    """size, correlation id, tags, throttle time, error, session id."""
+    (session_id,) = struct.unpack_from(">i", answer, 4 + 4 + 1 + 4 + 2)
+    assert session_id
+    return int(session_id)
+
+
+def batch(parts: Any, records_count: int) -> bytes:
+    now_ms = parts.clock.now_ms()
+    return bytes(build_batch([(now_ms, b"k", b"v" * 100, ())] * records_count))
+
+
+def produce_calls(parts: Any, version: int, partitions: int, records_count: int) -> int:
+    client = Client(parts)
+    request = produce_frame(version, partitions, batch(parts, records_count))
+    for _ in range(_WARM_UP):
+        client.ask(request)
+    return client.calls(request)
+
+
+def fetch_calls(parts: Any, version: int, partitions: int, batches_count: int) -> int:
+    """From version 7 on within a session: the client asks anew for what it got, as clients do."""
+    for index in range(partitions):
+        for _ in range(batches_count):
+            parts.append(*[b"b" * 100] * 10, index=index)
+    client, offsets = Client(parts), dict.fromkeys(range(partitions), 0)
+    if version < 7:
+        client.ask(fetch_frame(version, offsets))
+        return client.calls(fetch_frame(version, offsets))
+    session_id = session_id_of(client.ask(fetch_frame(version, offsets, (0, 0))))
+    for epoch in range(1, _WARM_UP):
+        client.ask(fetch_frame(version, offsets, (session_id, epoch)))
+    return client.calls(fetch_frame(version, offsets, (session_id, _WARM_UP)))
 
 
 @pytest.mark.parametrize("records_count", [600, 6000])
-def test_produce_request_of_any_size_takes_few_calls(parts: Any, records_count: int) -> None:
+@pytest.mark.parametrize("version", [3, 11])
+def test_produce_request_of_any_size_takes_few_calls(
+    parts: Any, version: int, records_count: int
+) -> None:
     async def scenario() -> None:
-        broker = Broker(parts)
-        assert await broker.calls(produce_frame(broker.batch(records_count))) <= PRODUCE_CALLS_MAX
+        calls = produce_calls(parts, version, 1, records_count)
+        assert calls <= CALLS_MAX["produce", version]
 
     parts.run(scenario)
 
 
 @pytest.mark.parametrize("batches_count", [1, 100])
-def test_fetch_request_of_any_size_takes_few_calls(parts: Any, batches_count: int) -> None:
+@pytest.mark.parametrize("version", [4, 17])
+def test_fetch_request_of_any_size_takes_few_calls(
+    parts: Any, version: int, batches_count: int
+) -> None:
     async def scenario() -> None:
-        broker = Broker(parts)
-        for _ in range(batches_count):
-            parts.append(*[b"b" * 100] * 10)
-        assert await broker.calls(fetch_frame(0)) <= FETCH_CALLS_MAX
+        calls = fetch_calls(parts, version, 1, batches_count)
+        assert calls <= CALLS_MAX["fetch", version]
 
     parts.run(scenario)
+
+
+@pytest.mark.parametrize(("api", "version"), FURTHER_CALLS_MAX)
+def test_further_partition_takes_few_calls(parts: Any, api: str, version: int) -> None:
+    async def scenario() -> None:
+        count = fetch_calls if api == "fetch" else produce_calls
+        one = count(parts, version, 1, 10)
+        two = count(parts, version, 2, 10)
+        assert two - one <= FURTHER_CALLS_MAX[api, version]
+
+    parts.run(scenario)
+
+
+def test_partitions_of_a_session_that_did_not_change_take_no_calls(parts: Any) -> None:
+    async def scenario() -> None:
+        delete_topic(parts.replica_manager, "t")
+        epochs = dict.fromkeys(range(SESSION_SIZE), 3)
+        lead_topic(parts.replica_manager, "t", TOPIC_ID, epochs, TopicConfig())
+        client = Client(parts)
+        ends = dict.fromkeys(range(SESSION_SIZE), 0)
+        session_id = session_id_of(client.ask(fetch_frame(17, ends, (0, 0))))
+        client.ask(fetch_frame(17, {}, (session_id, 1)))
+        parts.append(b"b" * 100, index=SESSION_SIZE // 2)
+        client.ask(fetch_frame(17, {}, (session_id, 2)))
+        calls = client.calls(fetch_frame(17, {SESSION_SIZE // 2: 0}, (session_id, 3)))
+        assert calls <= SESSION_CALLS_MAX
+
+    parts.run(scenario)
+
+
+def test_frames_are_what_they_are_meant_to_be() -> None:
+    """A frame that is read as something else would be counted as that."""
+    offsets = {0: 5, 1: 6}
+    for version, session in ((4, (0, FINAL_EPOCH)), (17, (8, 9))):
+        body = memoryview(fetch_frame(version, offsets, session))[11 + (version > 4) :]
+        read = version_codec(FETCH, version).read_request(body)
+        (topic,) = read.topics
+        assert {each.partition: each.fetch_offset for each in topic.partitions} == offsets
+        assert (read.session_id, read.session_epoch) == session
+    for version in (3, 11):
+        body = memoryview(produce_frame(version, 2, b"records"))[11 + (version > 3) :]
+        (produced,) = version_codec(PRODUCE, version).read_request(body).topics
+        assert [(each.partition, bytes(each.records)) for each in produced.partitions] == [
+            (0, b"records"),
+            (1, b"records"),
+        ]

@@ -8,10 +8,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.partitions.fetch import PartitionRead
 from isotherm.broker.partitions.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     INT32_MAX,
+    FetchContext,
     FetchSessionCache,
     next_epoch,
 )
@@ -59,13 +61,21 @@ def exchange(
     now_ms: int = 0,
 ) -> FetchResponse:
     """The answer, with `found` for some partitions and nothing new for the others."""
-    context = sessions.context(asked, version, now_ms)
+    context = sessions.context(asked, version, now_ms, None)
+    return respond(context, found or {}, now_ms)
+
+
+def respond(
+    context: FetchContext, found: dict[int, FetchPartitionResponse], now_ms: int = 0
+) -> FetchResponse:
     quiet = FetchPartitionResponse(0, 0, 5, 5, 0)
-    responses = [
-        (found or {}).get(key.partition, quiet._replace(partition=key.partition))
-        for key in context.asked
-    ]
-    return context.respond(responses, now_ms)
+    targets = context.targets()
+    reads = []
+    for target in targets:
+        index = target.key.partition
+        response = found.get(index, quiet._replace(partition=index))
+        reads.append(PartitionRead(response, is_at_end=index not in found))
+    return context.respond(targets, reads, now_ms)
 
 
 def begin(sessions: FetchSessionCache, size: int = 3, **more: Any) -> int:
@@ -148,23 +158,22 @@ def test_error_and_divergence_are_in_every_response_and_the_next_change_too() ->
 def test_new_changed_and_forgotten_partitions_are_taken_over() -> None:
     sessions = cache()
     session_id = begin(sessions)
-    context = sessions.context(request(session_id, 1, (1, 9), (7, 4), forget=(0, 55)), 12, 0)
-    assert {key.partition: asked.fetch_offset for key, asked in context.asked.items()} == {
-        1: 9,
-        2: 0,
-        7: 4,
-    }
+    context = sessions.context(request(session_id, 1, (1, 9), (7, 4), forget=(0, 55)), 12, 0, None)
+    assert [(each.key.partition, each.asked.fetch_offset) for each in context.targets()] == [
+        (1, 9),
+        (2, 0),
+        (7, 4),
+    ]
     assert sessions.partition_count == 3
-    quiet = [FetchPartitionResponse(index, 0, 5, 5, 0) for index in (1, 2, 7)]
-    assert told(context.respond(quiet, 0)) == [7]
+    assert told(respond(context, {})) == [7]
 
 
 def test_partition_that_gave_records_is_read_last_next_time() -> None:
     sessions = cache()
     session_id = begin(sessions)
     exchange(sessions, request(session_id, 1), {0: with_records(0)})
-    context = sessions.context(request(session_id, 2), 12, 0)
-    assert [key.partition for key in context.asked] == [1, 2, 0]
+    context = sessions.context(request(session_id, 2), 12, 0, None)
+    assert [target.key.partition for target in context.targets()] == [1, 2, 0]
 
 
 def test_session_that_forgets_everything_is_closed() -> None:
@@ -187,9 +196,9 @@ def test_unknown_session_and_wrong_epoch_are_refused() -> None:
 def test_answer_after_another_connection_used_the_session_is_refused() -> None:
     sessions = cache()
     session_id = begin(sessions, 1)
-    waiting = sessions.context(request(session_id, 1), 12, 0)
+    waiting = sessions.context(request(session_id, 1), 12, 0, None)
     exchange(sessions, request(session_id, 2))
-    response = waiting.respond([with_records(0)], 0)
+    response = respond(waiting, {0: with_records(0)})
     assert response.error_code == ErrorCode.invalid_fetch_session_epoch
     assert (response.session_id, told(response)) == (session_id, [])
 
@@ -207,8 +216,8 @@ def test_session_with_topic_ids_is_not_gone_on_with_by_name_nor_the_reverse() ->
 
 def test_partition_named_twice_counts_once_with_the_last_offset() -> None:
     sessions = cache()
-    context = sessions.context(request(0, INITIAL_EPOCH, (0, 1), (0, 2)), 12, 0)
-    assert [asked.fetch_offset for asked in context.asked.values()] == [2]
+    context = sessions.context(request(0, INITIAL_EPOCH, (0, 1), (0, 2)), 12, 0, None)
+    assert [target.asked.fetch_offset for target in context.targets()] == [2]
 
 
 def test_full_cache_keeps_its_young_sessions() -> None:

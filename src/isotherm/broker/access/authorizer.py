@@ -103,10 +103,17 @@ class Authorizer:
             allow_without_acl, "DefaultAllow" if allow_without_acl else "DefaultDeny"
         )
         self._indexed: _Acls | None = None
+        self._version = 0
         self._index = AclIndex()
         self._ids: set[uuid.UUID] = set()
         self._verdicts: dict[tuple[object, ...], _Verdict] = {}
         self._any: dict[tuple[object, ...], bool] = {}
+
+    @property
+    def acl_version(self) -> int:
+        """Grows when the ACLs change: decisions of the same version stay."""
+        self._current_index()
+        return self._version
 
     def allows(
         self,
@@ -193,6 +200,7 @@ class Authorizer:
         if acls is not self._indexed:
             self._follow(self._indexed, acls)
             self._indexed = acls
+            self._version += 1
             self._verdicts.clear()
             self._any.clear()
         return self._index

@@ -15,6 +15,7 @@ KIPs      107
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -105,7 +106,7 @@ class _DelayedDeletion:
     def keys(self) -> list[TopicPartition]:
         return [each.partition.topic_partition for each in self.deletions if each.partition]
 
-    def try_complete(self, key: TopicPartition | None) -> bool:
+    def try_complete(self, key: Hashable | None) -> bool:
         self.deletions = [_looked_at(each) for each in self.deletions]
         if not any(each.error is ErrorCode.request_timed_out for each in self.deletions):
             self.expire()

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
@@ -31,16 +32,16 @@ from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.partitions.delayed_fetch import DelayedFetch
 from isotherm.broker.partitions.fetch import (
     FetchReader,
-    FetchTarget,
+    FetchReads,
     FollowerFetch,
     PartitionRead,
     read_from_memory,
     read_remote,
 )
-from isotherm.broker.partitions.fetch_sessions import FetchContext, PartitionKey
-from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.partitions.fetch_sessions import FetchContext, FetchTerms
+from isotherm.broker.partitions.fetch_target import FetchTarget, PartitionKey
 from isotherm.broker.partitions.replica_selection import ConsumerRack
-from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.requests.context import BrokerServices, RequestContext
 from isotherm.broker.requests.current_leader import LEADER_ERRORS, current_leader
 from isotherm.broker.requests.later_response import LaterResponse
 from isotherm.broker.requests.served_api import Api, Charge
@@ -49,12 +50,15 @@ from isotherm.log.log_read import FetchIsolation
 from isotherm.metrics.broker_traffic import TopicTraffic
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.protocol.fetch import (
-    FetchPartition,
     FetchPartitionResponse,
     FetchRequest,
     FetchResponse,
     FetchTopicResponse,
 )
+from isotherm.types import TimestampMs
+
+if TYPE_CHECKING:
+    from isotherm.remote.remote_log_manager import RemoteLogManager
 
 READ_COMMITTED = 1
 FIRST_RACK_VERSION = 11
@@ -80,143 +84,132 @@ NOT_COUNTED_AS_FAILED = frozenset(
 def handle(
     context: RequestContext, request: FetchRequest
 ) -> FetchResponse | Awaitable[FetchResponse]:
-    services = context.services
-    reader = _reader(context, request)
+    services, now_ms = context.services, context.services.clock.now_ms()
+    reader = _reader(context, request, now_ms)
     fetch = services.fetch_sessions.context(
-        request, context.header.api_version, services.clock.now_ms()
+        request, context.header.api_version, now_ms, _terms(context, reader)
     )
-    targets = [_target(services.replica_manager, *item) for item in fetch.asked.items()]
-    if services.authorizer is not None:
-        targets = _allowed(
-            services.authorizer, context, fetch, targets, is_follower=reader.follower is not None
-        )
-    max_bytes = _max_bytes(context, request)
-    sizes = [
-        0
-        if target.partition is None
-        else target.partition.visible_size
-        if reader.follower is None
-        else target.partition.appended_size
-        for target in targets
-    ]
-    reads = reader.read_partitions(targets, max_bytes)
-    min_bytes = min(request.min_bytes, max_bytes)
-    if not _may_wait(request.max_wait_ms, min_bytes, reads):
-        reads = _read_from_memory(context, reader, reads)
-        return _finish(context, fetch, reader, targets, reads)
-    delayed = DelayedFetch(targets, reads, sizes, reader, min_bytes, asyncio.get_running_loop())
-    services.replica_manager.purgatory.watch(delayed, delayed.keys, request.max_wait_ms / 1000)
+    found = _read(context, request, fetch, reader, is_first=True)
+    min_bytes = min(request.min_bytes, request.max_bytes, services.config.fetch_max_bytes)
+    if request.max_wait_ms <= 0 or found.is_decided or found.size >= min_bytes or fetch.is_empty:
+        return _finish(context, fetch, reader, found)
+    delayed = DelayedFetch(fetch, reader, min_bytes, asyncio.get_running_loop())
+    services.replica_manager.purgatory.watch(delayed, fetch.wait_keys, request.max_wait_ms / 1000)
 
     def respond() -> FetchResponse | Awaitable[FetchResponse]:
-        found = reader.read_partitions(targets, _max_bytes(context, request), is_first=False)
-        found = _read_from_memory(context, reader, found)
-        return _finish(context, fetch, reader, targets, found)
+        found = _read(context, request, fetch, reader, is_first=False)
+        return _finish(context, fetch, reader, found)
 
     return LaterResponse(delayed.future, respond)
 
 
-def _read_from_memory(
-    context: RequestContext, reader: FetchReader, reads: list[PartitionRead]
-) -> list[PartitionRead]:
-    remote_log_manager = context.services.remote_log_manager
-    if remote_log_manager is None or all(read.remote is None for read in reads):
-        return reads
-    return read_from_memory(reads, reader.isolation, remote_log_manager)
+def _read(
+    context: RequestContext,
+    request: FetchRequest,
+    fetch: FetchContext,
+    reader: FetchReader,
+    *,
+    is_first: bool,
+) -> FetchReads:
+    services, targets = context.services, fetch.targets()
+    for target in targets:
+        # One that is lost while its request waits answers with its own error.
+        if target.partition is None or (is_first and target.partition.is_gone):
+            _find(services, target)
+    if services.authorizer is not None:
+        _refuse_denied(services.authorizer, context, targets, reader)
+    max_bytes = min(request.max_bytes, services.config.fetch_max_bytes)
+    return reader.read_partitions(targets, max_bytes, is_first=is_first)
+
+
+def _find(services: BrokerServices, target: FetchTarget) -> None:
+    try:
+        partition = services.replica_manager.find_partition(*target.key)
+    except IsothermError as error:
+        target.lose(code_of(error))
+    else:
+        target.find(partition, services.traffic.of(partition.topic_partition.topic))
 
 
 def _finish(
-    context: RequestContext,
-    fetch: FetchContext,
-    reader: FetchReader,
-    targets: Sequence[FetchTarget],
-    reads: Sequence[PartitionRead],
+    context: RequestContext, fetch: FetchContext, reader: FetchReader, found: FetchReads
 ) -> FetchResponse | Awaitable[FetchResponse]:
     """The response, once the remote tier has been read for the partitions that need it."""
-    if context.services.remote_log_manager is None or all(read.remote is None for read in reads):
-        return _respond(context, fetch, reader, targets, reads)
-    return _respond_with_remote(context, fetch, reader, targets, reads)
+    remote_log_manager = context.services.remote_log_manager
+    if found.needs_remote and remote_log_manager is not None:
+        found = found.replaced(read_from_memory(found.reads, reader.isolation, remote_log_manager))
+        if found.needs_remote:
+            return _respond_with_remote(context, fetch, reader, found, remote_log_manager)
+    return _respond(context, fetch, reader, found)
 
 
 async def _respond_with_remote(
     context: RequestContext,
     fetch: FetchContext,
     reader: FetchReader,
-    targets: Sequence[FetchTarget],
-    reads: Sequence[PartitionRead],
+    found: FetchReads,
+    remote_log_manager: RemoteLogManager,
 ) -> FetchResponse:
-    remote_log_manager = context.services.remote_log_manager
-    assert remote_log_manager is not None
     wait_s_max = context.services.config.remote.remote_fetch_max_wait_ms / 1000
-    reads = await read_remote(reads, reader.isolation, remote_log_manager, wait_s_max)
-    return _respond(context, fetch, reader, targets, reads)
+    reads = await read_remote(found.reads, reader.isolation, remote_log_manager, wait_s_max)
+    return _respond(context, fetch, reader, found.replaced(reads))
 
 
 def _respond(
-    context: RequestContext,
-    fetch: FetchContext,
-    reader: FetchReader,
-    targets: Sequence[FetchTarget],
-    reads: Sequence[PartitionRead],
+    context: RequestContext, fetch: FetchContext, reader: FetchReader, found: FetchReads
 ) -> FetchResponse:
-    for target, read in zip(targets, reads, strict=True):
-        if target.partition is not None:
-            topic = target.partition.topic_partition.topic
-            _mark(context.services.traffic.of(topic), read.response, reader)
-            if reader.follower is not None and reader.follower.quota is not None:
-                reader.follower.quota.record(target.partition.topic_partition, read.size)
+    has_errors = False
+    for target, read in zip(found.targets, found.reads, strict=True):
+        response, traffic = read.response, target.traffic
+        if traffic is not None:
+            traffic.total_fetch_requests += 1
+            if reader.follower is None:
+                traffic.bytes_out += sum(map(len, response.records))
+            else:
+                _count_replicated(traffic, reader.follower, target, read)
+        if response.error_code:
+            has_errors = True
+            if traffic is not None and response.error_code not in NOT_COUNTED_AS_FAILED:
+                traffic.failed_fetch_requests += 1
     now_ms = context.services.clock.now_ms()
-    for read in reads:
-        if read.response.error_code and context.header.api_version >= FIRST_CURRENT_LEADER_VERSION:
-            return _respond_with_leaders(context, fetch, reader, reads, now_ms)
-    return fetch.respond([read.response for read in reads], now_ms)
+    if has_errors and context.header.api_version >= FIRST_CURRENT_LEADER_VERSION:
+        return _respond_with_leaders(context, fetch, reader, found, now_ms)
+    return fetch.respond(found.targets, found.reads, now_ms)
+
+
+def _count_replicated(
+    traffic: TopicTraffic, follower: FollowerFetch, target: FetchTarget, read: PartitionRead
+) -> None:
+    traffic.replication_bytes_out += sum(map(len, read.response.records))
+    if follower.quota is not None and target.partition is not None:
+        follower.quota.record(target.partition.topic_partition, read.size)
 
 
 def _respond_with_leaders(
     context: RequestContext,
     fetch: FetchContext,
     reader: FetchReader,
-    reads: Sequence[PartitionRead],
+    found: FetchReads,
     now_ms: int,
 ) -> FetchResponse:
     """The response that names the leader where the client asked another broker (KIP-951)."""
-    responses, endpoints = [], {}
-    for key, read in zip(fetch.asked, reads, strict=True):
-        response = read.response
-        if response.error_code in LEADER_ERRORS:
-            found = current_leader(context, key.name, key.topic_id, key.partition)
-            response = response._replace(current_leader=found.leader)
-            if found.endpoint is not None and reader.follower is None:
-                endpoints[found.endpoint.node_id] = found.endpoint
-        responses.append(response)
-    answer = fetch.respond(responses, now_ms)
+    reads, endpoints = [], {}
+    for target, read in zip(found.targets, found.reads, strict=True):
+        if read.response.error_code in LEADER_ERRORS:
+            hint = current_leader(context, *target.key)
+            read = PartitionRead(read.response._replace(current_leader=hint.leader))
+            if hint.endpoint is not None and reader.follower is None:
+                endpoints[hint.endpoint.node_id] = hint.endpoint
+        reads.append(read)
+    answer = fetch.respond(found.targets, reads, now_ms)
     return answer._replace(node_endpoints=tuple(endpoints.values()))
 
 
-def _mark(traffic: TopicTraffic, response: FetchPartitionResponse, reader: FetchReader) -> None:
-    traffic.total_fetch_requests += 1
-    size = 0
-    for records in response.records:
-        size += len(records)
-    if reader.follower is None:
-        traffic.bytes_out += size
-    else:
-        traffic.replication_bytes_out += size
-    if response.error_code and response.error_code not in NOT_COUNTED_AS_FAILED:
-        traffic.failed_fetch_requests += 1
-
-
-def _max_bytes(context: RequestContext, request: FetchRequest) -> int:
-    return min(request.max_bytes, context.services.config.fetch_max_bytes)
-
-
-def _reader(context: RequestContext, request: FetchRequest) -> FetchReader:
+def _reader(context: RequestContext, request: FetchRequest, now_ms: TimestampMs) -> FetchReader:
     services = context.services
     if request.replica_id >= 0:
         follower = FollowerFetch(
-            request.replica_id,
-            request.replica_epoch,
-            services.clock.now_ms(),
-            services.leader_quota,
+            request.replica_id, request.replica_epoch, now_ms, services.leader_quota
         )
         return FetchReader(FetchIsolation.LOG_END, follower, leader_only=True)
     reader = _COMMITTED_CONSUMER if request.isolation_level == READ_COMMITTED else _CONSUMER
@@ -234,27 +227,31 @@ def _reader(context: RequestContext, request: FetchRequest) -> FetchReader:
     return reader
 
 
-def _target(
-    replica_manager: ReplicaManager, key: PartitionKey, asked: FetchPartition
-) -> FetchTarget:
-    try:
-        return FetchTarget(asked, replica_manager.find_partition(*key))
-    except IsothermError as error:
-        return FetchTarget(asked, None, code_of(error))
+def _terms(context: RequestContext, reader: FetchReader) -> FetchTerms | None:
+    """None if each answer needs all partitions: a follower tells with each of them that it has what is
+    there, and which replica is preferred depends on others than this broker."""
+    if reader.follower is not None or reader.rack is not None:
+        return None
+    authorizer = context.services.authorizer
+    return FetchTerms(
+        reader.isolation,
+        reader.leader_only,
+        context.principal,
+        context.client_address,
+        0 if authorizer is None else authorizer.acl_version,
+    )
 
 
-def _allowed(
+def _refuse_denied(
     authorizer: Authorizer,
     context: RequestContext,
-    fetch: FetchContext,
-    targets: list[FetchTarget],
-    *,
-    is_follower: bool,
-) -> list[FetchTarget]:
-    """The targets, with an error for each that may not be read: a consumer needs READ on the topic, a
-    follower CLUSTER_ACTION. Checked for all partitions of a session, at each fetch."""
-    names = [_topic_name(context, key) for key in fetch.asked]
-    if is_follower:
+    targets: Sequence[FetchTarget],
+    reader: FetchReader,
+) -> None:
+    """An error for each target that may not be read: a consumer needs READ on the topic, a follower
+    CLUSTER_ACTION."""
+    names = [_topic_name(context, target.key) for target in targets]
+    if reader.follower is not None:
         is_allowed = authorizer.allows_cluster(context, Operation.CLUSTER_ACTION)
         allowed = {name for name in names if name is not None and is_allowed}
     else:
@@ -264,12 +261,9 @@ def _allowed(
             ResourceType.TOPIC,
             (each for each in names if each is not None),
         )
-    return [
-        target
-        if name is None or name in allowed
-        else FetchTarget(target.asked, None, ErrorCode.topic_authorization_failed)
-        for name, target in zip(names, targets, strict=True)
-    ]
+    for name, target in zip(names, targets, strict=True):
+        if name is not None and name not in allowed:
+            target.lose(ErrorCode.topic_authorization_failed)
 
 
 def _topic_name(context: RequestContext, key: PartitionKey) -> str | None:
@@ -277,15 +271,6 @@ def _topic_name(context: RequestContext, key: PartitionKey) -> str | None:
         return key.name
     topic = context.services.metadata.image.topics_by_id.get(key.topic_id)
     return None if topic is None else topic.name
-
-
-def _may_wait(max_wait_ms: int, min_bytes: int, reads: Sequence[PartitionRead]) -> bool:
-    if max_wait_ms <= 0 or not reads:
-        return False
-    found_size = sum(read.size for read in reads)
-    return found_size < min_bytes and not any(
-        read.must_be_answered or read.remote is not None for read in reads
-    )
 
 
 def _refuse(context: RequestContext, request: FetchRequest, error_code: ErrorCode) -> FetchResponse:

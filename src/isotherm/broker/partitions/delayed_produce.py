@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -44,7 +44,7 @@ class DelayedProduce:
             for index in range(len(self._awaited))
         ]
 
-    def try_complete(self, key: TopicPartition | None) -> bool:
+    def try_complete(self, key: Hashable | None) -> bool:
         """`key` None looks at every append."""
         for index, (partition, end_offset, term) in enumerate(self._awaited):
             if index in self._outcomes or key not in (None, partition.topic_partition):

@@ -16,12 +16,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code
+from isotherm.broker.partitions.fetch_target import FetchTarget
 from isotherm.broker.partitions.partition import Partition
 from isotherm.broker.partitions.replica_selection import ConsumerRack, preferred_replica
 from isotherm.errors import IsothermError, OffsetOutOfRangeError
@@ -52,14 +53,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class FetchTarget(NamedTuple):
-    """A requested partition. Without `partition`, `error` says why."""
-
-    asked: FetchPartition
-    partition: Partition | None
-    error: ErrorCode = ErrorCode.none
-
-
 class RemoteNeed(NamedTuple):
     """The remote read that a target needs."""
 
@@ -70,11 +63,13 @@ class RemoteNeed(NamedTuple):
 
 
 class PartitionRead(NamedTuple):
-    """`size` counts against min bytes. For a remote read it is the expected size."""
+    """`size` counts against min bytes. For a remote read it is the expected size. `is_at_end`: there was
+    nothing to read for a consumer, and will not be before the partition changes."""
 
     response: FetchPartitionResponse
     size: int = 0
     remote: RemoteNeed | None = None
+    is_at_end: bool = False
 
     @property
     def must_be_answered(self) -> bool:
@@ -88,19 +83,28 @@ class PartitionRead(NamedTuple):
 
 
 @dataclass(slots=True)
-class FetchBudget:
-    """The bytes left for the rest of a request."""
+class FetchReads:
+    """What was read of `targets`, in their order. `is_decided`: there is a result that waiting does not
+    change, or a remote read to be done (`needs_remote`)."""
 
-    max_bytes: int
-    min_one_message: bool = field(default=True)
+    targets: Sequence[FetchTarget]
+    reads: list[PartitionRead]
+    size: int = 0
+    is_decided: bool = False
+    needs_remote: bool = False
 
-    def limit(self, partition_max_bytes: int) -> int:
-        return max(0, min(self.max_bytes, partition_max_bytes))
+    def add(self, read: PartitionRead) -> None:
+        self.reads.append(read)
+        self.size += read.size
+        if read.remote is not None:
+            self.needs_remote = self.is_decided = True
+        elif read.must_be_answered:
+            self.is_decided = True
 
-    def spend(self, size: int) -> None:
-        self.max_bytes -= size
-        if size > 0:
-            self.min_one_message = False
+    def replaced(self, reads: list[PartitionRead]) -> FetchReads:
+        """With the remote reads completed, or some of them."""
+        needs_remote = any(read.remote is not None for read in reads)
+        return FetchReads(self.targets, reads, self.size, self.is_decided, needs_remote)
 
 
 class FollowerFetch(NamedTuple):
@@ -137,36 +141,51 @@ class FetchReader(NamedTuple):
 
     def read_partitions(
         self, targets: Sequence[FetchTarget], max_bytes: int, *, is_first: bool = True
-    ) -> list[PartitionRead]:
+    ) -> FetchReads:
         """Read every target, in order. Errors are returned per partition.
 
         Only the first read of a request tells what its follower has: in a later one, its offsets are
         old.
         """
-        budget = FetchBudget(max_bytes)
-        reads = []
+        found = FetchReads(targets, [])
+        min_one_message = True
         for target in targets:
-            read = self._read_target(target, budget, is_first=is_first)
-            budget.spend(read.size)
-            reads.append(read)
-        return reads
-
-    def _read_target(
-        self, target: FetchTarget, budget: FetchBudget, *, is_first: bool
-    ) -> PartitionRead:
-        asked, partition = target.asked, target.partition
-        if partition is None:
-            return _error_read(asked, target.error)
-        try:
-            return self._read(partition, asked, budget, is_first=is_first)
-        except IsothermError as error:
-            return _error_read(asked, error_code(error))
+            asked, partition = target.asked, target.partition
+            if partition is None:
+                found.add(_error_read(asked, target.error))
+                continue
+            # Before the read: what changes after it is news.
+            target.leader_epoch = partition.leader_epoch
+            if self.follower is None:
+                target.size_before = partition.visible_size
+            else:
+                target.size_before = partition.appended_size
+            limit = max(0, min(max_bytes, asked.partition_max_bytes))
+            try:
+                read = self._read(partition, asked, limit, min_one_message, is_first=is_first)
+            except IsothermError as error:
+                read = _error_read(asked, error_code(error))
+            size = target.read_size = read.size
+            if self.isolation is FetchIsolation.TXN_COMMITTED:
+                target.hidden_from = _hidden_from(read)
+            if size:
+                max_bytes -= size
+                min_one_message = False
+            found.add(read)
+        return found
 
     def _read(
-        self, partition: Partition, asked: FetchPartition, budget: FetchBudget, *, is_first: bool
+        self,
+        partition: Partition,
+        asked: FetchPartition,
+        max_bytes: int,
+        min_one_message: bool,
+        *,
+        is_first: bool,
     ) -> PartitionRead:
         # Fenced first, as in Kafka: with stale metadata, the offset may be of another lineage.
-        partition.check_leader_epoch(asked.current_leader_epoch)
+        if asked.current_leader_epoch != NO_LEADER_EPOCH:
+            partition.check_leader_epoch(asked.current_leader_epoch)
         if self.leader_only and not partition.is_leader:
             partition.check_is_leader()
         follower = self.follower
@@ -177,16 +196,29 @@ class FetchReader(NamedTuple):
             if preferred is not None:
                 response = _response(partition, asked)
                 return PartitionRead(response._replace(preferred_read_replica=preferred))
-        diverging = _diverging_epoch(partition, asked)
-        if diverging is not None:
-            return PartitionRead(_response(partition, asked)._replace(diverging_epoch=diverging))
-        limit = budget.limit(asked.partition_max_bytes)
+        if asked.last_fetched_epoch != NO_LEADER_EPOCH:
+            diverging = _diverging_epoch(partition, asked)
+            if diverging is not None:
+                response = _response(partition, asked)
+                return PartitionRead(response._replace(diverging_epoch=diverging))
+        return self._read_log(partition, asked, max_bytes, min_one_message, is_first=is_first)
+
+    def _read_log(
+        self,
+        partition: Partition,
+        asked: FetchPartition,
+        max_bytes: int,
+        min_one_message: bool,
+        *,
+        is_first: bool,
+    ) -> PartitionRead:
+        follower = self.follower
         try:
             read = partition.log.read(
                 asked.fetch_offset,
-                limit,
+                max_bytes,
                 isolation=self.isolation,
-                min_one_message=budget.min_one_message,
+                min_one_message=min_one_message,
             )
         except OffsetOutOfRangeError:
             # Kafka does the same: only offsets of the remote tier are below the local start and in range.
@@ -194,11 +226,20 @@ class FetchReader(NamedTuple):
                 raise
             if follower is not None:
                 return _moved_read(partition, asked)
-            need = RemoteNeed(partition, asked.fetch_offset, limit, budget.min_one_message)
+            need = RemoteNeed(partition, asked.fetch_offset, max_bytes, min_one_message)
             return _remote_read(need, asked)
         if follower is not None:
             return _follower_read(follower, partition, asked, read, is_first=is_first)
-        return _local_read(asked, read)
+        is_committed = self.isolation is FetchIsolation.TXN_COMMITTED
+        end_offset = read.last_stable_offset if is_committed else read.high_watermark
+        return _local_read(asked, read, is_at_end=asked.fetch_offset >= end_offset)
+
+
+def _hidden_from(read: PartitionRead) -> Offset | None:
+    """The offset from which open transactions hide records that are in the log already."""
+    response = read.response
+    stable = response.last_stable_offset
+    return stable if stable < response.high_watermark else None
 
 
 def is_remote_offset(partition: Partition, offset: Offset) -> bool:
@@ -209,8 +250,6 @@ def is_remote_offset(partition: Partition, offset: Offset) -> bool:
 
 def _diverging_epoch(partition: Partition, asked: FetchPartition) -> EpochEndOffset | None:
     """Where the fetcher's log diverges from this one (KIP-595); None if it does not."""
-    if asked.last_fetched_epoch == NO_LEADER_EPOCH:
-        return None
     log = partition.log
     epoch, end_offset = log.leader_epochs.end_offset_for(
         asked.last_fetched_epoch, log.log_end_offset
@@ -278,25 +317,21 @@ def _moved_read(partition: Partition, asked: FetchPartition) -> PartitionRead:
     )
 
 
-def _local_read(asked: FetchPartition, read: LogRead) -> PartitionRead:
-    size = len(read.records)
+def _local_read(asked: FetchPartition, read: LogRead, *, is_at_end: bool = False) -> PartitionRead:
+    size, transactions = len(read.records), read.aborted_transactions
     response = FetchPartitionResponse(
         asked.partition,
         0,
         read.high_watermark,
         read.last_stable_offset,
         read.log_start_offset,
-        _aborted(read.aborted_transactions),
+        None if transactions is None else _aborted(transactions),
         (read.records,) if size else (),
     )
-    return PartitionRead(response, size)
+    return PartitionRead(response, size, None, is_at_end)
 
 
-def _aborted(
-    transactions: Sequence[AbortedTransaction] | None,
-) -> list[tuple[ProducerId, Offset]] | None:
-    if transactions is None:
-        return None
+def _aborted(transactions: Sequence[AbortedTransaction]) -> list[tuple[ProducerId, Offset]]:
     return [(transaction.producer_id, transaction.first_offset) for transaction in transactions]
 
 
@@ -422,7 +457,9 @@ def _finished_read(read: PartitionRead, future: asyncio.Future[RemoteRead]) -> P
 
 
 def _answered_read(read: PartitionRead, remote: RemoteRead) -> PartitionRead:
+    aborted = remote.aborted_transactions
     response = read.response._replace(
-        records=remote.records, aborted_transactions=_aborted(remote.aborted_transactions)
+        records=remote.records,
+        aborted_transactions=None if aborted is None else _aborted(aborted),
     )
     return PartitionRead(response, remote.size)

@@ -6,12 +6,20 @@
                 log start that the client does not know yet
     epoch -1    a full request without a session; a session that it names is closed
 
-Pure: no clock and no I/O, the time is a parameter. Event loop thread only.
+A consumer's session is read where there may be something to tell (docs/decisions/0135):
+
+    asked ──► unread ──► read, told: at its end, no error ──► at rest
+                 ▲                                              │
+                 └── marked ◄── offsets, leader or log change ──┘    asked for anew, other terms: unread
+
+No clock and no I/O: the time is a parameter, and the partitions mark what has changed. Event loop thread
+only, but for `FetchSession.marked`.
 
 Invariants:
 - A session's epoch is the one that its next request must have.
 - Partitions of a session are read in its order. A partition that returned records moves to the
   end, so that none starves under the request's max bytes.
+- A partition that is neither unread nor marked has nothing that its client was not told.
 - There are at most `slots_max` sessions, with `partitions_max` partitions in total. A session that
   does not fit is not created: the client gets id 0 and sends full requests.
 
@@ -20,26 +28,27 @@ Source: Kafka FetchSession.scala, FetchManager.newContext.
 
 from __future__ import annotations
 
-import itertools
 import random
-import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeAlias
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.access.principal import Principal
+from isotherm.broker.partitions.fetch_target import FetchTarget, PartitionKey
+from isotherm.log.log_read import FetchIsolation
 from isotherm.protocol.fetch import (
     CONSUMER_REPLICA_ID,
     FIRST_TOPIC_ID_VERSION,
-    NO_REPLICA,
     FetchPartition,
     FetchPartitionResponse,
     FetchRequest,
     FetchResponse,
     FetchTopicResponse,
 )
-from isotherm.types import Offset, TimestampMs
+from isotherm.types import TimestampMs
 
 NO_SESSION_ID = 0
 INITIAL_EPOCH = 0
@@ -47,18 +56,29 @@ FINAL_EPOCH = -1
 
 INT32_MAX = 2**31 - 1
 
-_UNKNOWN_OFFSET = -1
-
-
-class PartitionKey(NamedTuple):
-    """Name of the topic, or its id from version 13 on, as in the request."""
-
-    name: str | None
-    topic_id: uuid.UUID | None
-    partition: int
-
+_ORDER = attrgetter("order")
 
 AskedPartitions: TypeAlias = Mapping[PartitionKey, FetchPartition]
+
+
+class FetchTerms(NamedTuple):
+    """What the answers of a request depend on besides its partitions."""
+
+    isolation: FetchIsolation
+    leader_only: bool
+    principal: Principal
+    client_address: str
+    acl_version: int
+
+
+class PartitionAnswer(Protocol):
+    """What was read of a partition. `is_at_end`: the same until the partition changes, but for what the
+    client is told now."""
+
+    @property
+    def response(self) -> FetchPartitionResponse: ...
+    @property
+    def is_at_end(self) -> bool: ...
 
 
 def next_epoch(epoch: int) -> int:
@@ -66,140 +86,263 @@ def next_epoch(epoch: int) -> int:
     return epoch + 1 if epoch < INT32_MAX else 1
 
 
-@dataclass(slots=True)
-class SessionPartition:
-    """The client's request for a partition, and what the last responses contained."""
-
-    asked: FetchPartition
-    high_watermark: Offset = _UNKNOWN_OFFSET
-    log_start_offset: Offset = _UNKNOWN_OFFSET
-
-    def note_response(self, response: FetchPartitionResponse) -> bool:
-        """Whether the client needs this response. It is recorded as known to the client.
-
-        After an error or a divergence the next successful response is needed in any case.
-        """
-        is_special = bool(response.error_code) or response.diverging_epoch is not None
-        is_news = (
-            is_special
-            or response.preferred_read_replica != NO_REPLICA
-            or any(map(len, response.records))
-            or response.high_watermark != self.high_watermark
-            or response.log_start_offset != self.log_start_offset
-        )
-        self.high_watermark = _UNKNOWN_OFFSET if is_special else response.high_watermark
-        self.log_start_offset = response.log_start_offset
-        return is_news
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class FetchSession:
+    """`unread` are the partitions to be read for the next answer. `marked` are those that have changed
+    since they were last looked at: any thread adds to it. `terms` are those of the last request; None
+    if all partitions are read for each."""
+
     session_id: int
     is_privileged: bool
     uses_topic_ids: bool
     created_ms: TimestampMs
-    partitions: dict[PartitionKey, SessionPartition]
+    terms: FetchTerms | None = None
+    partitions: dict[PartitionKey, FetchTarget] = field(default_factory=dict)
+    unread: set[FetchTarget] = field(default_factory=set)
+    marked: set[Any] = field(default_factory=set)
     epoch: int = next_epoch(INITIAL_EPOCH)
     last_used_ms: TimestampMs = 0
     counted_size: int = 0
     is_evictable_by_all: bool = False
     is_evictable_by_privileged: bool = False
+    _last_order: int = 0
+
+    def add(self, target: FetchTarget) -> None:
+        self._last_order += 1
+        target.join(self, self._last_order)
+        self.partitions[target.key] = target
+        self.unread.add(target)
 
     def update(self, asked: AskedPartitions, forgotten: Iterable[PartitionKey]) -> None:
         for key, partition in asked.items():
             known = self.partitions.get(key)
             if known is None:
-                self.partitions[key] = SessionPartition(partition)
+                self.add(FetchTarget(key, partition))
             else:
                 known.asked = partition
+                self.unread.add(known)
         for key in forgotten:
-            self.partitions.pop(key, None)
+            known = self.partitions.pop(key, None)
+            if known is not None:
+                self.unread.discard(known)
+                known.leave()
+                known.session = None
+
+    def read_on(self, terms: FetchTerms | None) -> None:
+        if terms is None or terms != self.terms:
+            self.unread.update(self.partitions.values())
+        self.terms = terms
+
+    def targets(self) -> list[FetchTarget]:
+        """The partitions to be read now, in order."""
+        if self.marked:
+            # In steps that no other thread divides. A mark that comes after the first is of a change
+            # that is read below, or it stays for the next time.
+            marked = self.marked.copy()
+            self.marked.difference_update(marked)
+            for target in marked:
+                if target.session is self:  # not forgotten meanwhile
+                    self.unread.add(target)
+        return sorted(self.unread, key=_ORDER)
+
+    def note_answer(self, target: FetchTarget, answer: PartitionAnswer) -> bool:
+        """Whether the client needs this answer. It is recorded as known to the client."""
+        response = answer.response
+        is_news = target.note_response(response)
+        if any(map(len, response.records)):
+            # To the end of the session's order: other partitions come first next time.
+            self._last_order += 1
+            target.order = self._last_order
+        elif answer.is_at_end:
+            self.unread.discard(target)
+        return is_news
+
+    def close(self) -> None:
+        for target in self.partitions.values():
+            target.leave()
+            target.session = None
 
 
 class FetchContext(Protocol):
     """One request: what to read, and how to build the response."""
 
     @property
-    def asked(self) -> AskedPartitions: ...
+    def is_empty(self) -> bool:
+        """Whether nothing is asked for."""
+
+    def targets(self) -> Sequence[FetchTarget]:
+        """What must be read now. Each time it is asked, it may be more."""
+
+    def changeable(self) -> Iterable[FetchTarget]:
+        """While the request waits: the targets that may have more to read than when they were read."""
+
+    @property
+    def wait_keys(self) -> Sequence[Hashable]:
+        """What is notified when a target changes."""
 
     def respond(
-        self, responses: Sequence[FetchPartitionResponse], now_ms: TimestampMs
+        self,
+        targets: Sequence[FetchTarget],
+        answers: Sequence[PartitionAnswer],
+        now_ms: TimestampMs,
     ) -> FetchResponse:
-        """`responses` are the results of `asked`, in its order."""
+        """`answers` are the results of `targets`, in their order."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionlessFetch:
-    asked: AskedPartitions
+class _Sessionless:
+    """The targets of one request."""
+
+    __slots__ = ("_targets",)
+
+    def __init__(self, asked: AskedPartitions) -> None:
+        # A loop: a comprehension is a call.
+        self._targets: list[FetchTarget] = []
+        for key, partition in asked.items():
+            self._targets.append(FetchTarget(key, partition))
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._targets
+
+    def targets(self) -> Sequence[FetchTarget]:
+        return self._targets
+
+    def changeable(self) -> Iterable[FetchTarget]:
+        return self._targets
+
+    @property
+    def wait_keys(self) -> Sequence[Hashable]:
+        return [
+            target.partition.topic_partition
+            for target in self._targets
+            if target.partition is not None
+        ]
+
+
+class SessionlessFetch(_Sessionless):
+    __slots__ = ()
 
     def respond(
-        self, responses: Sequence[FetchPartitionResponse], now_ms: TimestampMs
+        self,
+        targets: Sequence[FetchTarget],
+        answers: Sequence[PartitionAnswer],
+        now_ms: TimestampMs,
     ) -> FetchResponse:
-        return FetchResponse(_by_topic(zip(self.asked, responses, strict=True)))
+        return FetchResponse(_by_topic(targets, answers))
 
 
-@dataclass(frozen=True, slots=True)
-class FailedSessionFetch:
-    error: ErrorCode
-    asked: AskedPartitions = field(default_factory=dict)
+class FailedSessionFetch(_Sessionless):
+    __slots__ = ("_error",)
+
+    def __init__(self, error: ErrorCode) -> None:
+        super().__init__({})
+        self._error = error
 
     def respond(
-        self, responses: Sequence[FetchPartitionResponse], now_ms: TimestampMs
+        self,
+        targets: Sequence[FetchTarget],
+        answers: Sequence[PartitionAnswer],
+        now_ms: TimestampMs,
     ) -> FetchResponse:
-        return FetchResponse((), error_code=self.error)
+        return FetchResponse((), error_code=self._error)
 
 
-@dataclass(frozen=True, slots=True)
-class FullFetch:
+class FullFetch(_Sessionless):
     """Creates a session with its response, if there is room."""
 
-    asked: AskedPartitions
-    cache: FetchSessionCache
-    is_privileged: bool
-    uses_topic_ids: bool
+    __slots__ = ("_cache", "_is_privileged", "_terms", "_uses_topic_ids")
+
+    def __init__(
+        self,
+        asked: AskedPartitions,
+        cache: FetchSessionCache,
+        terms: FetchTerms | None,
+        *,
+        is_privileged: bool,
+        uses_topic_ids: bool,
+    ) -> None:
+        super().__init__(asked)
+        self._cache = cache
+        self._terms = terms
+        self._is_privileged = is_privileged
+        self._uses_topic_ids = uses_topic_ids
 
     def respond(
-        self, responses: Sequence[FetchPartitionResponse], now_ms: TimestampMs
+        self,
+        targets: Sequence[FetchTarget],
+        answers: Sequence[PartitionAnswer],
+        now_ms: TimestampMs,
     ) -> FetchResponse:
-        answered = list(zip(self.asked, responses, strict=True))
-        session_id = self.cache.open_session(self, responses, now_ms)
-        return FetchResponse(_by_topic(answered), session_id=session_id)
+        session = self._cache.open_session(
+            len(targets),
+            now_ms,
+            is_privileged=self._is_privileged,
+            uses_topic_ids=self._uses_topic_ids,
+        )
+        if session is None:
+            return FetchResponse(_by_topic(targets, answers))
+        session.terms = self._terms
+        for target, answer in zip(targets, answers, strict=True):
+            # All are unread for the next request: what has changed since they were read was not marked.
+            target.note_response(answer.response)
+            session.add(target)
+        return FetchResponse(_by_topic(targets, answers), session_id=session.session_id)
 
 
-@dataclass(frozen=True, slots=True)
 class IncrementalFetch:
-    session: FetchSession
-    epoch: int
-    asked: AskedPartitions
+    __slots__ = ("_epoch", "_session")
+
+    def __init__(self, session: FetchSession, epoch: int) -> None:
+        self._session = session
+        self._epoch = epoch
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._session.partitions
+
+    def targets(self) -> Sequence[FetchTarget]:
+        return self._session.targets()
+
+    def changeable(self) -> Iterable[FetchTarget]:
+        return self._session.unread | self._session.marked
+
+    @property
+    def wait_keys(self) -> Sequence[Hashable]:
+        return (self._session,)
 
     def respond(
-        self, responses: Sequence[FetchPartitionResponse], now_ms: TimestampMs
+        self,
+        targets: Sequence[FetchTarget],
+        answers: Sequence[PartitionAnswer],
+        now_ms: TimestampMs,
     ) -> FetchResponse:
         """INVALID_FETCH_SESSION_EPOCH if another connection has used the session meanwhile."""
-        session = self.session
-        if session.epoch != next_epoch(self.epoch):
+        session = self._session
+        if session.epoch != next_epoch(self._epoch):
             error = ErrorCode.invalid_fetch_session_epoch
             return FetchResponse((), error_code=error, session_id=session.session_id)
-        sent = []
-        for key, response in zip(self.asked, responses, strict=True):
-            partition = session.partitions[key]
-            if not partition.note_response(response):
-                continue
-            sent.append((key, response))
-            if any(map(len, response.records)):
-                # To the end of the session's order: other partitions come first next time.
-                session.partitions[key] = session.partitions.pop(key)
-        return FetchResponse(_by_topic(sent), session_id=session.session_id)
+        told, told_answers = [], []
+        for target, answer in zip(targets, answers, strict=True):
+            if session.note_answer(target, answer):
+                told.append(target)
+                told_answers.append(answer)
+        return FetchResponse(_by_topic(told, told_answers), session_id=session.session_id)
 
 
 def _by_topic(
-    answered: Iterable[tuple[PartitionKey, FetchPartitionResponse]],
+    targets: Sequence[FetchTarget], answers: Sequence[PartitionAnswer]
 ) -> list[FetchTopicResponse]:
     """Groups adjacent partitions of one topic. The order of partitions is kept."""
-    return [
-        FetchTopicResponse(name, topic_id, [response for _, response in group])
-        for (name, topic_id), group in itertools.groupby(answered, lambda item: item[0][:2])
-    ]
+    topics: list[FetchTopicResponse] = []
+    name = topic_id = None
+    partitions: list[FetchPartitionResponse] = []
+    for target, answer in zip(targets, answers, strict=True):
+        key = target.key
+        if not topics or key.name != name or key.topic_id != topic_id:
+            name, topic_id, partitions = key.name, key.topic_id, []
+            topics.append(FetchTopicResponse(name, topic_id, partitions))
+        partitions.append(answer.response)
+    return topics
 
 
 class FetchSessionCache:
@@ -228,16 +371,22 @@ class FetchSessionCache:
     def partition_count(self) -> int:
         return self._partition_count
 
-    def context(self, request: FetchRequest, version: int, now_ms: TimestampMs) -> FetchContext:
-        """The context that reads and answers `request`."""
-        asked = _asked(request)
+    def context(
+        self, request: FetchRequest, version: int, now_ms: TimestampMs, terms: FetchTerms | None
+    ) -> FetchContext:
+        """The context that reads and answers `request`. Without `terms` it reads all partitions."""
         uses_topic_ids = version >= FIRST_TOPIC_ID_VERSION
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._close(request.session_id)
             if request.session_epoch == FINAL_EPOCH:
-                return SessionlessFetch(asked)
-            is_privileged = request.replica_id > CONSUMER_REPLICA_ID
-            return FullFetch(asked, self, is_privileged, uses_topic_ids)
+                return SessionlessFetch(_asked(request))
+            return FullFetch(
+                _asked(request),
+                self,
+                terms,
+                is_privileged=request.replica_id > CONSUMER_REPLICA_ID,
+                uses_topic_ids=uses_topic_ids,
+            )
         session = self._sessions.get(request.session_id)
         if session is None:
             return FailedSessionFetch(ErrorCode.fetch_session_id_not_found)
@@ -245,49 +394,40 @@ class FetchSessionCache:
             return FailedSessionFetch(ErrorCode.invalid_fetch_session_epoch)
         if session.uses_topic_ids != uses_topic_ids:
             return FailedSessionFetch(ErrorCode.fetch_session_topic_id_error)
-        return self._go_on(session, request, asked, now_ms)
+        return self._go_on(session, request, now_ms, terms)
 
     def _go_on(
         self,
         session: FetchSession,
         request: FetchRequest,
-        asked: AskedPartitions,
         now_ms: TimestampMs,
+        terms: FetchTerms | None,
     ) -> FetchContext:
-        session.update(asked, _forgotten(request))
+        if request.topics or request.forgotten_topics:
+            session.update(_asked(request), _forgotten(request))
         if not session.partitions:
             self._close(session.session_id)
-            return SessionlessFetch(asked={})
+            return SessionlessFetch({})
         self._touch(session, now_ms)
         if self._partition_count > self._partitions_max:
             # The client creates a new session, if that fits.
             self._close(session.session_id)
             return FailedSessionFetch(ErrorCode.fetch_session_id_not_found)
+        session.read_on(terms)
         session.epoch = next_epoch(session.epoch)
-        everything = {key: partition.asked for key, partition in session.partitions.items()}
-        return IncrementalFetch(session, request.session_epoch, everything)
+        return IncrementalFetch(session, request.session_epoch)
 
     def open_session(
-        self,
-        fetch: FullFetch,
-        responses: Sequence[FetchPartitionResponse],
-        now_ms: TimestampMs,
-    ) -> int:
-        """The new session's id; NO_SESSION_ID if it is empty or there is no room for it."""
-        size = len(fetch.asked)
-        if not size or not self._make_room(size, now_ms, is_privileged=fetch.is_privileged):
-            return NO_SESSION_ID
-        session_id = self._new_id()
-        partitions = {}
-        for (key, asked), response in zip(fetch.asked.items(), responses, strict=True):
-            partitions[key] = SessionPartition(asked)
-            partitions[key].note_response(response)
-        session = FetchSession(
-            session_id, fetch.is_privileged, fetch.uses_topic_ids, now_ms, partitions
-        )
-        self._sessions[session_id] = session
-        self._touch(session, now_ms)
-        return session_id
+        self, size: int, now_ms: TimestampMs, *, is_privileged: bool, uses_topic_ids: bool
+    ) -> FetchSession | None:
+        """A new session for `size` partitions, which the caller adds; None if it is empty or there is
+        no room for it."""
+        if not size or not self._make_room(size, now_ms, is_privileged=is_privileged):
+            return None
+        session = FetchSession(self._new_id(), is_privileged, uses_topic_ids, now_ms)
+        self._sessions[session.session_id] = session
+        self._touch(session, now_ms, size)
+        return session
 
     def _new_id(self) -> int:
         while True:
@@ -296,12 +436,13 @@ class FetchSessionCache:
             if session_id not in self._sessions:
                 return session_id
 
-    def _touch(self, session: FetchSession, now_ms: TimestampMs) -> None:
+    def _touch(self, session: FetchSession, now_ms: TimestampMs, size: int | None = None) -> None:
         # Moved to the end: the dict is in the order of last use.
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
         session.last_used_ms = now_ms
-        self._partition_count += len(session.partitions) - session.counted_size
-        session.counted_size = len(session.partitions)
+        size = len(session.partitions) if size is None else size
+        self._partition_count += size - session.counted_size
+        session.counted_size = size
         is_old = now_ms - session.created_ms > self._eviction_ms
         session.is_evictable_by_all = is_old
         session.is_evictable_by_privileged = is_old or not session.is_privileged
@@ -310,6 +451,7 @@ class FetchSessionCache:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partition_count -= session.counted_size
+            session.close()
 
     def _make_room(self, size: int, now_ms: TimestampMs, *, is_privileged: bool) -> bool:
         if not self._slots_max or self._partition_count + size > self._partitions_max:
@@ -343,11 +485,11 @@ def _worth(session: FetchSession) -> tuple[bool, int, int]:
 
 def _asked(request: FetchRequest) -> AskedPartitions:
     """The requested partitions. Of a duplicate the last one counts."""
-    return {
-        PartitionKey(topic.name, topic.topic_id, asked.partition): asked
-        for topic in request.topics
-        for asked in topic.partitions
-    }
+    wanted = {}
+    for topic in request.topics:
+        for asked in topic.partitions:
+            wanted[PartitionKey(topic.name, topic.topic_id, asked.partition)] = asked
+    return wanted
 
 
 def _forgotten(request: FetchRequest) -> Iterable[PartitionKey]:

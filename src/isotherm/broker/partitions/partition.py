@@ -17,8 +17,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
@@ -50,13 +50,21 @@ from isotherm.types import (
     Offset,
     TimestampMs,
     TopicIdPartition,
-    TopicPartition,
 )
 
 logger = logging.getLogger(__name__)
 
 ACKS_ALL = -1
 ACKS_LEADER = 1
+
+
+class PartitionWatcher(Protocol):
+    """A fetch session. `marked` gets what of it has changed, from any thread."""
+
+    @property
+    def marked(self) -> set[Any]: ...
+
+    def __hash__(self) -> int: ...
 
 
 class _CommitWait(NamedTuple):
@@ -85,11 +93,11 @@ class Partition:
         topic_id_partition: TopicIdPartition,
         log: PartitionLog,
         cluster: ClusterView,
-        on_change: Callable[[TopicPartition], None],
+        on_change: Callable[[Hashable], None],
     ) -> None:
         """Neither leader nor follower before `make_leader` or `make_follower`. `on_change` is called
         without a lock after the log end, the high watermark, the log start of a follower or the
-        leadership changed, on the thread that did it."""
+        leadership changed, on the thread that did it: with this partition, and with each watcher."""
         self.topic_id_partition = topic_id_partition
         self.topic_partition = topic_id_partition.topic_partition
         self.log = log
@@ -107,6 +115,9 @@ class Partition:
         self._cluster = cluster
         self._replicas = InSyncReplicas(cluster.broker_id)
         self._on_change = on_change
+        # By what is marked for them. As many as there are partitions in fetch sessions.
+        self._watchers: dict[Hashable, PartitionWatcher] = {}
+        log.on_moved = self._mark
         # Event loop thread only.
         self._commit_waits: list[_CommitWait] = []
         self._lock = threading.Lock()
@@ -188,8 +199,10 @@ class Partition:
         """Use what `replace` returns from now on: the same log in another directory. Nothing is
         appended meanwhile. Raises what it raises."""
         with self._lock:
-            self.log = replace()
-            return self.log
+            self.log = log = replace()
+        log.on_moved = self._mark
+        self._mark()
+        return log
 
     # ---- appending
 
@@ -229,6 +242,8 @@ class Partition:
         if info.needs_flush and origin is AppendOrigin.COORDINATOR:
             self.log.flush()
         self._on_change(self.topic_partition)
+        if self._watchers:
+            self._mark()
         if self._commit_waits:
             self._wake_commit_waits()
         return info
@@ -332,8 +347,26 @@ class Partition:
 
     def _changed(self) -> None:
         self._on_change(self.topic_partition)
+        self._mark()
         if self._commit_waits:
             self._wake_commit_waits()
+
+    # ---- fetch sessions that wait for changes
+
+    def watch(self, mark: Hashable, watcher: PartitionWatcher) -> None:
+        """Put `mark` into the watcher's `marked` after each change from now on that a consumer could
+        notice: of offsets, of the leader, of the log. A change is there to be read before its mark."""
+        self._watchers[mark] = watcher
+
+    def unwatch(self, mark: Hashable) -> None:
+        self._watchers.pop(mark, None)
+
+    def _mark(self) -> None:
+        """Any thread, perhaps with the log's lock."""
+        # A copy, made in one step: the event loop adds and removes watchers meanwhile.
+        for mark, watcher in self._watchers.copy().items():
+            watcher.marked.add(mark)
+            self._on_change(watcher)
 
     def _wake_commit_waits(self) -> None:
         """Any thread."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -71,10 +71,11 @@ class ReplicaManager:
     def __init__(
         self,
         log_manager: LogManager,
-        purgatory: Purgatory[TopicPartition],
+        purgatory: Purgatory[Hashable],
         cluster: ClusterView,
     ) -> None:
-        """`purgatory` holds the requests that wait for a change of a partition."""
+        """`purgatory` holds the requests that wait for a change of a partition, or of one in a
+        session."""
         self.purgatory = purgatory
         self._log_manager = log_manager
         self._cluster = cluster
