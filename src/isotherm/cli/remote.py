@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -20,13 +19,13 @@ from isotherm.cli.options import (
 from isotherm.cli.output import console, human_size, print_stream
 from isotherm.cli.remote_events import events, open_metadata_topic
 from isotherm.cli.remote_migrate import migrate
-from isotherm.errors import CorruptMetadataError
 from isotherm.remote.history.holes import find_holes
 from isotherm.remote.metadata.folding.fold import fold_metadata_topic
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.remote.storage.layout.segment_layout import Layout
-from isotherm.remote.storage.settings import AIVEN, ObjectStoreSettings
+from isotherm.remote.storage.settings import AIVEN
+from isotherm.storage_view.segment_facts import named_layout, object_keys
 from isotherm.types import uuid_to_text
 
 Row = dict[str, Any]
@@ -65,7 +64,7 @@ def segments(
     with open_metadata_topic(bootstrap_server, extra) as metadata_topic:
         caches = fold_metadata_topic(metadata_topic, lambda partition: partition.topic == topic)
     found = [metadata for cache in caches.values() for metadata in cache.segments()]
-    names = _layout(layout, key_prefix)
+    names = named_layout(layout, key_prefix)
     rows = [_segment_row(metadata, names) for metadata in sorted(found, key=_by_position)]
     holes = _hole_rows(caches.values())
     rows = sorted(rows + holes, key=lambda row: (row["partition"], row["start_offset"]))
@@ -83,14 +82,6 @@ def segments(
     if not as_json:
         size = sum(metadata.segment_size_in_bytes for metadata in found if _is_finished(metadata))
         console().print(f"\n{len(found)} segments, {human_size(size)} readable in the remote tier")
-
-
-def _layout(layout: str, key_prefix: str | None) -> Layout:
-    # No store is opened: object names do not depend on where the bucket is.
-    config = {"url": "memory://", "layout": layout}
-    if key_prefix is not None:
-        config["key.prefix"] = key_prefix
-    return ObjectStoreSettings.from_config(config).create_layout()
 
 
 def _joined_names(keys: list[str]) -> str:
@@ -122,17 +113,8 @@ def _hole_rows(caches: Iterable[RemoteLogMetadataCache]) -> list[Row]:
     ]
 
 
-def _objects(metadata: RemoteLogSegmentMetadata, layout: Layout) -> tuple[list[str], str | None]:
-    """The object keys; and the custom metadata in hex where it is not the layout's own."""
-    try:
-        return list(layout.object_keys(metadata)), None
-    except CorruptMetadataError:
-        plain = replace(metadata, custom_metadata=None)
-        return list(layout.object_keys(plain)), (metadata.custom_metadata or b"").hex()
-
-
 def _segment_row(metadata: RemoteLogSegmentMetadata, layout: Layout) -> Row:
-    objects, foreign = _objects(metadata, layout)
+    objects, foreign = object_keys(metadata, layout)
     row = {
         "partition": metadata.topic_id_partition.partition,
         "tier": "remote",

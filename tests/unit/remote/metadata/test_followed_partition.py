@@ -85,7 +85,7 @@ def test_deleted_partition_is_gone_and_stays_so() -> None:
     append(topic, *(deletion(ONE, state) for state in RemotePartitionDeleteState))
     followed.catch_up()
     assert list(held(followed)) == [OTHER]
-    append(topic, deletion(ONE, RemotePartitionDeleteState.DELETE_PARTITION_FINISHED))
+    append(topic, deletion(ONE, RemotePartitionDeleteState.DELETE_PARTITION_MARKED))
     followed.catch_up()
     assert held(followed) == folded(topic)
 

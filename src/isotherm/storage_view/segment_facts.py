@@ -1,0 +1,50 @@
+"""All that the metadata tell of one remote segment, and the names of its objects."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from isotherm.errors import CorruptMetadataError
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.remote.storage.layout.segment_layout import Layout
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.types import uuid_to_text
+
+
+def named_layout(layout: str, key_prefix: str | None) -> Layout:
+    """Raises ConfigError. No store is opened: object names do not depend on where the bucket is."""
+    config = {"url": "memory://", "layout": layout}
+    if key_prefix is not None:
+        config["key.prefix"] = key_prefix
+    return ObjectStoreSettings.from_config(config).create_layout()
+
+
+def object_keys(metadata: RemoteLogSegmentMetadata, layout: Layout) -> tuple[list[str], str | None]:
+    """The object keys; and the custom metadata in hex where it is not the layout's own."""
+    try:
+        return list(layout.object_keys(metadata)), None
+    except CorruptMetadataError:
+        plain = replace(metadata, custom_metadata=None)
+        return list(layout.object_keys(plain)), (metadata.custom_metadata or b"").hex()
+
+
+def segment_facts(metadata: RemoteLogSegmentMetadata, layout: Layout) -> dict[str, Any]:
+    """`end_offset` is inclusive; times are milliseconds since 1970."""
+    keys, _ = object_keys(metadata, layout)
+    custom = metadata.custom_metadata
+    return {
+        "segment_id": uuid_to_text(metadata.segment_id.id),
+        "partition": metadata.topic_id_partition.partition,
+        "state": metadata.state.name,
+        "start_offset": metadata.start_offset,
+        "end_offset": metadata.end_offset_inclusive,
+        "size_in_bytes": metadata.segment_size_in_bytes,
+        "max_timestamp_ms": metadata.max_timestamp_ms,
+        "event_timestamp_ms": metadata.event_timestamp_ms,
+        "leader_epochs": {str(e): o for e, o in metadata.segment_leader_epochs.items()},
+        "broker_id": metadata.broker_id,
+        "transaction_index_is_empty": metadata.txn_index_empty,
+        "custom_metadata": None if custom is None else custom.hex(),
+        "objects": keys,
+    }

@@ -1,0 +1,251 @@
+"""The offsets of a partition by the tier that holds them, as spans; many spans as cells. Pure.
+
+There are two lanes. The spans of the first follow one another from the log start to the high watermark:
+what a reader finds there. The second has the segments that are not part of it (yet, or any more).
+
+    first   local · both · remote · missing (in neither tier)
+    second  copying · deleting (also: wholly below the log start) · orphan
+
+An upload is an orphan if it is older than the grace period, or if finished segments have all of its
+offsets: nothing will finish it. Objects without metadata are in no span; `isotherm pipeline sweep` finds them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from isotherm.remote.segment_metadata import RemoteLogSegmentState
+from isotherm.storage_view.partition_storage import LocalTier
+from isotherm.storage_view.remote_segments import RemoteSegments
+from isotherm.types import Offset, TimestampMs
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+# As that of `isotherm pipeline audit`.
+ORPHAN_GRACE_MS = 3_600_000
+NO_SEGMENT = -1
+_STATE = RemoteLogSegmentState
+
+
+class SpanKind(enum.IntEnum):
+    LOCAL = 0
+    BOTH = 1
+    REMOTE = 2
+    MISSING = 3
+    COPYING = 4
+    DELETING = 5
+    ORPHAN = 6
+
+
+FIRST_LANE = (SpanKind.LOCAL, SpanKind.BOTH, SpanKind.REMOTE, SpanKind.MISSING)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spans:
+    """One element for each span, by start offset; `end` is exclusive. `segment` is the index of its
+    segment, or NO_SEGMENT; the bytes of a segment are those of its first span."""
+
+    kind: Int64Array
+    start: Int64Array
+    end: Int64Array
+    size_in_bytes: Int64Array
+    segment: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def within(self, first: Offset, end: Offset) -> Spans:
+        """Those with an offset in the range, whole."""
+        return self._chosen((self.start < end) & (self.end > first))
+
+    def of_kinds(self, kinds: Iterable[SpanKind]) -> Spans:
+        return self._chosen(np.isin(self.kind, [int(each) for each in kinds]))
+
+    def _chosen(self, mask: npt.NDArray[np.bool_]) -> Spans:
+        return Spans(*(column[mask] for column in self._columns()))
+
+    def _columns(self) -> tuple[Int64Array, ...]:
+        return self.kind, self.start, self.end, self.size_in_bytes, self.segment
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A span, or all spans that touch a stretch of offsets: then there may be several kinds, no
+    `segment`, and the bytes are those of the segments that begin in it."""
+
+    start: Offset
+    end: Offset
+    kinds: tuple[SpanKind, ...]
+    segments: int
+    size_in_bytes: int
+    segment: int
+
+
+def tier_spans(
+    local: LocalTier,
+    segments: RemoteSegments,
+    now_ms: TimestampMs,
+    grace_ms: int = ORPHAN_GRACE_MS,
+) -> Spans:
+    finished = np.flatnonzero(segments.in_state(_STATE.COPY_SEGMENT_FINISHED))
+    end = segments.end_offset[finished] + 1
+    reached = np.maximum.accumulate(np.concatenate(([local.log_start_offset], end)))
+    own_start = np.maximum(segments.start_offset[finished], reached[:-1])
+    has_own = own_start < end
+    size = segments.size_in_bytes
+    own, own_start, own_end = finished[has_own], own_start[has_own], end[has_own]
+    border = local.local_log_start_offset
+    below = end <= local.log_start_offset
+    return _joined(
+        _part(SpanKind.REMOTE, own_start, np.minimum(own_end, border), own, size[own]),
+        _part(
+            SpanKind.BOTH,
+            np.maximum(own_start, border),
+            own_end,
+            own,
+            np.where(own_start < border, 0, size[own]),
+        ),
+        *_gaps(local, own_start, own_end),
+        _part(
+            SpanKind.DELETING,
+            segments.start_offset[finished[below]],
+            end[below],
+            finished[below],
+            size[finished[below]],
+        ),
+        *_unfinished(segments, own_start, own_end, now_ms - grace_ms),
+    )
+
+
+def map_cells(spans: Spans, first: Offset, end: Offset, columns: int) -> list[Cell]:
+    """At most `columns` cells of one lane between two offsets, ascending: the spans themselves if they
+    are as few, else stretches of equal length with all kinds that touch them."""
+    inside = spans.within(first, end)
+    if len(inside) <= columns:
+        return _single_cells(inside)
+    width = -(-(end - first) // columns)
+    count = -(-(end - first) // width)
+    starts = np.clip((inside.start - first) // width, 0, count - 1)
+    last = np.clip((inside.end - 1 - first) // width, 0, count - 1)
+    has_segment = inside.segment != NO_SEGMENT
+    segments = np.bincount(starts, weights=has_segment, minlength=count).astype(np.int64)
+    sizes = np.bincount(starts, weights=inside.size_in_bytes, minlength=count).astype(np.int64)
+    touched = {
+        kind: _touched(starts[inside.kind == kind], last[inside.kind == kind], count)
+        for kind in SpanKind
+        if (inside.kind == kind).any()
+    }
+    return [
+        Cell(
+            first + place * width,
+            min(first + (place + 1) * width, end),
+            tuple(kind for kind, mask in touched.items() if mask[place]),
+            int(segments[place]),
+            int(sizes[place]),
+            NO_SEGMENT,
+        )
+        for place in range(count)
+        if any(mask[place] for mask in touched.values())
+    ]
+
+
+def _single_cells(spans: Spans) -> list[Cell]:
+    rows = zip(
+        *(
+            column.tolist()
+            for column in (spans.start, spans.end, spans.kind, spans.segment, spans.size_in_bytes)
+        ),
+        strict=True,
+    )
+    return [
+        Cell(start, end, (SpanKind(kind),), int(segment != NO_SEGMENT), size, segment)
+        for start, end, kind, segment, size in rows
+    ]
+
+
+def _touched(first: Int64Array, last: Int64Array, count: int) -> npt.NDArray[np.bool_]:
+    """Which of `count` places lie from `first[i]` to `last[i]`, for any i."""
+    steps = np.bincount(first, minlength=count + 1) - np.bincount(last + 1, minlength=count + 1)
+    inside: npt.NDArray[np.bool_] = np.cumsum(steps)[:count] > 0
+    return inside
+
+
+def _part(
+    kind: SpanKind,
+    start: Int64Array,
+    end: Int64Array,
+    segment: Int64Array,
+    size: Int64Array,
+) -> Spans:
+    """The spans that are not empty."""
+    kept = start < end
+    kinds = np.full(int(kept.sum()), int(kind), dtype=np.int64)
+    return Spans(kinds, start[kept], end[kept], size[kept], segment[kept])
+
+
+def _gaps(local: LocalTier, own_start: Int64Array, own_end: Int64Array) -> tuple[Spans, Spans]:
+    """What no finished segment has: missing below the local log start, local from there on."""
+    end = max(local.high_watermark, local.log_start_offset)
+    gap_start = np.minimum(np.concatenate(([local.log_start_offset], own_end)), end)
+    gap_end = np.minimum(np.concatenate((own_start, [end])), end)
+    border = local.local_log_start_offset
+    return (
+        _without_segment(SpanKind.MISSING, gap_start, np.minimum(gap_end, border)),
+        _without_segment(SpanKind.LOCAL, np.maximum(gap_start, border), gap_end),
+    )
+
+
+def _without_segment(kind: SpanKind, start: Int64Array, end: Int64Array) -> Spans:
+    kept = start < end
+    start, end = start[kept], end[kept]
+    zero = np.zeros(len(start), dtype=np.int64)
+    return Spans(zero + int(kind), start, end, zero, zero + NO_SEGMENT)
+
+
+def _unfinished(
+    segments: RemoteSegments, own_start: Int64Array, own_end: Int64Array, oldest_ms: TimestampMs
+) -> tuple[Spans, ...]:
+    started = segments.in_state(_STATE.COPY_SEGMENT_STARTED)
+    lengths = np.concatenate(([0], np.cumsum(own_end - own_start)))
+
+    def covered_below(offset: Int64Array) -> Int64Array:
+        place = np.searchsorted(own_start, offset, side="right")
+        last_end = np.concatenate(([0], own_end))[place]
+        covered: Int64Array = lengths[place] - np.maximum(0, last_end - offset)
+        return covered
+
+    end = segments.end_offset + 1
+    covered = covered_below(end) - covered_below(segments.start_offset)
+    is_superseded = covered == end - segments.start_offset
+    is_orphan = started & (is_superseded | (segments.event_timestamp_ms < oldest_ms))
+    masks = {
+        SpanKind.COPYING: started & ~is_orphan,
+        SpanKind.DELETING: segments.in_state(_STATE.DELETE_SEGMENT_STARTED),
+        SpanKind.ORPHAN: is_orphan,
+    }
+    return tuple(
+        _part(
+            kind,
+            segments.start_offset[mask],
+            end[mask],
+            np.flatnonzero(mask),
+            segments.size_in_bytes[mask],
+        )
+        for kind, mask in masks.items()
+    )
+
+
+def _joined(*parts: Spans) -> Spans:
+    columns = [
+        np.concatenate(column) for column in zip(*(p._columns() for p in parts), strict=True)
+    ]
+    order = np.lexsort((columns[0], columns[1]))
+    return Spans(*(column[order] for column in columns))

@@ -1,0 +1,153 @@
+"""A cluster as the console reads it, made by hand: any number of segments, any damage, no broker."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+
+from isotherm.errors import BrokerUnreachableError
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+)
+from isotherm.storage_view.cluster_reader import BrokerState, PartitionState, TopicState
+from isotherm.storage_view.cluster_storage import (
+    ClusterStorage,
+    MetadataTopicSize,
+    PartitionStorage,
+    TopicStorage,
+)
+from isotherm.storage_view.partition_storage import (
+    LocalTier,
+    Retention,
+    added,
+    last_tiered_offset,
+    partition_sums,
+)
+from isotherm.storage_view.remote_segments import RemoteSegments
+from isotherm.storage_view.segment_sources import MetadataEnds
+from isotherm.types import Offset, TopicIdPartition
+
+NOW_MS = 1_767_225_600_000
+_STATE = RemoteLogSegmentState
+_TOPIC_IDS = uuid.UUID(int=0x150)
+
+
+class ScriptedCluster:
+    """A `Reader` and a `SegmentSource`. While `is_gone` is true, it does not answer."""
+
+    def __init__(self) -> None:
+        self.is_gone = False
+        self._topics: dict[str, list[PartitionStorage]] = {}
+        self._segments: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = {}
+
+    @property
+    def source(self) -> ScriptedCluster:
+        return self
+
+    def add(
+        self, topic: str, segments: Sequence[RemoteLogSegmentMetadata], local: LocalTier
+    ) -> None:
+        """One more partition, which has these segments whatever their owner says."""
+        partitions = self._topics.setdefault(topic, [])
+        owner = TopicIdPartition(uuid.uuid5(_TOPIC_IDS, topic), topic, len(partitions))
+        columns = RemoteSegments.of_metadata(segments)
+        state = PartitionState(owner, 1, (1,), (1,), {1: local.size_in_bytes}, local, None)
+        sums = partition_sums(local, columns, Retention(), NOW_MS, is_tiered=True)
+        partitions.append(PartitionStorage(state, columns, last_tiered_offset(columns), sums))
+        self._segments[owner] = list(segments)
+
+    def read(self) -> ClusterStorage:
+        if self.is_gone:
+            raise BrokerUnreachableError("no broker is reachable at 127.0.0.1:9: refused")
+        topics = {name: _topic(name, partitions) for name, partitions in self._topics.items()}
+        size = sum(topic.sums.local_bytes for topic in topics.values())
+        return ClusterStorage(
+            NOW_MS,
+            "scripted-cluster-22-chr",
+            1,
+            (BrokerState(1, "127.0.0.1", 9, None, size, None),),
+            topics,
+            MetadataTopicSize(3, 300, 1),
+        )
+
+    def refresh(self, partitions: Iterable[TopicIdPartition], ends: MetadataEnds) -> None:
+        raise NotImplementedError("nothing is new here")
+
+    def segments(self, partition: TopicIdPartition) -> RemoteSegments:
+        return RemoteSegments.of_metadata(self._segments[partition])
+
+    def metadata(
+        self, partition: TopicIdPartition, segment_id: uuid.UUID
+    ) -> RemoteLogSegmentMetadata | None:
+        found = (each for each in self._segments[partition] if each.segment_id.id == segment_id)
+        return next(found, None)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def local_tier(log_start: Offset, local_start: Offset, end: Offset, size: int) -> LocalTier:
+    return LocalTier(
+        log_start_offset=log_start,
+        local_log_start_offset=local_start,
+        last_stable_offset=end,
+        high_watermark=end,
+        size_in_bytes=size,
+    )
+
+
+def remote_segment(
+    number: int,
+    start: Offset,
+    end_inclusive: Offset,
+    state: RemoteLogSegmentState = _STATE.COPY_SEGMENT_FINISHED,
+    *,
+    size: int = 1 << 20,
+    age_ms: int = 60_000,
+) -> RemoteLogSegmentMetadata:
+    """`number` makes its id; its event and its newest record are `age_ms` old."""
+    owner = TopicIdPartition(_TOPIC_IDS, "any", 0)
+    return RemoteLogSegmentMetadata(
+        segment_id=RemoteLogSegmentId(owner, uuid.UUID(int=number)),
+        start_offset=start,
+        end_offset_inclusive=end_inclusive,
+        max_timestamp_ms=NOW_MS - age_ms,
+        broker_id=1,
+        event_timestamp_ms=NOW_MS - age_ms,
+        segment_size_in_bytes=size,
+        segment_leader_epochs={0: start},
+        state=state,
+    )
+
+
+def damaged_cluster() -> ScriptedCluster:
+    """`orders` has every kind of span, in partition 1; `history` has 100,000 segments but one."""
+    cluster = ScriptedCluster()
+    mib = 1 << 20
+    sound = [remote_segment(n + 1, n * 1000, n * 1000 + 999) for n in range(12)]
+    cluster.add("orders", sound, local_tier(0, 9000, 12_700, 3 * mib + 700_000))
+    damaged = [
+        remote_segment(20, 0, 999, _STATE.DELETE_SEGMENT_STARTED),
+        *(remote_segment(20 + n, n * 1000, n * 1000 + 999) for n in (1, 2, 3, 4, 6, 7, 8, 9)),
+        remote_segment(40, 2000, 2999, _STATE.COPY_SEGMENT_STARTED),
+        remote_segment(41, 10_000, 10_999, _STATE.COPY_SEGMENT_STARTED),
+    ]
+    cluster.add("orders", damaged, local_tier(1000, 8000, 11_400, 3 * mib + 400_000))
+    many = [
+        remote_segment(n + 100, n * 100, n * 100 + 99, size=100_000)
+        for n in range(100_000)
+        if n != 61_234
+    ]
+    cluster.add("history", many, local_tier(0, 9_999_900, 10_000_050, 150_000))
+    cluster.add("quiet", [], local_tier(0, 0, 0, 0))
+    return cluster
+
+
+def _topic(name: str, partitions: list[PartitionStorage]) -> TopicStorage:
+    states = tuple(each.state for each in partitions)
+    state = TopicState(name, uuid.uuid5(_TOPIC_IDS, name), False, True, Retention(), states)
+    return TopicStorage(
+        state, tuple(partitions), added(each.sums for each in partitions if each.sums is not None)
+    )
