@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the tests use beside Python and Java: Maven (Kafka's jars), kcat, bubblewrap, and an S3 server and a proxy built
+# What the tests use beside Python and Java: Maven (Kafka's jars), kcat, bubblewrap, a browser, and an S3 server and a proxy built
 # with Go. Installs what can be installed here; tests that need the rest skip and say so.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -8,6 +8,7 @@ missing=()
 command -v mvn >/dev/null 2>&1 || missing+=(maven)
 command -v kcat >/dev/null 2>&1 || missing+=(kcat)
 command -v bwrap >/dev/null 2>&1 || missing+=(bubblewrap)
+command -v chromedriver >/dev/null 2>&1 || missing+=(chromium chromium-driver)
 if ((${#missing[@]})); then
   if [[ "$(id -u)" -eq 0 ]] && command -v apt-get >/dev/null 2>&1; then
     apt-get update -qq && apt-get install -y -qq "${missing[@]}" >/dev/null ||

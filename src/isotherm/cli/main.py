@@ -89,6 +89,12 @@ def _storage() -> Command:
     return storage
 
 
+def _console() -> Command:
+    from isotherm.cli.console import console
+
+    return console
+
+
 def _config() -> Command:
     from isotherm.cli.config import app as config
 
@@ -109,6 +115,7 @@ COMMANDS: dict[str, Callable[[], Command]] = {
     "consume": _consume,
     "dump-log": _dump_log,
     "remote": _remote,
+    "console": _console,
     "pipeline": _pipeline,
     "config": _config,
     "storage": _storage,

@@ -1,0 +1,122 @@
+"""`isotherm console`: pages in the browser that show the tiers of a cluster."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated
+
+import typer
+
+from isotherm.cli.options import (
+    DEFAULT_BOOTSTRAP_SERVER,
+    BootstrapServer,
+    ClientProperties,
+    CommandConfig,
+    client_settings,
+)
+from isotherm.cli.output import console as terminal
+from isotherm.cli.pipeline_metadata import StoreOption, store_settings
+from isotherm.cli.topic_storage import BucketPath, Price
+from isotherm.clock import SystemClock
+from isotherm.errors import ConfigError
+from isotherm.remote.storage.settings import AIVEN
+from isotherm.storage_view.prices import DEFAULT_PRICE, price_of
+
+DEFAULT_PORT = 8585
+_LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+
+def console(
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    port: Annotated[int, typer.Option(help="The port of the pages.")] = DEFAULT_PORT,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="The address to listen at. Pages have no login: leave it, and put a reverse proxy"
+            " with a login before it."
+        ),
+    ] = "127.0.0.1",
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A host name of the pages' address in browsers, such as a reverse proxy's. May be"
+            " given many times.",
+        ),
+    ] = None,
+    interval_s: Annotated[
+        float, typer.Option(min=1, help="Read the cluster at most once in so many seconds.")
+    ] = 5.0,
+    price: Price = DEFAULT_PRICE,
+    layout: Annotated[
+        str, typer.Option(help="How the bucket names objects: aiven or local-tiered-storage.")
+    ] = AIVEN,
+    key_prefix: Annotated[
+        str | None, typer.Option(help="The bucket's key.prefix, to show whole object keys.")
+    ] = None,
+    path: BucketPath = None,
+    option: StoreOption = None,
+    client_property: ClientProperties = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """Show the tiers of a cluster in the browser: Isotherm's or any Kafka cluster's.
+
+    It only reads. While no page is open it sends the cluster nothing. It ends with Ctrl+C.
+    """
+    try:
+        import starlette  # noqa: F401
+        import uvicorn
+    except ImportError as error:
+        raise ConfigError(
+            "the console's packages are not installed hint=\"pip install 'isotherm[console]'\""
+        ) from error
+    from isotherm.console.app import ConsoleSettings, console_app
+    from isotherm.console.watched_cluster import WatchedCluster
+    from isotherm.storage_view.cluster_storage import StorageReader
+    from isotherm.storage_view.segment_facts import named_layout
+    from isotherm.storage_view.segment_sources import open_bucket_source
+
+    extra = client_settings(command_config, client_property)
+    settings = ConsoleSettings(
+        price_of(price), named_layout(layout, key_prefix), _hosts(host, allow_host or [])
+    )
+    bucket = None if path is None else store_settings(path, option)
+
+    def open_reader() -> StorageReader:
+        source = None if bucket is None else open_bucket_source(bucket, lambda _: True)
+        properties = {"bootstrap.servers": bootstrap_server, **extra}
+        return StorageReader(properties, SystemClock(), source=source)
+
+    cluster = WatchedCluster(open_reader, SystemClock(), interval_s)
+    terminal().print(f"console of {bootstrap_server}: http://{_named(host)}:{port}/")
+    try:
+        uvicorn.run(
+            console_app(cluster, settings),
+            host=host,
+            port=port,
+            log_level="warning",
+            server_header=False,
+        )
+    finally:
+        cluster.close()
+
+
+def _hosts(host: str, allowed: list[str]) -> list[str]:
+    """The host names that a request may ask for: without a check, any page could read this one by a
+    name of its own that points here. Raises ConfigError for an address without a name."""
+    if not _is_unspecified(host):
+        return [*_LOCAL_NAMES, _named(host), *allowed]
+    if not allowed:
+        raise ConfigError(f"name the pages' host key=--allow-host host={host} hint='or * for any'")
+    return [*_LOCAL_NAMES, *allowed]
+
+
+def _is_unspecified(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _named(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

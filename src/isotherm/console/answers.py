@@ -1,0 +1,109 @@
+"""The JSON of the API: plain values from a look at the cluster. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from isotherm.remote.metadata.state.segment_columns import id_texts
+from isotherm.storage_view.cluster_storage import ClusterStorage, PartitionStorage, TopicStorage
+from isotherm.storage_view.partition_storage import added
+from isotherm.storage_view.rows import Row, partition_row, sums_row, topic_row
+from isotherm.storage_view.tier_map import (
+    FIRST_LANE,
+    NO_SEGMENT,
+    Cell,
+    SpanKind,
+    map_cells,
+    tier_spans,
+)
+from isotherm.types import Offset, TimestampMs
+
+SECOND_LANE = tuple(kind for kind in SpanKind if kind not in FIRST_LANE)
+
+
+def overview(storage: ClusterStorage, price: float) -> Row:
+    topics = storage.topics.values()
+    metadata_topic = storage.metadata_topic
+    return {
+        "cluster_id": storage.cluster_id,
+        "controller_id": storage.controller_id,
+        "price_per_gib_month": price,
+        "total": sums_row(added(each.sums for each in topics), price),
+        "metadata_topic": None if metadata_topic is None else asdict(metadata_topic),
+        "brokers": [asdict(each) for each in storage.brokers],
+        "topics": [topic_row(each, price) for each in topics],
+    }
+
+
+def topic_detail(topic: TopicStorage, price: float) -> Row:
+    return {
+        **topic_row(topic, price),
+        "by_partition": [partition_row(each, price) for each in topic.partitions],
+    }
+
+
+def tier_maps(
+    partitions: Iterable[PartitionStorage],
+    now_ms: TimestampMs,
+    columns: int,
+    window: tuple[Offset | None, Offset | None],
+) -> list[Row]:
+    """A map for each partition with a leader that answers, of the whole log or of a window."""
+    return [_tier_map(each, now_ms, columns, window) for each in partitions if each.state.local]
+
+
+def _tier_map(
+    partition: PartitionStorage,
+    now_ms: TimestampMs,
+    columns: int,
+    window: tuple[Offset | None, Offset | None],
+) -> Row:
+    local, segments = partition.state.local, partition.segments
+    assert local is not None
+    spans = tier_spans(local, segments, now_ms)
+    starts, ends = [local.log_start_offset], [local.high_watermark, local.log_start_offset + 1]
+    if len(spans):
+        starts.append(int(spans.start.min()))
+        ends.append(int(spans.end.max()))
+    first = min(starts) if window[0] is None else window[0]
+    end = max(ends) if window[1] is None else window[1]
+    lanes = (FIRST_LANE, SECOND_LANE)
+    return {
+        "partition": partition.state.partition.partition,
+        "leader": partition.state.leader,
+        "log_first": min(starts),
+        "log_end": max(ends),
+        "first": first,
+        "end": end,
+        "log_start_offset": local.log_start_offset,
+        "local_log_start_offset": local.local_log_start_offset,
+        "last_tiered_offset": partition.last_tiered_offset,
+        "last_stable_offset": local.last_stable_offset,
+        "high_watermark": local.high_watermark,
+        "counts": {kind.name.lower(): int((spans.kind == kind).sum()) for kind in SpanKind},
+        "lanes": [
+            [
+                _cell(each, partition)
+                for each in map_cells(spans.of_kinds(kinds), first, end, columns)
+            ]
+            for kinds in lanes
+        ],
+    }
+
+
+def _cell(cell: Cell, partition: PartitionStorage) -> Row:
+    """`start` and `end` in offsets, the second exclusive; `id` if it is one segment."""
+    row: dict[str, Any] = {
+        "start": cell.start,
+        "end": cell.end,
+        "kinds": [kind.name.lower() for kind in cell.kinds],
+        "segments": cell.segments,
+        "bytes": cell.size_in_bytes,
+    }
+    if cell.segment != NO_SEGMENT:
+        segments = partition.segments
+        (row["id"],) = id_texts([segments.ids[cell.segment]])
+        row["bytes"] = int(segments.size_in_bytes[cell.segment])
+    return row

@@ -1,0 +1,209 @@
+"""The console's web application: pages, and the JSON that they are made of. It has no state but its
+look at the cluster.
+
+Every answer forbids the browser to load anything from elsewhere, and to show the page in a frame.
+"""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from isotherm.console.answers import overview, tier_maps, topic_detail
+from isotherm.console.openapi import COLUMNS_MAX, PARTITIONS_MAX, openapi_document
+from isotherm.console.watched_cluster import Look, WatchedCluster
+from isotherm.storage_view.cluster_storage import ClusterStorage, TopicStorage
+from isotherm.storage_view.segment_facts import segment_facts
+from isotherm.types import uuid_from_text
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from isotherm.remote.storage.layout.segment_layout import Layout
+    from isotherm.storage_view.rows import Row
+
+STATIC = Path(__file__).parent / "static"
+UNAVAILABLE = 503
+_COLUMNS_DEFAULT = 600
+_GZIP_BYTES_MIN = 1024
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self';"
+    " img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none';"
+    " frame-ancestors 'none'",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSettings:
+    """`price` is in dollars for a GiB and month; `hosts` are the names that a request may ask for."""
+
+    price: float
+    layout: Layout
+    hosts: Sequence[str]
+
+
+def console_app(cluster: WatchedCluster, settings: ConsoleSettings) -> Starlette:
+    pages = _Pages(cluster, settings)
+    return Starlette(
+        routes=[
+            Route("/", _index),
+            Route("/api/", _api_page),
+            Route("/api/openapi.json", _openapi),
+            Route("/api/overview", pages.overview),
+            Route("/api/topics/{topic}", pages.topic),
+            Route("/api/topics/{topic}/map", pages.tier_map),
+            Route("/api/topics/{topic}/partitions/{partition:int}/segments/{id}", pages.segment),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ],
+        exception_handlers={HTTPException: _problem},
+        middleware=[
+            # A page of another site that has its name point here asks for that name.
+            Middleware(TrustedHostMiddleware, allowed_hosts=list(settings.hosts)),
+            Middleware(_SafeHeaders),
+            Middleware(GZipMiddleware, minimum_size=_GZIP_BYTES_MIN),
+        ],
+    )
+
+
+class _SafeHeaders:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+                # Modules and data are asked for again after an upgrade; an unchanged file is a 304.
+                headers.setdefault("cache-control", "no-cache")
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+
+def _index(_: Request) -> Response:
+    return FileResponse(STATIC / "index.html")
+
+
+def _api_page(_: Request) -> Response:
+    return FileResponse(STATIC / "api.html")
+
+
+def _openapi(_: Request) -> Response:
+    return JSONResponse(openapi_document())
+
+
+async def _problem(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code)
+
+
+class _Pages:
+    """Functions that are not coroutines: the server calls each in a thread."""
+
+    def __init__(self, cluster: WatchedCluster, settings: ConsoleSettings) -> None:
+        self._cluster = cluster
+        self._settings = settings
+
+    def overview(self, _: Request) -> Response:
+        return self._answer(lambda storage: overview(storage, self._settings.price))
+
+    def topic(self, request: Request) -> Response:
+        return self._answer(
+            lambda storage: topic_detail(_topic(storage, request), self._settings.price)
+        )
+
+    def tier_map(self, request: Request) -> Response:
+        columns = _number(request, "columns", _COLUMNS_DEFAULT, most=COLUMNS_MAX, least=1)
+        first_partition = _number(request, "partition", 0)
+        count = _number(request, "partitions", PARTITIONS_MAX, most=PARTITIONS_MAX, least=1)
+        first, end = _optional_number(request, "first"), _optional_number(request, "end")
+        if first is not None and end is not None and first >= end:
+            raise HTTPException(400, "first is below end")
+
+        def maps(storage: ClusterStorage) -> Row:
+            partitions = _topic(storage, request).partitions
+            chosen = partitions[first_partition : first_partition + count]
+            return {
+                "topic": request.path_params["topic"],
+                "partitions": len(partitions),
+                "maps": tier_maps(chosen, storage.read_at_ms, columns, (first, end)),
+            }
+
+        return self._answer(maps)
+
+    def segment(self, request: Request) -> Response:
+        return self._answer(functools.partial(self._segment, request))
+
+    def _segment(self, request: Request, storage: ClusterStorage) -> Row:
+        number = request.path_params["partition"]
+        for each in _topic(storage, request).partitions:
+            if each.state.partition.partition == number:
+                found = self._cluster.metadata(each.state.partition, _segment_id(request))
+                if found is not None:
+                    return segment_facts(found, self._settings.layout)
+        raise HTTPException(404, "no such segment: it may have been deleted meanwhile")
+
+    def _answer(self, content: Callable[[ClusterStorage], Row]) -> Response:
+        """`error` is why the cluster does not answer now; the content is then of the last time."""
+        look: Look = self._cluster.look()
+        if look.storage is None:
+            return JSONResponse({"error": look.error}, UNAVAILABLE)
+        return JSONResponse(
+            {"read_at_ms": look.storage.read_at_ms, "error": look.error, **content(look.storage)}
+        )
+
+
+def _topic(storage: ClusterStorage, request: Request) -> TopicStorage:
+    found = storage.topics.get(request.path_params["topic"])
+    if found is None:
+        raise HTTPException(404, f"no such topic: {request.path_params['topic']}")
+    return found
+
+
+def _segment_id(request: Request) -> uuid.UUID:
+    try:
+        return uuid_from_text(request.path_params["id"])
+    except ValueError as error:
+        raise HTTPException(400, str(error)) from error
+
+
+def _number(
+    request: Request, name: str, default: int, *, least: int = 0, most: int | None = None
+) -> int:
+    found = _optional_number(request, name)
+    if found is None:
+        return default
+    if found < least or (most is not None and found > most):
+        raise HTTPException(400, f"{name} is from {least} to {most or 'any number'}")
+    return found
+
+
+def _optional_number(request: Request, name: str) -> int | None:
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    try:
+        return int(text)
+    except ValueError as error:
+        raise HTTPException(400, f"{name} is not a number") from error

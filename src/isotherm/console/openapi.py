@@ -1,0 +1,127 @@
+"""The API's own description, as OpenAPI 3.1 has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from isotherm import __version__
+from isotherm.storage_view.tier_map import SpanKind
+
+COLUMNS_MAX = 4000
+PARTITIONS_MAX = 64
+
+Schema = dict[str, Any]
+
+_INTEGER: Schema = {"type": "integer"}
+_TEXT: Schema = {"type": "string"}
+_LOOK: Schema = {
+    "read_at_ms": {
+        **_INTEGER,
+        "description": "When the cluster was read, milliseconds since 1970.",
+    },
+    "error": {
+        "type": ["string", "null"],
+        "description": "Why the cluster does not answer now; the rest is of the last time it did.",
+    },
+}
+
+
+def openapi_document() -> Schema:
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Isotherm console",
+            "version": __version__,
+            "description": "Where the bytes of a cluster's topics lie. Reads only. Offsets are inclusive"
+            " at the start and exclusive at the end unless a name says otherwise; bytes are of .log files.",
+        },
+        "paths": {
+            "/api/overview": _get("The cluster, its brokers and its topics."),
+            "/api/topics/{topic}": _get("Sums of a topic, and of each partition.", _path("topic")),
+            "/api/topics/{topic}/map": {
+                **_get(
+                    "Which tier holds which offsets: the tier map.",
+                    _path("topic"),
+                    _query("columns", "Cells of a lane at most.", 1, COLUMNS_MAX),
+                    _query("partition", "The first partition."),
+                    _query("partitions", "How many partitions.", 1, PARTITIONS_MAX),
+                    _query("first", "The first offset; by default that of the log."),
+                    _query("end", "The offset after the last one; by default that of the log."),
+                    content={"$ref": "#/components/schemas/Maps"},
+                )
+            },
+            "/api/topics/{topic}/partitions/{partition}/segments/{id}": _get(
+                "All that is known of one remote segment.",
+                _path("topic"),
+                _path("partition", _INTEGER),
+                _path("id"),
+            ),
+        },
+        "components": {"schemas": {"Maps": _maps(), "Cell": _cell(), "Problem": _problem()}},
+    }
+
+
+def _get(summary: str, *parameters: Schema, content: Schema | None = None) -> Schema:
+    body = content or {"type": "object", "properties": _LOOK}
+    problem = {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {
+        "get": {
+            "summary": summary,
+            "parameters": list(parameters),
+            "responses": {
+                "200": {"description": summary, "content": {"application/json": {"schema": body}}},
+                "404": {"description": "There is no such thing.", "content": problem},
+                "503": {"description": "The cluster has never answered.", "content": problem},
+            },
+        }
+    }
+
+
+def _path(name: str, schema: Schema = _TEXT) -> Schema:
+    return {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+def _query(name: str, description: str, least: int = 0, most: int | None = None) -> Schema:
+    schema = {**_INTEGER, "minimum": least, **({} if most is None else {"maximum": most})}
+    return {"name": name, "in": "query", "description": description, "schema": schema}
+
+
+def _maps() -> Schema:
+    lane = {"type": "array", "items": {"$ref": "#/components/schemas/Cell"}}
+    numbers = (
+        "partition", "leader", "log_first", "log_end", "first", "end", "log_start_offset",
+        "local_log_start_offset", "last_tiered_offset", "last_stable_offset", "high_watermark",
+    )  # fmt: skip
+    one = {
+        **dict.fromkeys(numbers, _INTEGER),
+        "counts": {"type": "object", "additionalProperties": _INTEGER},
+        "lanes": {"type": "array", "items": lane},
+    }
+    return {
+        "type": "object",
+        "properties": {
+            **_LOOK,
+            "topic": _TEXT,
+            "partitions": _INTEGER,
+            "maps": {"type": "array", "items": {"type": "object", "properties": one}},
+        },
+    }
+
+
+def _cell() -> Schema:
+    kinds = [kind.name.lower() for kind in SpanKind]
+    return {
+        "type": "object",
+        "properties": {
+            "start": _INTEGER,
+            "end": _INTEGER,
+            "kinds": {"type": "array", "items": {"enum": kinds}},
+            "segments": {**_INTEGER, "description": "Segments that begin in the cell."},
+            "bytes": _INTEGER,
+            "id": {**_TEXT, "description": "Of the segment, if it is one."},
+        },
+    }
+
+
+def _problem() -> Schema:
+    return {"type": "object", "properties": {"error": _TEXT}}

@@ -1,0 +1,53 @@
+// Numbers as people read them, and elements of the page.
+
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+const SPANS = [["d", 86400], ["h", 3600], ["min", 60]];
+
+export function bytes(size) {
+  let unit = 0;
+  while (size >= 1024 && unit < UNITS.length - 1) {
+    size /= 1024;
+    unit += 1;
+  }
+  return `${unit ? size.toFixed(1) : size} ${UNITS[unit]}`;
+}
+
+export const plural = (number, one) => `${count(number)} ${one}${number === 1 ? "" : "s"}`;
+
+export const count = (number) => number.toLocaleString("en-US");
+
+export function age(seconds) {
+  if (seconds === null) return "unknown";
+  const span = SPANS.find(([, size]) => seconds >= size);
+  return span ? `${(seconds / span[1]).toFixed(1)} ${span[0]}` : `${Math.round(seconds)} s`;
+}
+
+export function dollars(amount) {
+  if (amount > 0 && amount < 0.01) return "< $0.01";
+  return `$${amount.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
+}
+
+export const time = (ms) => (ms < 0 ? "none" : new Date(ms).toISOString().replace("T", " ").replace("Z", " UTC"));
+
+export function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else if (value !== false && value !== null) made.setAttribute(key, value === true ? "" : value);
+  }
+  made.append(...children.flat().filter((child) => child !== null));
+  return made;
+}
+
+export const figure = (name, value, note = "", isBad = false) =>
+  element("div", {}, element("dt", {}, name),
+    element("dd", { class: isBad ? "bad" : null }, value, note ? element("small", {}, note) : null));
+
+// Columns are [heading, function of a row, class]; a cell may be text or an element.
+export function table(caption, columns, rows) {
+  const head = columns.map(([name, , kind]) => element("th", { scope: "col", class: kind || null }, name));
+  const body = rows.map((row) =>
+    element("tr", {}, columns.map(([, cell, kind]) => element("td", { class: kind || null }, cell(row)))));
+  return element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+    element("table", { "aria-label": caption }, element("thead", {}, element("tr", {}, head)), element("tbody", {}, body)));
+}

@@ -1,0 +1,17 @@
+// Answers of the API. The newest look at the cluster may be an old one: `error` then says why.
+
+export class Unavailable extends Error {}
+
+export async function fetchJson(path) {
+  let response;
+  try {
+    response = await fetch(path, { headers: { accept: "application/json" } });
+  } catch {
+    throw new Unavailable("The console itself does not answer. Was it stopped?");
+  }
+  const body = await response.json();
+  if (!response.ok) throw new Unavailable(body.error || `HTTP ${response.status}`);
+  return body;
+}
+
+export const topicPath = (name) => `/api/topics/${encodeURIComponent(name)}`;

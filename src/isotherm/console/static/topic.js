@@ -1,0 +1,153 @@
+// One topic: the tier map of each partition, and the numbers behind it.
+
+import { age, bytes, count, dollars, element, figure, plural, table, time } from "/static/format.js";
+import { fetchJson, topicPath } from "/static/requests.js";
+import { KINDS, TierMap } from "/static/tier_map.js";
+
+const PARTITIONS_AT_ONCE = 16;
+
+export function topicPage(name) {
+  const page = { title: name, isShown: false };
+  const maps = new Map(); // by partition
+  const factsCard = element("section", { class: "facts", "aria-label": "Facts", "aria-live": "polite" });
+  let first = 0;
+  let reload = null;
+
+  const columns = () => Math.max(100, Math.min(1600, Math.floor(document.getElementById("main").clientWidth - 60)));
+
+  page.load = async (fetchJson) => {
+    const query = `columns=${columns()}&partition=${first}&partitions=${PARTITIONS_AT_ONCE}`;
+    const [topic, drawn] = await Promise.all([
+      fetchJson(topicPath(name)),
+      fetchJson(`${topicPath(name)}/map?${query}`),
+    ]);
+    // A map that is zoomed in keeps its window.
+    await Promise.all(drawn.maps.map(async (map, place) => {
+      const window = maps.get(map.partition)?.window;
+      if (window) drawn.maps[place] = (await loadWindow(map.partition, window)) ?? map;
+    }));
+    return { ...topic, ...drawn, sums: topic };
+  };
+
+  async function loadWindow(partition, window) {
+    const place = `columns=${columns()}&partition=${partition}&partitions=1`;
+    const range = window ? `&first=${window.first}&end=${window.end}` : "";
+    const answer = await fetchJson(`${topicPath(name)}/map?${place}${range}`);
+    return answer.maps[0];
+  }
+
+  async function showFacts(map, cell) {
+    const facts = [["shown", `${count(cell.start)} to ${count(cell.end - 1)}`],
+      ["state", cell.kinds.map((kind) => KINDS[kind].words).join(", ")]];
+    if (cell.id) {
+      try {
+        facts.push(...segmentFacts(await fetchJson(`${topicPath(name)}/partitions/${map.partition}/segments/${cell.id}`)));
+      } catch (error) {
+        facts.push(["segment", error.message]);
+      }
+    } else if (cell.segments) {
+      facts.push(["segments", `${plural(cell.segments, "segment")} begin here, ${bytes(cell.bytes)}`], ["see them", "zoom in: + or double click"]);
+    }
+    factsCard.replaceChildren(
+      element("header", {}, element("h3", {}, cell.id ? "Segment" : "Offsets"),
+        element("div", {}, element("button", { type: "button", onclick: () => factsCard.remove() }, "Close"))),
+      element("dl", {}, facts.map(([key, value]) => [element("dt", {}, key), element("dd", {}, value)]).flat()));
+    maps.get(map.partition).element.append(factsCard);
+  }
+
+  page.show = (main, data) => {
+    const { sums } = data;
+    if (!page.isShown) {
+      page.isShown = true;
+      main.replaceChildren(element("h1", {}, name), element("div", { id: "sums" }),
+        element("section", { class: "card" }, element("h2", {}, "Tier map"), legend(),
+          element("p", { class: "quiet" }, "Keys on a bar: ← → moves, + and − zoom, Home and End jump, Enter shows the segment."),
+          element("div", { id: "more", class: "tools" }), element("div", { id: "maps" })),
+        element("section", { class: "card", id: "partitions" }));
+    }
+    main.querySelector("#sums").replaceChildren(topicSums(sums));
+    main.querySelector("#partitions").replaceChildren(element("h2", {}, "Partitions"), partitionTable(sums.by_partition));
+    const host = main.querySelector("#maps");
+    for (const [partition, map] of maps) {
+      if (!data.maps.some((each) => each.partition === partition)) {
+        map.element.remove();
+        maps.delete(partition);
+      }
+    }
+    for (const each of data.maps) {
+      if (!maps.has(each.partition)) {
+        const made = new TierMap(each.partition, { load: loadWindow, select: showFacts });
+        maps.set(each.partition, made);
+        host.append(made.element);
+      }
+      maps.get(each.partition).show(each);
+    }
+    reload = () => page.load(fetchJson).then((fresh) => page.show(main, fresh));
+    main.querySelector("#more").replaceChildren(...pager(data.partitions));
+  };
+
+  function pager(total) {
+    if (total <= PARTITIONS_AT_ONCE) return [];
+    const turn = (step) => () => {
+      first += step;
+      reload();
+    };
+    return [
+      element("button", { type: "button", disabled: first === 0, onclick: turn(-PARTITIONS_AT_ONCE) }, "Earlier"),
+      element("span", {}, `partitions ${first} to ${Math.min(first + PARTITIONS_AT_ONCE, total) - 1} of ${total}`),
+      element("button", { type: "button", disabled: first + PARTITIONS_AT_ONCE >= total, onclick: turn(PARTITIONS_AT_ONCE) }, "Later"),
+    ];
+  }
+  return page;
+}
+
+function legend() {
+  return element("ul", { class: "legend" }, Object.entries(KINDS).map(([kind, { words, lane }]) =>
+    element("li", {}, element("span", { class: `swatch k-${kind}${lane ? " second" : ""}` }), words)));
+}
+
+function topicSums(sums) {
+  return element("dl", { class: "figures" },
+    figure("In all", bytes(sums.total_bytes), "each byte once"),
+    figure("Local", bytes(sums.local_bytes), `${bytes(sums.overlap_bytes)} also remote`),
+    figure("Remote", bytes(sums.remote_bytes), plural(sums.remote_segments, "segment")),
+    figure("Not copied yet", bytes(sums.copy_lag_bytes), sums.is_tiered
+      ? `${count(sums.copy_lag_offsets)} offsets · newest copy ${age(sums.copy_lag_s)} old` : "not tiered"),
+    figure("Not deleted yet", bytes(sums.deletion_lag_bytes), `${plural(sums.deletion_lag_segments, "segment")} · ${age(sums.deletion_lag_s)}`),
+    figure("Missing", count(sums.missing_offsets), "offsets in no tier", sums.missing_offsets > 0),
+    figure("Cost a month", dollars(sums.cost_per_month), "list price of storage"));
+}
+
+function partitionTable(rows) {
+  const number = (key) => (row) => (key in row ? count(row[key]) : "");
+  const size = (key) => (row) => (key in row ? bytes(row[key]) : "");
+  return table("Partitions", [
+    ["partition", (row) => String(row.partition)],
+    ["leader", (row) => (row.error ? element("span", { class: "bad" }, row.error) : String(row.leader)), "left"],
+    ["log start", number("log_start_offset")],
+    ["local start", number("local_log_start_offset")],
+    ["last tiered", number("last_tiered_offset")],
+    ["high watermark", number("high_watermark")],
+    ["local", size("local_bytes")],
+    ["remote", size("remote_bytes")],
+    ["both", size("overlap_bytes")],
+    ["copy lag", (row) => (row.error ? "" : age(row.copy_lag_s))],
+    ["deletion lag", (row) => (row.error ? "" : age(row.deletion_lag_s))],
+  ], rows);
+}
+
+function segmentFacts(segment) {
+  const epochs = Object.entries(segment.leader_epochs).map(([epoch, offset]) => `${epoch} from ${count(offset)}`);
+  return [
+    ["segment", segment.segment_id],
+    ["metadata", segment.state],
+    ["offsets", `${count(segment.start_offset)} to ${count(segment.end_offset)}`],
+    ["size", `${bytes(segment.size_in_bytes)} (${count(segment.size_in_bytes)} bytes)`],
+    ["newest record", time(segment.max_timestamp_ms)],
+    ["last event", `${time(segment.event_timestamp_ms)}, broker ${segment.broker_id}`],
+    ["leader epochs", epochs.join(", ")],
+    ["aborted transactions", segment.transaction_index_is_empty ? "none" : "perhaps: it has a transaction index"],
+    ["custom metadata", segment.custom_metadata ?? "none"],
+    ["objects", segment.objects.join(", ")],
+  ];
+}

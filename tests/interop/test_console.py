@@ -1,0 +1,192 @@
+"""The console's pages in Chromium. One browser for all of them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.wait import WebDriverWait
+
+from isotherm.clock import SystemClock
+from isotherm.storage_view.cluster_storage import StorageReader
+from isotherm.testing.embedded_broker import EmbeddedBroker
+from tests.support.console_server import running_console
+from tests.support.scripted_cluster import damaged_cluster
+
+DRIVER = shutil.which("chromedriver")
+WAIT_S = 60
+ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
+
+pytestmark = pytest.mark.skipif(
+    DRIVER is None, reason="there is no Chromium: apt-get install chromium chromium-driver"
+)
+
+
+class Browser:
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self.driver = driver
+
+    def wait(self, condition: Callable[[], object]) -> object:
+        return WebDriverWait(self.driver, WAIT_S, 0.02).until(lambda _: condition())
+
+    def open(self, address: str, selector: str) -> None:
+        self.driver.get("about:blank")
+        self.messages()
+        self.driver.get(address)
+        self.wait(lambda: self.all(selector))
+
+    def all(self, selector: str) -> list[WebElement]:
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def text(self, selector: str = "main") -> str:
+        return self.all(selector)[0].text
+
+    def run(self, script: str) -> object:
+        return self.driver.execute_script(script)
+
+    def refresh(self) -> None:
+        """As when the page comes to the front again: now, not in five seconds."""
+        self.run("document.dispatchEvent(new Event('visibilitychange'))")
+
+    def messages(self) -> list[str]:
+        """Errors since the last call, such as of a script, or of what the policy forbids."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    options = webdriver.ChromeOptions()
+    for argument in ARGUMENTS:
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    yield Browser(driver)
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    cluster = damaged_cluster()
+    with running_console(lambda: cluster, interval_s=5) as running:
+        yield running
+
+
+def test_overview_leads_to_a_topic(browser: Browser, address: str) -> None:
+    browser.open(address, "table")
+    assert "1,100" in browser.text("#sums")
+    browser.all("input[type=search]")[0].send_keys("ord")
+    (link,) = browser.all("main table a")
+    link.click()
+    browser.wait(lambda: len(browser.all("canvas[data-cells]")) == 2)
+    assert browser.text("h1") == "orders"
+    assert browser.messages() == []
+
+
+def test_missing_segment_is_seen_and_reached_by_keys(browser: Browser, address: str) -> None:
+    browser.open(f"{address}/#/topics/orders", "canvas[data-cells]")
+    canvas = browser.all("canvas")[1]
+    # Its colour is painted on the bar, and nowhere on that of the sound partition.
+    painted = """
+      const wanted = getComputedStyle(document.body).getPropertyValue('--missing').trim();
+      const [red, green, blue] = [1, 3, 5].map((at) => parseInt(wanted.slice(at, at + 2), 16));
+      return [...document.querySelectorAll('canvas')].map((canvas) => {
+        const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+        let count = 0;
+        for (let at = 0; at < data.length; at += 4)
+          count += data[at] === red && data[at + 1] === green && data[at + 2] === blue;
+        return count > 0;
+      });"""
+    browser.wait(lambda: browser.run(painted) == [False, True])
+    canvas.send_keys(Keys.HOME)
+    told = []
+    for _ in range(11):
+        canvas.send_keys(Keys.ARROW_RIGHT)
+        told.append(canvas.get_attribute("aria-valuetext"))
+    assert "5,000 to 5,999 · missing: in no tier" in told
+    canvas.send_keys(Keys.HOME, Keys.ARROW_RIGHT, Keys.ENTER)
+    browser.wait(lambda: browser.all(".facts dd"))
+    browser.wait(lambda: "COPY_SEGMENT_FINISHED" in browser.text(".facts"))
+    assert "1,000 to 1,999" in browser.text(".facts")
+    assert browser.messages() == []
+
+
+def test_hundred_thousand_segments_stay_few_cells(browser: Browser, address: str) -> None:
+    browser.open(f"{address}/#/topics/history", "canvas[data-cells]")
+    canvas = browser.all("canvas")[0]
+    before = int(canvas.get_attribute("data-cells") or 0)
+    assert 50 < before <= 1600
+    assert "99,998 only remote · 1 missing" in browser.text(".map")
+    for _ in range(8):
+        shown = browser.text(".ends")
+        canvas.send_keys("+")
+        browser.wait(lambda shown=shown: browser.text(".ends") != shown)
+    canvas.send_keys(Keys.HOME)
+    assert "segment" in (canvas.get_attribute("aria-valuetext") or "")
+    browser.wait(lambda: "segments" not in (canvas.get_attribute("aria-valuetext") or ""))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_page_fits_a_phone_and_its_words_can_be_read(
+    browser: Browser, address: str, scheme: str
+) -> None:
+    """WCAG AA: a contrast of 4.5 for words, of 3 for what is painted."""
+    driver = browser.driver
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": False},
+    )
+    browser.open(f"{address}/#/topics/orders", "canvas[data-cells]")
+    assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+    contrasts = browser.run("""
+      const colour = (name) => getComputedStyle(document.body).getPropertyValue(`--${name}`).trim();
+      const light = (hex) => {
+        const parts = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16) / 255)
+          .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+        return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
+      };
+      const contrast = (one, other) => {
+        const [high, low] = [light(colour(one)), light(colour(other))].sort((a, b) => b - a);
+        return (high + 0.05) / (low + 0.05);
+      };
+      const words = [['text', 'page'], ['text', 'card'], ['quiet', 'page'], ['quiet', 'card'],
+        ['link', 'card'], ['alert', 'card'], ['alert', 'alert-page']];
+      const painted = ['local', 'both', 'remote', 'missing', 'copying', 'deleting', 'orphan'];
+      return [...words.map((pair) => [pair.join(), contrast(...pair), 4.5]),
+        ...painted.map((kind) => [kind, contrast(kind, 'card'), 3])];""")
+    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert isinstance(contrasts, list)
+    assert [each for each in contrasts if each[1] < each[2]] == []
+
+
+def test_page_says_that_the_broker_is_gone_and_comes_back(browser: Browser, tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path) as broker:
+        servers = broker.bootstrap_servers
+        admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+        for created in admin.create_topics([NewTopic("letters", 1, 1)]).values():
+            created.result()
+
+        def opened() -> StorageReader:
+            return StorageReader({"bootstrap.servers": servers}, SystemClock())
+
+        with running_console(opened) as address:
+            browser.open(address, "main table a")
+            assert "letters" in browser.text()
+            assert not browser.all("#problem")[0].is_displayed()
+            broker.stop()
+            browser.refresh()
+            browser.wait(lambda: browser.all("#problem")[0].is_displayed())
+            assert "does not answer" in browser.text("#problem")
+            assert servers in browser.text("#problem")
+            assert "letters" in browser.text()
+        # Now the console itself is gone.
+        browser.refresh()
+        browser.wait(lambda: "The console itself" in browser.text("#problem"))

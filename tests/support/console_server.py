@@ -1,0 +1,50 @@
+"""The console's server in the test's process, on a free port, and a browser to look at it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from isotherm.clock import SystemClock
+from isotherm.console.app import ConsoleSettings, console_app
+from isotherm.console.watched_cluster import Reader, WatchedCluster
+from isotherm.storage_view.segment_facts import named_layout
+
+PRICE = 0.023
+START_TIMEOUT_S = 60
+
+
+class _Server(uvicorn.Server):
+    """Tells when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listens = threading.Event()
+
+    async def startup(self, sockets: object = None) -> None:
+        await super().startup()
+        self.listens.set()
+
+
+@contextmanager
+def running_console(open_reader: Callable[[], Reader], interval_s: float = 0.0) -> Iterator[str]:
+    """The address of its pages."""
+    watched = WatchedCluster(open_reader, SystemClock(), interval_s)
+    settings = ConsoleSettings(PRICE, named_layout("aiven", None), ["127.0.0.1"])
+    config = uvicorn.Config(
+        console_app(watched, settings), host="127.0.0.1", port=0, log_level="error", lifespan="off"
+    )
+    server = _Server(config)
+    thread = threading.Thread(target=server.run, name="console", daemon=True)
+    thread.start()
+    try:
+        assert server.listens.wait(START_TIMEOUT_S), "the console does not start"
+        _, port = server.servers[0].sockets[0].getsockname()
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        watched.close()

@@ -1,0 +1,52 @@
+"""What `isotherm console` listens at, and what it refuses."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+import uvicorn
+from click.testing import Result
+from typer.testing import CliRunner
+
+from isotherm.cli.main import app
+from isotherm.errors import ConfigError
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The servers that were started, with their options."""
+    found: list[dict[str, Any]] = []
+    monkeypatch.setattr(uvicorn, "run", lambda _, **options: found.append(options))
+    return found
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["console", *arguments])
+
+
+def test_pages_are_for_this_machine_alone_by_default(started: list[dict[str, Any]]) -> None:
+    result = run("-b", "localhost:1")
+    assert result.exit_code == 0, result.output
+    assert "http://127.0.0.1:8585/" in result.stdout
+    (options,) = started
+    assert (options["host"], options["port"]) == ("127.0.0.1", 8585)
+
+
+def test_address_of_all_networks_needs_a_host_name(started: list[dict[str, Any]]) -> None:
+    assert isinstance(run("--host", "0.0.0.0").exception, ConfigError)
+    assert run("--host", "::", "--allow-host", "tiers.example").exit_code == 0
+    assert len(started) == 1
+
+
+def test_wrong_price_is_refused_before_the_start(started: list[dict[str, Any]]) -> None:
+    assert isinstance(run("--price", "cheap").exception, ConfigError)
+    assert not started
+
+
+def test_installation_without_the_extra_is_told_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    assert "isotherm[console]" in str(run().exception)

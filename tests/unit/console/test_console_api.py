@@ -1,0 +1,167 @@
+"""The console's JSON and headers, over HTTP. What they say is the scripted cluster's."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from isotherm.console.app import STATIC
+from isotherm.console.openapi import openapi_document
+from isotherm.errors import BrokerUnreachableError
+from tests.support.console_server import running_console
+from tests.support.scripted_cluster import ScriptedCluster, damaged_cluster
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    cluster = damaged_cluster()
+    with running_console(lambda: cluster) as running:
+        yield running
+
+
+def get(address: str, path: str, host: str | None = None) -> Answer:
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
+    try:
+        connection.request("GET", path, headers={} if host is None else {"host": host})
+        answer = connection.getresponse()
+        headers = {name.lower(): value for name, value in answer.getheaders()}
+        return answer.status, headers, answer.read()
+    finally:
+        connection.close()
+
+
+def json_of(address: str, path: str) -> dict[str, Any]:
+    status, _, body = get(address, path)
+    assert status == 200, body
+    found: dict[str, Any] = json.loads(body)
+    return found
+
+
+def test_overview_adds_the_topics_up(address: str) -> None:
+    found = json_of(address, "/api/overview")
+    topics = {topic["topic"]: topic for topic in found["topics"]}
+    assert topics.keys() == {"orders", "history", "quiet"}
+    assert found["total"]["missing_offsets"] == 1000 + 100
+    for name in ("local_bytes", "remote_bytes", "total_bytes"):
+        assert found["total"][name] == sum(topic[name] for topic in topics.values())
+    assert found["error"] is None
+
+
+def test_every_kind_of_span_is_on_the_map(address: str) -> None:
+    _, damaged = json_of(address, "/api/topics/orders/map")["maps"]
+    first, second = damaged["lanes"]
+    kinds = {(cell["start"], cell["end"]): cell["kinds"] for cell in first}
+    assert kinds[1000, 2000] == ["remote"]
+    assert kinds[5000, 6000] == ["missing"]
+    assert kinds[8000, 9000] == ["both"]
+    assert kinds[10_000, 11_400] == ["local"]
+    assert [(cell["start"], cell["kinds"]) for cell in second] == [
+        (0, ["deleting"]),
+        (2000, ["orphan"]),
+        (10_000, ["copying"]),
+    ]
+
+
+def test_hundred_thousand_segments_are_cells_and_the_missing_one_is_seen(address: str) -> None:
+    path = "/api/topics/history/map?columns=500"
+    (whole,) = json_of(address, path)["maps"]
+    cells = whole["lanes"][0]
+    assert len(cells) <= 500
+    (damaged,) = (cell for cell in cells if "missing" in cell["kinds"])
+    assert sum(cell["segments"] for cell in cells) == 99_999
+    zoomed = json_of(address, f"{path}&first={damaged['start']}&end={damaged['end']}")["maps"][0]
+    (hole,) = (cell for cell in zoomed["lanes"][0] if cell["kinds"] == ["missing"])
+    assert (hole["start"], hole["end"]) == (6_123_400, 6_123_500)
+    assert "id" not in hole
+    assert all("id" in cell for cell in zoomed["lanes"][0] if cell is not hole)
+
+
+def test_segment_has_all_its_facts(address: str) -> None:
+    _, damaged = json_of(address, "/api/topics/orders/map")["maps"]
+    cell = damaged["lanes"][0][0]
+    facts = json_of(address, f"/api/topics/orders/partitions/1/segments/{cell['id']}")
+    assert (facts["start_offset"], facts["end_offset"], facts["state"]) == (
+        1000,
+        1999,
+        "COPY_SEGMENT_FINISHED",
+    )
+    assert facts["segment_id"] == cell["id"]
+    assert facts["leader_epochs"] == {"0": 1000}
+    assert len(facts["objects"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/api/topics/none", 404),
+        ("/api/topics/orders/partitions/0/segments/short", 400),
+        (f"/api/topics/orders/partitions/0/segments/{'A' * 22}", 404),
+        ("/api/topics/orders/map?columns=0", 400),
+        ("/api/topics/orders/map?columns=100000", 400),
+        ("/api/topics/orders/map?first=7&end=7", 400),
+        ("/api/topics/orders/map?first=x", 400),
+        ("/static/../app.py", 404),
+    ],
+)
+def test_request_that_names_nothing_says_so(address: str, path: str, status: int) -> None:
+    found, _, body = get(address, path)
+    assert found == status
+    assert json.loads(body)["error"]
+
+
+@pytest.mark.parametrize("path", ["/", "/api/overview", "/static/console.js", "/api/topics/none"])
+def test_every_answer_keeps_the_browser_here(address: str, path: str) -> None:
+    _, headers, _ = get(address, path)
+    assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'")
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert "access-control-allow-origin" not in headers
+
+
+def test_another_host_name_is_refused(address: str) -> None:
+    """A page elsewhere whose name was made to point here would ask by that name."""
+    assert get(address, "/api/overview", host="evil.example")[0] == 400
+
+
+def test_nothing_is_changed_by_any_method(address: str) -> None:
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
+    for method in ("POST", "PUT", "DELETE"):
+        connection.request(method, "/api/overview")
+        answer = connection.getresponse()
+        answer.read()
+        assert answer.status == 405
+    connection.close()
+
+
+def test_cluster_that_never_answered_is_a_503() -> None:
+    def refused() -> ScriptedCluster:
+        raise BrokerUnreachableError("no broker is reachable at 127.0.0.1:9")
+
+    with running_console(refused) as address:
+        status, _, body = get(address, "/api/overview")
+    assert status == 503
+    assert "no broker is reachable" in json.loads(body)["error"]
+
+
+def test_document_describes_the_routes(address: str) -> None:
+    document = json_of(address, "/api/openapi.json")
+    assert document == openapi_document()
+    sound, _ = json_of(address, "/api/topics/orders/map")["maps"]
+    names = {"topic": "orders", "partition": "0", "id": sound["lanes"][0][0]["id"]}
+    for path in document["paths"]:
+        json_of(address, path.format(**names))
+
+
+@pytest.mark.parametrize("path", sorted(STATIC.iterdir()), ids=lambda path: path.name)
+def test_pages_name_no_other_host(path: Path) -> None:
+    text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+    assert "://" not in text
+    assert " style=" not in text
