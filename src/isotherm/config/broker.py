@@ -173,6 +173,14 @@ class BrokerConfig:
     max_connections_per_ip: int = key(
         INT, INT_MAX, "Connections of one client address.", check=at_least(0), dynamic=True
     )
+    max_connection_creation_rate: int = key(
+        INT,
+        INT_MAX,
+        "New connections per second over all listeners, except the one between brokers where there are"
+        " others. Connections above it wait for their turn, as many as socket.listen.backlog.size says.",
+        check=at_least(0),
+        dynamic=True,
+    )
     connections_max_idle_ms: int = key(
         LONG, 600_000, "Idle time after which a connection is closed.", check=at_least(1)
     )

@@ -37,9 +37,6 @@ _IGNORED_KEYS: dict[str, str] = {
     "socket.receive.buffer.bytes": _EVENT_LOOP,
     "queued.max.requests": "queued.max.request.bytes bounds what waits",
     "max.connections.per.ip.overrides": "max.connections.per.ip holds for every address",
-    "max.connection.creation.rate": (
-        "new connections are bounded by address, with the quota connection_creation_rate"
-    ),
     "group.consumer.assignors": "the assignors are uniform and range",
     "group.consumer.regex.refresh.interval.ms": _NO_PACE,
     "offsets.load.buffer.size": _NO_PACE,

@@ -628,6 +628,38 @@ def test_connections_beyond_the_limits_are_refused(run: Run) -> None:
     run(lambda: scenario({"max_connections_per_ip": 1}))
 
 
+def test_connection_above_the_rate_waits_and_those_between_brokers_do_not(run: Run) -> None:
+    async def scenario() -> None:
+        config = BrokerConfig(
+            listeners=("INSIDE://127.0.0.1:0", "CLIENTS://127.0.0.1:0"),
+            listener_security_protocol_map="INSIDE:PLAINTEXT,CLIENTS:PLAINTEXT",
+            inter_broker_listener_name="INSIDE",
+            max_connection_creation_rate=0,
+            quota_window_size_seconds=36_000,
+            socket_listen_backlog_size=1,
+        )
+        server = Server(config, asyncio.get_running_loop(), SystemClock())
+        inside, clients = await server.bind()
+        await server.serve(Echo())
+        async with (
+            connected(clients.port) as (waiting, writer),
+            connected(clients.port) as refused,
+        ):
+            assert await is_closed(refused[0])
+            writer.write(framed(b"x"))
+            answer = asyncio.create_task(read_frame(waiting))
+            for _ in range(3):
+                async with connected(inside.port) as (reader, inside_writer):
+                    inside_writer.write(framed(b"x"))
+                    assert await read_frame(reader) == b"x"
+            assert not answer.done()
+            assert server.connection_count >= 1
+            answer.cancel()
+        await server.stop(5)
+
+    run(scenario)
+
+
 def test_idle_connection_is_closed_and_a_waiting_one_is_not(run: Run) -> None:
     async def scenario() -> None:
         echo = Echo()

@@ -176,6 +176,40 @@ def test_quota_of_new_connections_counts_handshakes(run: Run, keystore: Path) ->
     run(scenario)
 
 
+def test_connection_above_the_rate_waits_for_its_turn(run: Run, keystore: Path) -> None:
+    async def scenario() -> None:
+        settings = {"max_connection_creation_rate": "20", "quota_window_num": "2"}
+        async with (
+            serving(keystore, **settings) as (server, port),
+            contextlib.AsyncExitStack() as stack,
+        ):
+            for _ in range(20):
+                stream = await stack.enter_async_context(connected(port, with_tls=False))
+                stream[1].write(BEGUN)
+            await until(lambda: server.connection_count == 20)
+            async with connected(port) as late:
+                assert server.connection_count == 21
+                assert await is_served(late)
+
+    run(scenario)
+
+
+def test_as_many_wait_for_their_turn_as_the_backlog_has_room_for(run: Run, keystore: Path) -> None:
+    async def scenario() -> None:
+        settings = {"max_connection_creation_rate": "0", "socket_listen_backlog_size": "2"}
+        async with serving(keystore, **settings) as (server, port):
+            async with contextlib.AsyncExitStack() as stack:
+                for _ in range(2):
+                    await stack.enter_async_context(connected(port, with_tls=False))
+                await until(lambda: server.connection_count == 2)
+                assert await is_refused(port)
+                assert server.connection_count == 2
+            await server.stop(5)
+            assert server.connection_count == 0
+
+    run(scenario)
+
+
 def test_stop_ends_handshakes(run: Run, keystore: Path) -> None:
     async def scenario() -> None:
         async with serving(keystore) as (server, port), connected(port, with_tls=False) as begun:

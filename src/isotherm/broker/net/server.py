@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from isotherm.broker.authentication.tls import (
     KeyMaterial,
@@ -23,6 +23,7 @@ from isotherm.broker.authentication.tls import (
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.net.connection import SCRATCH_SIZE, Answer, Connection, FrameHandler
 from isotherm.broker.net.connection_quota import ConnectionQuota
+from isotherm.broker.net.connection_rate import ConnectionRate
 from isotherm.broker.net.request_memory import RequestMemory
 from isotherm.broker.net.tls_acceptor import TlsAcceptor
 from isotherm.clock import Clock
@@ -60,11 +61,15 @@ class Server:
 
     def __init__(self, config: BrokerConfig, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._config = config
+        window_ms = config.quota_window_size_seconds * 1000
+        window_count = config.quota_window_num
         self.connection_quota = ConnectionQuota(
-            clock,
-            window_ms=config.quota_window_size_seconds * 1000,
-            window_count=config.quota_window_num,
+            clock, window_ms=window_ms, window_count=window_count
         )
+        self._rate = ConnectionRate(clock, window_ms=window_ms, window_count=window_count)
+        layout = config.listener_layout
+        # Its connections are in no rate.
+        self._protected = layout.inter_broker if len(layout.brokers) > 1 else None
         self._loop = loop
         # By listener; several where its host has several addresses.
         self._servers: dict[str, list[Acceptor]] = {}
@@ -276,21 +281,39 @@ class Server:
         return gate, min(gate.frame_size_max, self.frame_size_max)
 
     def admit(self, connection: Connection) -> float | None:
-        """When to close a connection over `max.connections`, `max.connections.per.ip` or its quota."""
+        """When to close a connection over a limit. One over the rate of all clients waits, muted."""
         if self._handshakes.pop(connection, None) is not None:
             self._connections[connection] = None  # it was counted when it was accepted
             self._all_closed.clear()
             return None
-        close_after_s = self._limit(connection.client_address)
-        if close_after_s is None:
+        entry = self._entry(connection.client_address, connection.listener_name)
+        if entry.is_served:
             self._connections[connection] = None
             self._connections_of[connection.client_address] += 1
             self._all_closed.clear()
-        elif close_after_s > 0:
+            if entry.after_s > 0:
+                connection.mute(entry.after_s)
+            return None
+        if entry.after_s > 0:
             self._throttled.add(connection)
-        return close_after_s
+        return entry.after_s
 
-    def _limit(self, address: str) -> float | None:
+    def _entry(self, address: str, listener_name: str) -> _Entry:
+        close_after_s = self._close_after_s(address)
+        if close_after_s is not None:
+            return _Entry(close_after_s, is_served=False)
+        if listener_name == self._protected:
+            return _Entry(0.0, is_served=True)
+        wait_ms = self._rate.turn_in_ms(
+            self._config.max_connection_creation_rate,
+            waiting_max=self._config.socket_listen_backlog_size,
+        )
+        if wait_ms is None:
+            _log_refusal(address, "max.connection.creation.rate")
+            return _Entry(0.0, is_served=False)
+        return _Entry(wait_ms / 1000, is_served=True)
+
+    def _close_after_s(self, address: str) -> float | None:
         """After how many seconds a new connection must be closed; None if it is in no limit's way."""
         throttle_ms = self.connection_quota.record(address)
         if throttle_ms > 0:
@@ -303,7 +326,7 @@ class Server:
             exceeded = "max.connections.per.ip"
         if exceeded is None:
             return None
-        logger.warning("connection refused, too many client=%s key=%s", address, exceeded)
+        _log_refusal(address, exceeded)
         return 0.0
 
     def forget(self, connection: Connection) -> None:
@@ -322,17 +345,17 @@ class Server:
     # ---- called by acceptors of TLS
 
     def accepted(self, accepted: socket.socket, acceptor: TlsAcceptor, address: str) -> None:
-        close_after_s = self._limit(address)
-        if close_after_s is None and not self._is_stopping:
+        entry = self._entry(address, acceptor.listener.name)
+        if entry.is_served and not self._is_stopping:
             connection = Connection(self, acceptor.listener, self._loop)
             connection.client_address = address
             self._connections_of[address] += 1
             self._handshakes[connection] = self._loop.create_task(
-                acceptor.lead_handshake(accepted, connection)
+                acceptor.lead_handshake(accepted, connection, after_s=entry.after_s)
             )
-        elif close_after_s:
+        elif not entry.is_served and entry.after_s > 0:
             throttled = _ThrottledSocket(accepted, self._throttled)
-            self._loop.call_later(close_after_s, throttled.abort)
+            self._loop.call_later(entry.after_s, throttled.abort)
         else:
             accepted.close()
 
@@ -358,6 +381,13 @@ class Server:
         )
 
 
+class _Entry(NamedTuple):
+    """After how many seconds a new connection is served, or closed."""
+
+    after_s: float
+    is_served: bool
+
+
 class _ThrottledSocket:
     """One whose handshake does not begin. It is in `all_of_them` until it is closed."""
 
@@ -378,6 +408,10 @@ class _NobodyGate:
 
     def handle_frame(self, frame: memoryview, connection: Connection) -> Answer:
         raise SaslAuthenticationError("no rule makes a principal of the client's certificate")
+
+
+def _log_refusal(address: str, key: str) -> None:
+    logger.warning("connection refused, too many client=%s key=%s", address, key)
 
 
 def _endpoint(name: str, advertised: Address, bound_port: int) -> Endpoint:

@@ -104,9 +104,13 @@ class TlsAcceptor:
             accepted.setblocking(False)
             self._owner.accepted(accepted, self, str(address[0]))
 
-    async def lead_handshake(self, accepted: socket.socket, connection: Connection) -> None:
+    async def lead_handshake(
+        self, accepted: socket.socket, connection: Connection, *, after_s: float
+    ) -> None:
         """Until `connection` is made, or its handshake has failed."""
         try:
+            if after_s > 0:
+                await self._await_turn(accepted, after_s)
             await self._loop.connect_accepted_socket(
                 lambda: connection,
                 accepted,
@@ -122,3 +126,13 @@ class TlsAcceptor:
             )
         finally:
             self._owner.handshake_ended(connection)
+
+    async def _await_turn(self, accepted: socket.socket, after_s: float) -> None:
+        turn = self._loop.create_future()
+        timer = self._loop.call_later(after_s, turn.set_result, None)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            timer.cancel()
+            accepted.close()
+            raise
