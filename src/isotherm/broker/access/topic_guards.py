@@ -42,17 +42,29 @@ def topic_name(context: RequestContext, topic: Any) -> str | None:
 def refusal_by_name(
     authorizer: Authorizer, context: RequestContext, operation: Operation, topics: Iterable[Any]
 ) -> Callable[[Any], ErrorCode | None]:
+    """For `handle_allowed`."""
+    return _refusal_of(context, _denied_names(authorizer, context, operation, topics))
+
+
+def _denied_names(
+    authorizer: Authorizer, context: RequestContext, operation: Operation, topics: Iterable[Any]
+) -> set[str]:
     """Each name is decided, and logged, once."""
     names = {name for topic in topics if (name := topic_name(context, topic)) is not None}
-    denied = names - authorizer.allowed(context, operation, ResourceType.TOPIC, names)
+    return names - authorizer.allowed(context, operation, ResourceType.TOPIC, names)
+
+
+def _refusal_of(context: RequestContext, denied: set[str]) -> Callable[[Any], ErrorCode | None]:
     return lambda topic: REFUSED if topic_name(context, topic) in denied else None
 
 
 def handle_topics(
     authorizer: Authorizer, api: Api, context: RequestContext, request: Any, operation: Operation
 ) -> Any:
-    refusal_of = refusal_by_name(authorizer, context, operation, request.topics)
-    return handle_allowed(api, context, request, refusal_of)
+    denied = _denied_names(authorizer, context, operation, request.topics)
+    if not denied:  # nearly always: such a request need not be taken apart
+        return api.handle(context, request)
+    return handle_allowed(api, context, request, _refusal_of(context, denied))
 
 
 def _needs_topics(operation: Operation) -> Guard:
