@@ -18,15 +18,16 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Mapping
 
 from bench.load import begin_at_once
+from bench.logins import connect
 
 CLIENT_ID = b"fetch-client"
 FETCH_KEY, FETCH_VERSION = 1, 4
 WAIT_MS = 500
 # fetch.max.bytes of the Java consumer.
 FETCH_MAX_BYTES = 50 * 1024 * 1024
-TIMEOUT_S = 60
 
 _SIZE = struct.Struct(">i")
 _REQUEST_HEADER = struct.Struct(">hhih")
@@ -43,10 +44,9 @@ _LOG_OVERHEAD = 12
 class FetchClient:
     """One connection, one partition 0, read from its first offset on."""
 
-    def __init__(self, address: str, topic: str, fetch_bytes: int) -> None:
+    def __init__(self, connection: socket.socket, topic: str, fetch_bytes: int) -> None:
         """`fetch_bytes` is max.partition.fetch.bytes."""
-        host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
+        self._socket = connection
         self._topic = topic.encode()
         self._fetch_bytes = fetch_bytes
         # The first batch is returned even if it is larger than the limit.
@@ -121,15 +121,22 @@ class FetchClient:
 
 
 def run(
-    address: str, topic: str, *, records: int, fetch_bytes: int, consumers: int = 1
+    address: str,
+    topic: str,
+    *,
+    records: int,
+    fetch_bytes: int,
+    consumers: int = 1,
+    properties: Mapping[str, str] | None = None,
 ) -> dict[str, float]:
     """Let so many consumers each read `records` records of partition 0 from its beginning on.
 
     `mb_per_s` and `records_per_s` are of all together, from the first answer to the last: sums of
     rates would favour a broker that serves one after the other. `bytes` is what one of them got,
-    `longest_fetch_ms` what any of them waited for an answer.
+    `longest_fetch_ms` what any of them waited for an answer. `properties` say how they log in.
     """
     command = ["bench.fetch_client", address, topic, str(records), str(fetch_bytes)]
+    command.append(json.dumps(dict(properties or {})))
     runs = begin_at_once(command, consumers)
     seconds = max(run["ended_s"] for run in runs) - min(run["began_s"] for run in runs)
     return {
@@ -142,9 +149,11 @@ def run(
     }
 
 
-def _consume(address: str, topic: str, records: int, fetch_bytes: int) -> dict[str, float]:
+def _consume(
+    address: str, topic: str, records: int, fetch_bytes: int, properties: Mapping[str, str]
+) -> dict[str, float]:
     """From the first answer on: connecting and the first look take as long on any broker."""
-    client = FetchClient(address, topic, fetch_bytes)
+    client = FetchClient(connect(address, properties), topic, fetch_bytes)
     print("connected", flush=True)
     sys.stdin.readline()
     while client.next_offset == 0:
@@ -173,6 +182,7 @@ def _main() -> None:
     parser.add_argument("topic")
     parser.add_argument("records", type=int)
     parser.add_argument("fetch_bytes", type=int)
+    parser.add_argument("properties", type=json.loads)
     print(json.dumps(_consume(**vars(parser.parse_args()))))
 
 

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ import psutil
 
 from bench import load, memory, topics
 from bench.load import Metrics
-from bench.servers import SERVERS, Server, ServerUsage, running
+from bench.servers import SERVERS, NewServer, Server, ServerUsage, running
 from oracle.jars import kafka_version
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -60,11 +60,13 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """`name` names the result file; `scale` in the cases is 1, or less with --quick."""
+    """`name` names the result file; `scale` in the cases is 1, or less with --quick. `new_servers` make
+    the two sides."""
 
     name: str
     text: str
     build_cases: Callable[[float], Sequence[Case]]
+    new_servers: Mapping[str, NewServer] = field(default_factory=lambda: SERVERS)
 
 
 def main(question: Question, arguments: Sequence[str] | None = None) -> None:
@@ -74,6 +76,7 @@ def main(question: Question, arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, help=f"default {ROUNDS}")
     parser.add_argument("--only", choices=sorted(SERVERS), help="measure one side alone")
     parser.add_argument("--case", help="measure the cases whose name contains this")
+    parser.add_argument("--note", help="what a reader has to know of this run, stored with it")
     options = parser.parse_args(arguments)
     names = [options.only] if options.only else list(SERVERS)
     rounds = options.rounds or (1 if options.quick else ROUNDS)
@@ -83,9 +86,12 @@ def main(question: Question, arguments: Sequence[str] | None = None) -> None:
         if (options.case is None or options.case in case.name)
         and (case.is_quick or not options.quick)
     ]
-    document = describe(question, rounds)
-    with tempfile.TemporaryDirectory(prefix="isotherm-bench-") as directory:
-        document["results"] = run_question(cases, names, rounds, Path(directory))
+    document = describe(question, rounds, options.note)
+    with (
+        tempfile.TemporaryDirectory(prefix="isotherm-bench-") as directory,
+        running(names, Path(directory), question.new_servers) as servers,
+    ):
+        document["results"] = run_question(cases, servers, rounds)
     keep(document, is_whole=not (options.quick or options.only or options.case))
 
 
@@ -100,13 +106,12 @@ def keep(document: Mapping[str, Any], *, is_whole: bool) -> None:
 
 
 def run_question(
-    cases: Sequence[Case], names: list[str], rounds: int, directory: Path
+    cases: Sequence[Case], servers: Sequence[Server], rounds: int
 ) -> list[dict[str, Any]]:
     """Measure every case in turn, on the same servers."""
-    with running(names, directory) as servers:
-        for server in servers:
-            warm_up(server, WARM_UP_BYTES if rounds > 1 else WARM_UP_BYTES // 4)
-        return [run_case(case, servers, rounds) for case in cases]
+    for server in servers:
+        warm_up(server, WARM_UP_BYTES if rounds > 1 else WARM_UP_BYTES // 4)
+    return [run_case(case, servers, rounds) for case in cases]
 
 
 def warm_up(server: Server, size: int) -> None:
@@ -186,11 +191,12 @@ def ratio_ranges(sides: Mapping[str, Mapping[str, Any]]) -> dict[str, list[float
     return found
 
 
-def describe(question: Question, rounds: int) -> dict[str, Any]:
+def describe(question: Question, rounds: int, note: str | None = None) -> dict[str, Any]:
     """The environment of a result, recorded before the measurement."""
     return {
         "question": question.name,
         "text": question.text,
+        **({"note": note} if note else {}),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "rounds": rounds,
         "commit": commit(),

@@ -21,6 +21,7 @@ from bench.fetch_client import FetchClient
 from bench.harness import Case, Question, main
 from bench.latency import RECORD_SIZE, kafkas_capacity_mb_per_s
 from bench.load import Metrics
+from bench.logins import connect
 from bench.servers import Server
 from bench.topics import create, create_filled, delete
 from oracle.tiered_topic import fully_tiered
@@ -38,7 +39,7 @@ FETCH_BYTES = 1_048_576
 def read_for_ever(address: str, records: int, read_bytes: Synchronized[int]) -> None:
     """Read at the pace of READ_MB_PER_S; delays are not caught up."""
     while True:
-        client = FetchClient(address, HISTORY, FETCH_BYTES)
+        client = FetchClient(connect(address, {}), HISTORY, FETCH_BYTES)
         due_s = time.monotonic()
         while client.next_offset < records:
             size = client.fetch()

@@ -18,9 +18,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from bench import load
 from bench.harness import Case, Question, main
+from bench.logins import connect
 from bench.servers import Server
 from isotherm.record.batch import build_batch
 from oracle.raw_requests import ask, read_answer, request_frame
@@ -37,12 +39,10 @@ THINGS = 19_000
 
 
 class HealthyClient:
-    """A connection that writes to one topic, and reads."""
+    """Writes to one topic, and reads, over a connection."""
 
-    def __init__(self, server: str) -> None:
-        host, _, port = server.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)))
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
         self._answers = self._socket.makefile("rb")
         self._batch = bytes(build_batch([(1_700_000_000_000, b"key", VALUE, ())])).hex()
 
@@ -100,7 +100,7 @@ def large_nonsense(server: str, rng: random.Random) -> None:
             ask(server, request_frame(METADATA, 12, {})[:15] + filler * 10_000_000, timeout_s=60)
 
 
-Attack = Callable[[str, random.Random], None]
+Attack: TypeAlias = Callable[[str, random.Random], None]
 ATTACKS: dict[str, Attack | None] = {
     "none": None,
     "broken requests": broken_requests,
@@ -110,12 +110,13 @@ ATTACKS: dict[str, Attack | None] = {
 
 
 @contextlib.contextmanager
-def attacked(server: str, attack: Attack | None) -> Iterator[None]:
+def attacked(attack: Callable[..., None] | None, *arguments: object) -> Iterator[None]:
+    """In a process of its own, which gets these arguments."""
     if attack is None:
         yield
         return
     process = multiprocessing.get_context("spawn").Process(
-        target=attack, args=(server, random.Random(1)), daemon=True
+        target=attack, args=arguments, daemon=True
     )
     process.start()
     try:
@@ -128,15 +129,20 @@ def attacked(server: str, attack: Attack | None) -> Iterator[None]:
 
 
 def measure(server: Server, *, attack: Attack | None, duration_s: float) -> load.Metrics:
-    latencies = []
-    with attacked(server.bootstrap_server, attack):
-        client = HealthyClient(server.bootstrap_server)
+    with attacked(attack, server.bootstrap_server, random.Random(1)):
+        client = HealthyClient(connect(server.bootstrap_server, {}))
         client.write_and_read()
+        latencies = []
         end_s = time.perf_counter() + duration_s
         while (started_s := time.perf_counter()) < end_s:
             client.write_and_read()
             latencies.append((time.perf_counter() - started_s) * 1000)
             time.sleep(PAUSE_S)
+    return figures(latencies, duration_s)
+
+
+def figures(latencies: Sequence[float], duration_s: float) -> load.Metrics:
+    """Of what a healthy client did; latencies in ms."""
     percentiles = statistics.quantiles(latencies, n=100)
     return {
         "records_per_s": len(latencies) / duration_s,
@@ -147,11 +153,11 @@ def measure(server: Server, *, attack: Attack | None, duration_s: float) -> load
     }
 
 
-def _prepare(server: Server) -> None:
+def prepare(server: Server) -> None:
     create_topic(server.bootstrap_server, TOPIC, 1, {"retention.ms": "-1"})
 
 
-def _finish(server: Server) -> None:
+def finish(server: Server) -> None:
     delete_topic(server.bootstrap_server, TOPIC)
 
 
@@ -163,9 +169,9 @@ def build_cases(scale: float) -> Sequence[Case]:
             name=f"attacked by {name}" if attack else "no attack",
             parameters={"duration_s": duration_s, "record_size": len(VALUE)},
             bytes_moved=1_000_000,
-            prepare=_prepare,
+            prepare=prepare,
             measure=partial(measure, attack=attack, duration_s=duration_s),
-            finish=_finish,
+            finish=finish,
         )
         for name, attack in ATTACKS.items()
     ]

@@ -14,6 +14,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -43,10 +44,13 @@ def produce(
     acks: str = "all",
     compression: str = "none",
     partitions: int = 1,
+    properties: Mapping[str, str] | None = None,
 ) -> Metrics:
-    """Send `records` values of `record_size` bytes by librdkafka, to the partitions in turn."""
+    """Send `records` values of `record_size` bytes by librdkafka, to the partitions in turn. Of
+    `properties` are those of the client's security."""
     sizes = (str(records), str(record_size), str(partitions))
-    return _run_child("produce", bootstrap_server, topic, *sizes, acks, compression)
+    further = json.dumps(dict(properties or {}))
+    return _run_child("produce", bootstrap_server, topic, *sizes, acks, compression, further)
 
 
 def consume(bootstrap_server: str, topic: str, *, records: int, consumers: int = 1) -> Metrics:
@@ -196,6 +200,7 @@ def _produce_here(
     partitions: int,
     acks: str,
     codec: str,
+    properties: Mapping[str, str],
 ) -> Metrics:
     errors: list[object] = []
     producer = Producer(
@@ -210,6 +215,7 @@ def _produce_here(
             # Reports of success cost the client more than sending does.
             "delivery.report.only.error": True,
             "error_cb": errors.append,
+            **properties,
         }
     )
     producer.list_topics(topic, timeout=10)
@@ -303,6 +309,7 @@ def _main() -> None:
             command.add_argument("partitions", type=int)
             command.add_argument("acks")
             command.add_argument("codec")
+            command.add_argument("properties", type=json.loads)
     arguments = vars(parser.parse_args())
     run = {"produce": _produce_here, "consume": _consume_here}[arguments.pop("command")]
     print(json.dumps(run(**arguments)))

@@ -78,6 +78,15 @@ FIGURES = {
         "server_cpu_s": "CPU-s of a round",
         "server_resident_mb": "memory MB",
     },
+    "failed_logins": {
+        "failed_logins_per_s": "failed logins a second",
+        "latency_p50_ms": "ms to write and read a record, p50",
+        "latency_p99_ms": "ms to write and read a record, p99",
+        "login_p50_ms": "ms to connect and log in, p50",
+        "login_p99_ms": "ms to connect and log in, p99",
+        "server_cpu_s": "CPU-s of a round",
+        "server_resident_mb": "memory MB",
+    },
     "history_readers": {
         "read_mb_per_s": "MB/s of history read",
         "quiet_publish_p50_ms": "ms to publish, p50, alone",
@@ -133,6 +142,9 @@ def render_readme(readme: str, documents: Sequence[Mapping[str, Any]]) -> str:
 def _section(document: Mapping[str, Any]) -> Iterator[str]:
     yield f"## {document.get('text', TEXTS.get(document['question']))}"
     yield ""
+    if "note" in document:
+        yield document["note"]
+        yield ""
     yield from _body(document)
     yield ""
     yield provenance(document)
@@ -178,8 +190,6 @@ def _comparison(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _figures(document: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[str]:
     yield f"`bench/{document['question']}.py` describes the measurement."
-    if "note" in document:
-        yield document["note"]
     yield ""
     yield "| case | figure | isotherm | spread | kafka | spread | ratio |"
     yield "|---|---|---:|---:|---:|---:|---:|"

@@ -10,9 +10,9 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import psutil
 
@@ -26,10 +26,13 @@ KAFKA_HEAP = "1g"
 
 
 class Server(Protocol):
-    """A running broker. `log_dir` and `remote_dir` are its two tiers, in Kafka's file layout."""
+    """A running broker. `log_dir` and `remote_dir` are its two tiers, in Kafka's file layout;
+    `listeners` has the address of each listener, of which `bootstrap_server` is the plain one's."""
 
     name: str
     bootstrap_server: str
+    listeners: dict[str, str]
+    directory: Path
     log_dir: Path
     remote_dir: Path
 
@@ -48,8 +51,19 @@ class KafkaServer(KafkaOracle):
     start_timeout_s = START_TIMEOUT_S
     stop_timeout_s = STOP_TIMEOUT_S
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory, EAGER_SETTINGS, heap=KAFKA_HEAP)
+    def __init__(
+        self,
+        directory: Path,
+        settings: Mapping[str, str] | None = None,
+        listeners: Mapping[str, str] | None = None,
+    ) -> None:
+        """`settings` go over those it is started with; `listeners` are further ones, with addresses."""
+        super().__init__(directory, {**EAGER_SETTINGS, **(settings or {})}, heap=KAFKA_HEAP)
+        for key in ("listeners", "advertised.listeners"):
+            self._properties[key] += "".join(
+                f",{name}://{address}" for name, address in (listeners or {}).items()
+            )
+        self.listeners = {"PLAINTEXT": self.bootstrap_server, **(listeners or {})}
 
     def stop(self) -> None:
         """Kill it: a clean stop waits a minute when a tiered topic was deleted just before."""
@@ -61,14 +75,20 @@ class IsothermServer:
 
     name = "isotherm"
 
-    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
-        """`settings` go over those it is started with."""
+    def __init__(
+        self,
+        directory: Path,
+        settings: Mapping[str, str] | None = None,
+        listeners: Mapping[str, str] | None = None,
+    ) -> None:
+        """`settings` go over those it is started with; `listeners` are further ones, with addresses."""
         self._settings = settings or {}
         self.log_dir = directory / "log"
         self.remote_dir = directory / "bucket"
-        self._directory = directory
+        self.directory = directory
         (port,) = free_ports(1)
         self.bootstrap_server = f"127.0.0.1:{port}"
+        self.listeners = {"PLAINTEXT": self.bootstrap_server, **(listeners or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -79,15 +99,15 @@ class IsothermServer:
     def start(self) -> None:
         """Return when it answers; RuntimeError with its last words when it does not."""
         settings = {
-            "listeners": f"PLAINTEXT://{self.bootstrap_server}",
+            "listeners": ",".join(f"{name}://{at}" for name, at in self.listeners.items()),
             "auto.create.topics.enable": "false",
             **{key: value for key, value in EAGER_SETTINGS.items() if not key.startswith("rlmm.")},
             **self._settings,
         }
         command = [sys.executable, "-m", "isotherm.cli.main", "serve", "--log-level=warning"]
-        command.append(f"--data-dir={self._directory}")
+        command.append(f"--data-dir={self.directory}")
         command += [f"--override={key}={value}" for key, value in settings.items()]
-        log_path = self._directory / "server.log"
+        log_path = self.directory / "server.log"
         with log_path.open("wb") as output:
             self._process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -108,17 +128,22 @@ class IsothermServer:
             self._process = None
 
 
-SERVERS = {server.name: server for server in (IsothermServer, KafkaServer)}
+NewServer: TypeAlias = Callable[[Path], Server]
+"""Of a side, in a folder."""
+
+SERVERS: Mapping[str, NewServer] = {"isotherm": IsothermServer, "kafka": KafkaServer}
 
 
 @contextlib.contextmanager
-def running(names: list[str], directory: Path) -> Iterator[list[Server]]:
+def running(
+    names: list[str], directory: Path, new_servers: Mapping[str, NewServer] = SERVERS
+) -> Iterator[list[Server]]:
     """Start the named servers; all are idle but the one that is being measured."""
     with contextlib.ExitStack() as stack:
         servers: list[Server] = []
         for name in names:
             (directory / name).mkdir(parents=True)
-            server = SERVERS[name](directory / name)
+            server = new_servers[name](directory / name)
             stack.callback(server.stop)
             server.start()
             servers.append(server)

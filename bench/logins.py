@@ -1,0 +1,59 @@
+"""Connections of clients of our own that log in by PLAIN, over TLS or without."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from collections.abc import Mapping
+
+from isotherm.protocol.api_keys import ApiKey
+from oracle.raw_requests import request_frame
+
+TIMEOUT_S = 60
+LOGIN_ANSWERS = 2
+ERROR_CODE = struct.Struct(">4xh")
+"""At the start of each answer to a login, behind the correlation id."""
+_LOGIN_VERSION = 1
+
+
+def connect(address: str, properties: Mapping[str, str]) -> socket.socket:
+    """A connection that is logged in, as librdkafka would with these properties."""
+    host, _, port = address.rpartition(":")
+    connection = socket.create_connection((host, int(port)), TIMEOUT_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    protocol = properties.get("security.protocol", "PLAINTEXT")
+    if protocol.endswith("SSL"):
+        context = ssl.create_default_context(cafile=properties["ssl.ca.location"])
+        connection = context.wrap_socket(connection, server_hostname=host)
+    if protocol.startswith("SASL"):
+        _log_in(connection, properties["sasl.username"], properties["sasl.password"])
+    return connection
+
+
+def _log_in(connection: socket.socket, user: str, password: str) -> None:
+    connection.sendall(login_requests(user, password))
+    for _ in range(LOGIN_ANSWERS):
+        (size,) = struct.unpack(">i", _received(connection, 4))
+        (code,) = ERROR_CODE.unpack_from(_received(connection, size))
+        assert code == 0, f"the login failed error_code={code}"
+
+
+def login_requests(user: str, password: str) -> bytes:
+    """Both requests of a login by PLAIN."""
+    token = f"\0{user}\0{password}".encode().hex()
+    frames = (
+        request_frame(ApiKey.SASL_HANDSHAKE, _LOGIN_VERSION, {"mechanism": "PLAIN"}),
+        request_frame(ApiKey.SASL_AUTHENTICATE, _LOGIN_VERSION, {"auth_bytes": token}),
+    )
+    return b"".join(struct.pack(">i", len(frame)) + frame for frame in frames)
+
+
+def _received(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise ConnectionError("the broker hung up")
+        data += part
+    return data

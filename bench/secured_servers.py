@@ -1,0 +1,77 @@
+"""Both sides with listeners for clients that log in, beside the plain one, and such clients.
+
+The listeners are called as their protocols, SASL_PLAINTEXT and SASL_SSL. Logins are those of PLAIN: the work of
+SCRAM is done once for a connection, and most of it by the client. Keys are elliptic curves (P-256).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from bench.servers import IsothermServer, KafkaServer, NewServer, Server
+from isotherm.testing.local_servers import free_ports
+from tests.support.certificates import issue
+
+USER, PASSWORD = "bench", "open-sesame"
+PLAINTEXT, SASL_PLAINTEXT, SASL_SSL = "PLAINTEXT", "SASL_PLAINTEXT", "SASL_SSL"
+LOGINS = (SASL_PLAINTEXT, SASL_SSL)
+_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+
+
+def secured_isotherm(directory: Path, settings: Mapping[str, str] | None = None) -> IsothermServer:
+    """`settings` go over those that the listeners need."""
+    return IsothermServer(directory, {**_security(directory), **(settings or {})}, _listeners())
+
+
+def secured_kafka(directory: Path, settings: Mapping[str, str] | None = None) -> KafkaServer:
+    protocols = ",".join(f"{each}:{each}" for each in (PLAINTEXT, *LOGINS))
+    security = {
+        **_security(directory),
+        "listener.security.protocol.map": f"CONTROLLER:PLAINTEXT,{protocols}",
+    }
+    return KafkaServer(directory, {**security, **(settings or {})}, _listeners())
+
+
+NEW_SERVERS: Mapping[str, NewServer] = {"isotherm": secured_isotherm, "kafka": secured_kafka}
+
+
+def _listeners() -> dict[str, str]:
+    ports = free_ports(len(LOGINS))
+    return {name: f"127.0.0.1:{port}" for name, port in zip(LOGINS, ports, strict=True)}
+
+
+def _security(directory: Path) -> dict[str, str]:
+    store = authority_of(directory).with_name("server.pem")
+    authority = issue("authority")
+    authority_of(directory).write_bytes(authority.certificate_pem)
+    issue("localhost", authority).write_pem(store)
+    return {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(store),
+        "sasl.enabled.mechanisms": "PLAIN",
+        **{
+            f"listener.name.{name.lower()}.plain.sasl.jaas.config": (
+                f'{_MODULE} required user_{USER}="{PASSWORD}";'
+            )
+            for name in LOGINS
+        },
+    }
+
+
+def authority_of(directory: Path) -> Path:
+    """The certificate that clients of the server in `directory` trust."""
+    return directory / "authority.pem"
+
+
+def client_properties(server: Server, protocol: str) -> dict[str, str]:
+    """librdkafka's, without the address."""
+    if protocol == PLAINTEXT:
+        return {}
+    return {
+        "security.protocol": protocol,
+        "ssl.ca.location": str(authority_of(server.directory)),
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": USER,
+        "sasl.password": PASSWORD,
+    }
