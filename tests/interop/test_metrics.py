@@ -139,12 +139,16 @@ def ask(broker: EmbeddedBroker, scheme: str, authority: Path | None, login: str 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_clients_authenticate_by_a_file_and_servers_by_a_certificate(
-    start_broker: Callable[..., EmbeddedBroker], tmp_path: Path, scheme: str
+    start_broker: Callable[..., EmbeddedBroker],
+    tmp_path: Path,
+    scheme: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     authority = issue("authority")
     certificates, users = tmp_path / "authority.pem", tmp_path / "users"
     certificates.write_bytes(authority.certificate_pem)
     key = issue("localhost", authority).write_pem(tmp_path / "server.pem")
+    users.touch(0o600)
     users.write_text("prometheus:pa:ss\n\nother:öther\n")
     broker = start_broker(
         {
@@ -169,7 +173,10 @@ def test_clients_authenticate_by_a_file_and_servers_by_a_certificate(
     other = issue("other authority")
     issue("localhost", other).write_pem(key)
     users.write_text("prometheus:new\n")
+    assert "can be read by others" not in caplog.text
+    users.chmod(0o644)
     reload()
+    assert f"can be read by others path={users}" in caplog.text
     certificates.write_bytes(other.certificate_pem)
     assert (status("prometheus:pa:ss"), status("prometheus:new")) == (401, 200)
     users.write_text("s3cret\n")

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from isotherm.spark.driver.metadata_log import TopicMetadataLog
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.reading.tail import consumer_properties
 from isotherm.testing.embedded_broker import TIERED_TOPIC
+from isotherm.testing.s3_server import SECRET_KEY, S3Server, find_versitygw
 from tests.support.secured_broker import (
     MUTUAL,
     SECRET,
@@ -37,8 +39,21 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> SecuredBroker:
-    with SecuredBroker(tmp_path_factory.mktemp("secured")) as running:
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Of a server that asks for its access key."""
+    binary = find_versitygw()
+    if binary is None:
+        pytest.skip("versitygw is not there: scripts/s3-server.sh install, or set VERSITYGW")
+    with S3Server(binary, tmp_path_factory.mktemp("buckets")) as server:
+        yield server.config
+
+
+@pytest.fixture(scope="module")
+def broker(
+    tmp_path_factory: pytest.TempPathFactory, bucket: dict[str, str]
+) -> Iterator[SecuredBroker]:
+    settings = {f"rsm.config.{name}": text for name, text in bucket.items()}
+    with SecuredBroker(tmp_path_factory.mktemp("secured"), settings) as running:
         _fill(running)
         yield running
 
@@ -61,8 +76,13 @@ def _fill(running: SecuredBroker) -> None:
 
 def options(broker: SecuredBroker, kind: str, **changes: str) -> dict[str, str]:
     kafka = {f"kafka.{name}": text for name, text in broker.client(kind).items()}
-    path = (broker.embedded.directory / "bucket").as_uri()
-    return {"path": path, "subscribe": "events", **kafka, **changes}
+    storage = {
+        name.removeprefix("rsm.config."): text
+        for name, text in broker.embedded.config.explicit.items()
+        if name.startswith(("rsm.config.s3.", "rsm.config.aws."))
+    }
+    path = broker.embedded.config.explicit["rsm.config.url"]
+    return {"path": path, "subscribe": "events", **storage, **kafka, **changes}
 
 
 def test_history_and_tail_are_read_and_the_password_is_nowhere(
@@ -101,7 +121,7 @@ def test_history_and_tail_are_read_and_the_password_is_nowhere(
     # Spark shows options: the password is not there because it hides this one.
     assert any("kafka.sasl.jaas.config=*********(redacted)" in text for text in kept.values())
     private_key = (broker.files / "server.pem").read_text().splitlines()[1]
-    for secret in (SECRET, WRONG, private_key):
+    for secret in (SECRET, WRONG, private_key, SECRET_KEY):
         assert [name for name, text in kept.items() if secret in text] == []
 
 
@@ -121,6 +141,13 @@ def test_private_key_as_text_is_refused(broker: SecuredBroker, key: str) -> None
     """Spark would not hide it."""
     with pytest.raises(ConfigError, match=rf"'{key}' is not supported.*ssl\.keystore\.location"):
         parse_options(options(broker, MUTUAL, **{f"kafka.{key}": "PRIVATE KEY"}))
+
+
+def test_key_of_a_storage_account_is_refused(broker: SecuredBroker) -> None:
+    """Spark would not hide it either."""
+    with pytest.raises(ConfigError, match=r"'azure\.account\.key' is not supported") as refused:
+        parse_options(options(broker, MUTUAL, **{"azure.account.key": SECRET}))
+    assert SECRET not in str(refused.value)
 
 
 def test_password_is_in_no_text_of_a_metadata_log(broker: SecuredBroker) -> None:

@@ -21,6 +21,7 @@ from isotherm.config.layers import (
     parse_override,
     read_properties,
 )
+from isotherm.config.secret_files import warn_of_readers
 from isotherm.config.security import is_secret
 
 ConfigFile = Annotated[
@@ -81,11 +82,15 @@ def serve(
 def broker_settings(
     config: Path | None, override: list[str] | None, data_dir: Path
 ) -> dict[str, Setting]:
-    """The settings of a broker's start, each key with its source."""
+    """The settings of a broker's start, each key with its source. Warns of a file with secrets that
+    others may read."""
+    texts = read_properties(config) if config else {}
+    if config and any(is_secret(each) for each in texts):
+        warn_of_readers(config)
     return layer_settings(
         [
             ("embedded default", embedded_defaults(data_dir)),
-            (str(config), read_properties(config) if config else {}),
+            (str(config), texts),
             ("environment", environment_properties(os.environ)),
             ("--override", dict(parse_override(text) for text in override or [])),
         ]

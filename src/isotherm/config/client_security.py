@@ -18,8 +18,6 @@ CONFIGURATION.md.
 
 from __future__ import annotations
 
-import logging
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from isotherm.config.given_properties import GivenProperties
 from isotherm.config.jaas import PLAIN_MODULE, SCRAM_MODULE, parse_login_module
 from isotherm.config.layers import read_properties
 from isotherm.config.listener import SecurityProtocol
+from isotherm.config.secret_files import warn_of_readers
 from isotherm.config.security import is_secret
 from isotherm.config.token_login import (
     KAFKA_TOKEN_KEYS,
@@ -38,8 +37,6 @@ from isotherm.config.token_login import (
     token_login,
 )
 from isotherm.errors import ConfigError
-
-logger = logging.getLogger(__name__)
 
 SECURITY_PROTOCOL = "security.protocol"
 MECHANISM = "sasl.mechanism"
@@ -81,7 +78,6 @@ _OF_JAVA = (
     "ssl.secure.random.implementation",
     "ssl.trustmanager.algorithm",
 )
-_READABLE_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
 
 
 class ClientProperties(dict[str, Any]):
@@ -102,7 +98,7 @@ def read_client_properties(path: Path) -> ClientProperties:
     """
     texts = read_properties(path)
     if any(is_secret(each) for each in texts):
-        _warn_of_readers(path)
+        warn_of_readers(path)
     return ClientProperties(texts, f"file={path}")
 
 
@@ -291,8 +287,6 @@ def _key_pair(given: GivenProperties) -> dict[str, str]:
                     "a PEM key store has no password", f"{_KEYSTORE}password", _KEY_PASSWORD
                 )
             pair = read_key_pair(Path(location), store_type, password, key_password)
-            if store_type == PEM and key_password is None:
-                _warn_of_readers(Path(location))
     except (OSError, ValueError, TypeError) as error:
         # cryptography raises TypeError for a password that is missing, or that is not needed.
         raise _unusable(given, key, location, error) from error
@@ -323,17 +317,3 @@ def _unusable(
     reason = getattr(error, "strerror", None) or str(error)
     path = "" if location is None else f" path={location}"
     return given.error(f"the store cannot be used{path} reason={reason!r}", key)
-
-
-def _warn_of_readers(path: Path) -> None:
-    try:
-        mode = path.stat().st_mode
-    except OSError:
-        # Reading it says why.
-        return
-    if mode & _READABLE_BY_OTHERS:
-        logger.warning(
-            "a file with secrets can be read by others path=%s mode=%03o hint='chmod 600'",
-            path,
-            stat.S_IMODE(mode),
-        )

@@ -31,6 +31,8 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 
+from isotherm.config.secret_files import warn_of_readers
+
 PEM = "PEM"
 PKCS12 = "PKCS12"
 JKS = "JKS"
@@ -85,9 +87,12 @@ def read_key_pair(
     path: Path, store_type: str, password: str | None, key_password: str | None = None
 ) -> KeyPair:
     """The one private key of a store. Raises OSError, and ValueError. `key_password` is that of the
-    store, unless given."""
+    store, unless given. Warns of a key without a password in a file that others may
+    read."""
     data = path.read_bytes()
     if store_type == PEM:
+        if key_password is None:
+            warn_of_readers(path)
         return pem_key_pair(data, data, key_password)
     found = _contents(data, password, key_password or password)
     if found.key is None or not found.chain:

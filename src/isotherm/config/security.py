@@ -311,6 +311,9 @@ _SECRET_ENDINGS = (
     "secret.key",
     "keystore.key",
     "access.key",
+    "account.key",
+    "session.token",
+    "sas.token",
     "key.pem",
 )
 

@@ -54,9 +54,8 @@ _REFUSED_VALUES = {
 KEY_PAIRS = "encryption.key.pairs"
 # In the Kafka source's order and spelling.
 _STRATEGIES = ("subscribe", "subscribepattern", "assign")
-_SHOWN_IN_PLANS = (
-    ", because Spark would show it in plans. hint='name a file by kafka.ssl.keystore.location'"
-)
+_SHOWN_IN_PLANS = ", because Spark would show it in plans."
+_NAME_A_FILE = f"{_SHOWN_IN_PLANS} hint='name a file by kafka.ssl.keystore.location'"
 _FORBIDDEN_KAFKA_PROPERTIES = {
     "auto.offset.reset": ". hint='set startingOffsets'",
     "key.deserializer": (
@@ -70,9 +69,11 @@ _FORBIDDEN_KAFKA_PROPERTIES = {
     "enable.auto.commit": " hint='the source commits no offsets'",
     "interceptor.classes": " hint='the source has no interceptors'",
     # Spark hides an option by the word "password" in its name or value: these have none.
-    "ssl.keystore.key": _SHOWN_IN_PLANS,
-    "ssl.key.pem": _SHOWN_IN_PLANS,
+    "ssl.keystore.key": _NAME_A_FILE,
+    "ssl.key.pem": _NAME_A_FILE,
 }
+# The others have the words "secret", "token" or "access key".
+_SHOWN_STORAGE_SETTING = "azure.account.key"
 
 
 def option_texts(options: Mapping[str, object]) -> dict[str, str]:
@@ -136,6 +137,7 @@ def parse_common_options(texts: Mapping[str, str], *, has_segments: bool = False
     )
     _check_strategy(options, texts)
     _check_kafka_properties(options)
+    _check_storage_settings(options)
     _check_trigger_limits(options)
     _check_sources(options, has_segments=has_segments)
     return options
@@ -222,6 +224,14 @@ def _check_kafka_properties(options: SourceOptions) -> None:
         raise ConfigError(
             f"two isolation levels are asked for option=isolationLevel value={options.isolation}"
             f" option=kafka.{ISOLATION_PROPERTY} value={isolation} hint='set one of them'"
+        )
+
+
+def _check_storage_settings(options: SourceOptions) -> None:
+    if _SHOWN_STORAGE_SETTING in options.storage_settings:
+        raise ConfigError(
+            f"option '{_SHOWN_STORAGE_SETTING}' is not supported{_SHOWN_IN_PLANS}"
+            " hint='set azure.sas.token, or AZURE_STORAGE_ACCOUNT_KEY where driver and executors run'"
         )
 
 

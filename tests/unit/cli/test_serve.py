@@ -34,6 +34,39 @@ def test_print_config_shows_where_each_value_comes_from(
     assert found["log.dir"]["source"] == "embedded default"
 
 
+SECRETS = (
+    "listener.name.clients.plain.sasl.jaas.config",
+    "ssl.keystore.password",
+    "rsm.config.aws.secret.access.key",
+    "rsm.config.aws.session.token",
+    "rsm.config.azure.account.key",
+    "rsm.config.azure.sas.token",
+)
+
+
+def test_print_config_shows_no_secret(tmp_path: Path) -> None:
+    properties = tmp_path / "server.properties"
+    properties.touch(0o600)
+    properties.write_text("".join(f"{name}=s3cret\n" for name in SECRETS))
+    done = isotherm("serve", "-c", str(properties), "-d", str(tmp_path / "data"), "--print-config")
+    assert all(name in done.stdout for name in SECRETS), done.stderr
+    assert "s3cret" not in done.stdout + done.stderr
+    assert str(properties) not in done.stderr
+
+
+def test_configuration_with_a_secret_that_others_may_read_is_warned_of(tmp_path: Path) -> None:
+    properties = tmp_path / "server.properties"
+    properties.write_text("ssl.keystore.password=s3cret\n")
+    for mode, is_warned in ((0o640, True), (0o600, False)):
+        properties.chmod(mode)
+        done = isotherm("serve", "-c", str(properties), "--print-config")
+        assert ("can be read by others" in done.stderr) == is_warned
+    properties.write_text("num.partitions=2\n")
+    properties.chmod(0o644)
+    done = isotherm("serve", "-c", str(properties), "--print-config")
+    assert "can be read by others" not in done.stderr
+
+
 def test_unknown_key_is_logged_with_the_nearest_name_and_ignored() -> None:
     done = isotherm("serve", "-o", "log.retention.hour=1", "--print-config")
     assert done.returncode == 0

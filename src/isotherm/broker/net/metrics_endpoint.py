@@ -26,6 +26,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from isotherm.broker.authentication.tls import KeyMaterial, ListenerTls, listener_tls
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.listener import Listener, SecurityProtocol
+from isotherm.config.secret_files import warn_of_readers
 from isotherm.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -179,7 +180,9 @@ def _read_credentials(config: BrokerConfig) -> Mapping[bytes, bytes] | None:
     if config.prometheus_credentials_file is None:
         return None
     try:
-        lines = Path(config.prometheus_credentials_file).read_bytes().splitlines()
+        path = Path(config.prometheus_credentials_file)
+        lines = path.read_bytes().splitlines()
+        warn_of_readers(path)
     except OSError as error:
         raise ConfigError(f"credentials cannot be read {place} reason='{error}'") from error
     credentials: dict[bytes, bytes] = {}

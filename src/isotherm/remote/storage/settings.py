@@ -27,6 +27,7 @@ from isotherm.config.definition import (
     optional,
     parse_fields,
 )
+from isotherm.config.security import is_secret
 from isotherm.errors import ConfigError
 from isotherm.remote.storage.layout.aiven import AivenLayout
 from isotherm.remote.storage.layout.aiven_custom_metadata import FIELDS
@@ -45,9 +46,6 @@ AIVEN = "aiven"
 LOCAL_TIERED_STORAGE = "local-tiered-storage"
 URL_SCHEMES = ("file", "memory", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 
-_SECRETS = frozenset(
-    {"aws_secret_access_key", "aws_session_token", "azure_account_key", "azure_sas_token"}
-)
 _MIB = 1024 * 1024
 
 
@@ -221,7 +219,7 @@ class ObjectStoreSettings:
 
     def __repr__(self) -> str:
         shown = ", ".join(
-            f"{field.name}={'***' if field.name in _SECRETS else repr(value)}"
+            f"{field.name}={'***' if is_secret(field.name.replace('_', '.')) else repr(value)}"
             for field in dataclasses.fields(self)
             if (value := getattr(self, field.name)) is not None
         )
