@@ -26,10 +26,11 @@ def create_topic(bootstrap_server: str, name: str, partitions: int, config: dict
     topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
     for future in admin.create_topics([topic]).values():
         future.result(30)
-    wait_until(lambda: _has_leaders(admin, name, partitions), f"leaders of topic={name}")
+    wait_until(lambda: has_leaders(admin, name, partitions), f"leaders of topic={name}")
 
 
-def _has_leaders(admin: AdminClient, topic: str, partitions: int) -> bool:
+def has_leaders(admin: AdminClient, topic: str, partitions: int) -> bool:
+    """Whether the leader of each partition answers."""
     metadata = admin.list_topics(topic, timeout=30).topics[topic].partitions
     if len(metadata) != partitions or any(p.leader < 0 for p in metadata.values()):
         return False

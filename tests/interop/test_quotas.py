@@ -16,6 +16,7 @@ from isotherm.broker.metadata.client_quotas import (
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from oracle.raw_requests import CLIENT_ID, CLOSED, ask, read_answer, request_frame
+from tests.support.raw_client import RawClient
 
 TIMEOUT_S = 120
 
@@ -101,3 +102,38 @@ def test_connections_beyond_the_quota_of_their_address_are_closed_a_while_later(
     set_quota(None)
     while ask(broker.bootstrap_servers, hello, TIMEOUT_S) == CLOSED:
         pass
+
+
+def test_quota_is_that_of_the_user_who_has_logged_in(
+    start_broker: Callable[..., EmbeddedBroker],
+) -> None:
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    started = start_broker(
+        {
+            "listeners": "LOGIN://127.0.0.1:0",
+            "listener.security.protocol.map": "LOGIN:SASL_PLAINTEXT",
+            "inter.broker.listener.name": "LOGIN",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.login.plain.sasl.jaas.config": (
+                f'{module} user_alice="hers" user_bob="his";'
+            ),
+        }
+    )
+
+    def throttled(user: str, password: str) -> bool:
+        with RawClient(started.bootstrap_servers) as client:
+            assert client.log_in_plain(user, password).error_code is ErrorCode.none
+            request = {"name": user, "num_partitions": 10, "replication_factor": 1}
+            first = client.ask(ApiKey.CREATE_TOPICS, 5, topics=[request], timeout=5000)
+            assert first.topics[0].error_code is ErrorCode.none
+            return bool(first.throttle_time.total_seconds() > 0)
+
+    with RawClient(started.bootstrap_servers) as client:
+        client.log_in_plain("bob", "his")
+        change = {
+            "entity": [{"entity_type": "user", "entity_name": "alice"}],
+            "ops": [{"key": CONTROLLER_MUTATION_RATE, "value": 0.1}],
+        }
+        changed = client.ask(ApiKey.ALTER_CLIENT_QUOTAS, 1, entries=[change])
+        assert changed.entries[0].error_code is ErrorCode.none
+    assert (throttled("alice", "hers"), throttled("bob", "his")) == (True, False)

@@ -2,8 +2,8 @@
 
 Both have Kafka's StandardAuthorizer and the same ACLs for User:ANONYMOUS, who sends every request in
 every version. Compared are the error codes of all parts of the answers, and which parts there are:
-what is filtered out of a list must be filtered out of both. Kafka's own connections are another
-user's, who is a super user.
+what is filtered out of a list must be filtered out of both. Kafka's own connections are User:admin's, a
+super user, which sends the same requests once, denied by each ACL.
 """
 
 from __future__ import annotations
@@ -38,13 +38,15 @@ from isotherm.protocol.errors import ProtocolError
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.testing.local_servers import free_ports
 from oracle.kafka import KafkaOracle, running_kafka
-from oracle.raw_requests import ask, outcomes, read_answer, request_frame
-from oracle.topics import wait_until
+from oracle.raw_requests import CLOSED, ask, outcomes, read_answer, request_frame
+from oracle.topics import has_leaders, wait_until
 from tests.oracle.access_requests import NOT_ASKED, REQUESTS, fitting
+from tests.support.raw_client import RawClient
 
 TIMEOUT_S = 30
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 ANONYMOUS = "User:ANONYMOUS"
+ADMIN, PASSWORD = "admin", "secret"
 TOPICS = ("known", "knot", "other")
 
 ALLOW, DENY = Permission.ALLOW, Permission.DENY
@@ -135,7 +137,9 @@ SCENARIOS: Mapping[str, Sequence[Rule]] = {
 class Isotherm:
     def __init__(self, broker: EmbeddedBroker) -> None:
         self._broker = broker
-        self.server = broker.bootstrap_servers
+        self.server, self.admin_server = (
+            f"{host}:{port}" for _, host, port in broker.node.endpoints
+        )
 
     def set_acls(self, rules: Sequence[Rule]) -> None:
         """Inside of the broker, as nobody may do it from outside."""
@@ -166,14 +170,14 @@ class Isotherm:
 
 class Kafka:
     def __init__(self, oracle: KafkaOracle, admin_server: str) -> None:
-        self.server = oracle.bootstrap_server
+        self.server, self.admin_server = oracle.bootstrap_server, admin_server
         self._admin = AdminClient(
             {
                 "bootstrap.servers": admin_server,
                 "security.protocol": "SASL_PLAINTEXT",
                 "sasl.mechanism": "PLAIN",
-                "sasl.username": "admin",
-                "sasl.password": "secret",
+                "sasl.username": ADMIN,
+                "sasl.password": PASSWORD,
             }
         )
 
@@ -211,9 +215,13 @@ def _binding(rule: Rule) -> AclBinding:
     )
 
 
+_PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+LOGIN = f'{_PLAIN} username="{ADMIN}" password="{PASSWORD}" user_{ADMIN}="{PASSWORD}";'
 SETTINGS = {
     "authorizer.class.name": STANDARD_AUTHORIZER,
-    "super.users": "User:admin",
+    "super.users": f"User:{ADMIN}",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "listener.name.admin.plain.sasl.jaas.config": LOGIN,
     "auto.create.topics.enable": "false",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
@@ -223,8 +231,6 @@ SETTINGS = {
 
 
 def _kafka_settings(client_port: int, admin_port: int, controller_port: int) -> dict[str, str]:
-    plain = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-    login = f'{plain} username="admin" password="secret" user_admin="secret";'
     client, admin = f"127.0.0.1:{client_port}", f"127.0.0.1:{admin_port}"
     controller = f"127.0.0.1:{controller_port}"
     return {
@@ -237,10 +243,15 @@ def _kafka_settings(client_port: int, admin_port: int, controller_port: int) -> 
         "inter.broker.listener.name": "ADMIN",
         "sasl.mechanism.inter.broker.protocol": "PLAIN",
         "sasl.mechanism.controller.protocol": "PLAIN",
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.admin.plain.sasl.jaas.config": login,
-        "listener.name.controller.plain.sasl.jaas.config": login,
+        "listener.name.controller.plain.sasl.jaas.config": LOGIN,
     }
+
+
+ISOTHERM_SETTINGS = {
+    **SETTINGS,
+    "listeners": "PLAINTEXT://127.0.0.1:0,ADMIN://127.0.0.1:0",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,ADMIN:SASL_PLAINTEXT",
+}
 
 
 @pytest.fixture(scope="module")
@@ -251,7 +262,7 @@ def both(
     directory = tmp_path_factory.mktemp("kafka")
     with (
         running_kafka(directory, _kafka_settings(*ports)) as oracle,
-        EmbeddedBroker(tmp_path_factory.mktemp("isotherm"), SETTINGS) as broker,
+        EmbeddedBroker(tmp_path_factory.mktemp("isotherm"), ISOTHERM_SETTINGS) as broker,
     ):
         sides = Isotherm(broker), Kafka(oracle, f"127.0.0.1:{ports[1]}")
         yield sides
@@ -278,6 +289,8 @@ def _set_up(server: str) -> None:
     for created in admin.create_topics([NewTopic(name, 2, 1) for name in TOPICS]).values():
         error = created.exception(TIMEOUT_S)
         assert error is None or error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
+    for name in TOPICS:
+        wait_until(lambda name=name: has_leaders(admin, name, 2), f"leaders of topic={name}")
     partitions = [{"partition_index": 0, "committed_offset": 0}]
     committed = [{"name": name, "partitions": partitions} for name in ("known", "other")]
     commit = {"group_id": "g", "generation_id_or_member_epoch": -1, "topics": committed}
@@ -300,9 +313,19 @@ def _topic_ids(server: str) -> dict[str, str]:
     return {topic.name: str(topic.topic_id) for topic in topics}
 
 
-def found(server: str, api: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
+def ask_as_admin(server: str, frame: bytes) -> bytes | str:
+    with RawClient(server) as client:
+        assert client.log_in_plain(ADMIN, PASSWORD).error_code is ErrorCode.none
+        client.send_frame(frame)
+        return client.receive_frame() or CLOSED
+
+
+def found(
+    side: Isotherm | Kafka, api: ApiKey, version: int, fields: Mapping[str, Any], *, as_admin: bool
+) -> Any:
     """The codes of an answer by what they belong to, with the names and operations in it."""
-    answer = ask(server, request_frame(api, version, fields))
+    frame = request_frame(api, version, fields)
+    answer = ask_as_admin(side.admin_server, frame) if as_admin else ask(side.server, frame)
     if isinstance(answer, str):
         return answer
     try:
@@ -350,8 +373,17 @@ def test_access_is_decided_as_by_kafka_in_every_version(
     assert_same(both, SCENARIOS[scenario], every)
 
 
+def test_super_user_is_answered_as_by_kafka(both: tuple[Isotherm, Kafka]) -> None:
+    denied = [rule._replace(permission=DENY, principal=f"User:{ADMIN}") for rule in EVERYTHING]
+    assert_same(both, denied, {api: set(SERVED[api]) for api in REQUESTS}, as_admin=True)
+
+
 def assert_same(
-    both: tuple[Isotherm, Kafka], rules: Sequence[Rule], versions: Mapping[ApiKey, Iterable[int]]
+    both: tuple[Isotherm, Kafka],
+    rules: Sequence[Rule],
+    versions: Mapping[ApiKey, Iterable[int]],
+    *,
+    as_admin: bool = False,
 ) -> None:
     topic_ids = []
     for side in both:
@@ -366,7 +398,7 @@ def assert_same(
             if None in fitted:
                 continue
             ours, theirs = (
-                found(side.server, api, version, each or {})
+                found(side, api, version, each or {}, as_admin=as_admin)
                 for side, each in zip(both, fitted, strict=True)
             )
             if ours != theirs:
