@@ -136,8 +136,10 @@ def java_produce(
     record_size: int,
     acks: str = "all",
     compression: str = "none",
+    config: Path | None = None,
 ) -> Metrics:
-    """kafka-producer-perf-test: also reports latencies, from just before send() to the callback."""
+    """kafka-producer-perf-test: also reports latencies, from just before send() to the callback. The
+    file `config` has the properties of the client's security."""
     output = run_tool(
         "org.apache.kafka.tools.ProducerPerformance",
         f"--topic={topic}",
@@ -150,6 +152,7 @@ def java_produce(
         f"compression.type={compression}",
         f"batch.size={BATCH_BYTES}",
         f"linger.ms={LINGER_MS}",
+        *(["--command-config", str(config)] if config else []),
     )
     return parse_producer_performance(output, record_size)
 

@@ -1,9 +1,10 @@
 """What do TLS and logins leave of a broker's speed?
 
 Clients write, and read the tail and the history, over SASL_SSL and over PLAINTEXT: each in the same run, on the
-same brokers. librdkafka writes; `bench.fetch_client` reads, so that a client's work on records is not measured.
-Connections are made and logged in before the clock starts. Bytes over TLS are encrypted on one processor and
-decrypted on the other by the same library for both brokers' clients.
+same brokers. librdkafka writes, in a TLS record for each record of a topic, and Kafka's own producer, which fills TLS
+records; `bench.fetch_client` reads, so that a client's work on records is not measured.
+Connections are made and logged in before the clock starts, but for Kafka's producer. Clients share the processors with the
+broker: over TLS each byte is work for both.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from bench import fetch_client, load
 from bench.cold_consume import TIERED_CONFIG
 from bench.harness import Case, Question, main
 from bench.load import Metrics
-from bench.secured_servers import NEW_SERVERS, PLAINTEXT, SASL_SSL, client_properties
+from bench.secured_servers import (
+    NEW_SERVERS,
+    PLAINTEXT,
+    SASL_SSL,
+    client_properties,
+    java_client_config,
+)
 from bench.servers import Server
 from bench.topics import create, create_filled, delete
 from oracle.tiered_topic import fully_tiered
@@ -65,6 +72,16 @@ def _produce(server: Server, *, topic: str, records: int, protocol: str) -> Metr
     )
 
 
+def _produce_by_java(server: Server, *, topic: str, records: int, protocol: str) -> Metrics:
+    return load.java_produce(
+        server.listeners[protocol],
+        topic,
+        records=records,
+        record_size=RECORD_SIZE,
+        config=java_client_config(server, protocol),
+    )
+
+
 def _read(
     server: Server, *, topic: str, records: int, protocol: str, consumers: int = 1
 ) -> Metrics:
@@ -80,6 +97,9 @@ def _read(
 
 WORKS = (
     Work("produce, acks=all", 400_000_000, _prepare_empty, _produce, is_written=True),
+    Work(
+        "produce by Java, acks=all", 300_000_000, _prepare_empty, _produce_by_java, is_written=True
+    ),
     Work("tail", 800_000_000, _prepare_tail, _read),
     Work("tail, 5 consumers", 1_000_000_000, _prepare_tail, partial(_read, consumers=5)),
     Work("cold", 800_000_000, _prepare_history, _read),

@@ -75,3 +75,16 @@ def client_properties(server: Server, protocol: str) -> dict[str, str]:
         "sasl.username": USER,
         "sasl.password": PASSWORD,
     }
+
+
+def java_client_config(server: Server, protocol: str) -> Path | None:
+    """The same as a file of Kafka's own clients."""
+    if protocol == PLAINTEXT:
+        return None
+    path = server.directory / f"{protocol}.properties"
+    path.write_text(
+        f"security.protocol={protocol}\nsasl.mechanism=PLAIN\n"
+        f'sasl.jaas.config={_MODULE} required username="{USER}" password="{PASSWORD}";\n'
+        f"ssl.truststore.type=PEM\nssl.truststore.location={authority_of(server.directory)}\n"
+    )
+    return path
