@@ -200,7 +200,8 @@ def test_as_many_wait_for_their_turn_as_the_backlog_has_room_for(run: Run, keyst
         async with serving(keystore, **settings) as (server, port):
             async with contextlib.AsyncExitStack() as stack:
                 for _ in range(2):
-                    await stack.enter_async_context(connected(port, with_tls=False))
+                    waiting = await stack.enter_async_context(connected(port, with_tls=False))
+                    waiting[1].write(b"no handshake, which is closed as soon as it is read")
                 await until(lambda: server.connection_count == 2)
                 assert await is_refused(port)
                 assert server.connection_count == 2
