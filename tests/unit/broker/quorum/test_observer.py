@@ -233,9 +233,9 @@ def test_election_is_waited_for(quorum, follow):
 def test_dead_leader_is_replaced_by_a_bootstrap_server(quorum, follow):
     dead = ScriptedQuorum(101)
     dead.append(topic("a"))
-    follower = follow([dead.peer.address, quorum.peer.address])
     quorum.endpoints |= dead.endpoints
     quorum.leader_id = 101
+    follower = follow([dead.peer.address, quorum.peer.address])
     follower.image_at(1)
     dead.stop()
     with quorum.changes:
