@@ -41,6 +41,20 @@ def store_object(folder: Path, key: str, content: Path | bytes | Iterable[bytes]
     _sync_folder(target.parent)
 
 
+def create_object(folder: Path, key: str, content: bytes) -> None:
+    """As `store_object`; FileExistsError if there is an object of this name."""
+    target = folder / key
+    unfinished, file = _begin(target)
+    try:
+        with file:
+            _write(file, content)
+            _sync(file.fileno())
+        os.link(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    _sync_folder(target.parent)
+
+
 def _begin(target: Path) -> tuple[Path, BinaryIO]:
     number = 1
     # One after the other: a folder that is there has a durable name.

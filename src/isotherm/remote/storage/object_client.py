@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import obstore
-from obstore.exceptions import BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, ObjectStore, from_url
 
 from isotherm.clock import Clock, SystemClock
@@ -34,7 +34,7 @@ from isotherm.errors import (
     RemoteStorageThrottledError,
 )
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
-from isotherm.remote.storage.folder_objects import store_object
+from isotherm.remote.storage.folder_objects import create_object, store_object
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.remote.storage.store_reasons import REFUSALS, is_absence, store_reason
 from isotherm.types import Position, TimestampMs
@@ -98,6 +98,19 @@ class ObjectClient:
                 chunk_size=self._part_size,
                 max_concurrency=self._concurrency,
             )
+
+    def create(self, key: str, content: bytes) -> bool:
+        """Store an object unless there is one of this name. Of several writers one succeeds; False
+        for the others."""
+        with self._translated("object cannot be created", key, absent_is_an_answer=False):
+            try:
+                if self._folder is not None:
+                    create_object(self._folder, key, content)
+                else:
+                    obstore.put(self._store, key, content, mode="create")
+            except (FileExistsError, AlreadyExistsError):
+                return False
+        return True
 
     def get_range(self, key: str, start: Position, end: Position) -> ObjectRange:
         """Bytes from `start` to `end` (not included), 0 <= start < end, in one request.

@@ -439,3 +439,16 @@ def test_folder_is_a_local_store(folder: Path) -> None:
     store = open_object_store(settings, create_folder=True)
     assert isinstance(store, LocalStore)
     assert Path(str(store.prefix)) == folder
+
+
+@pytest.mark.parametrize("store", ["folder", "memory"])
+def test_one_of_several_writers_creates_an_object(tmp_path: Path, store: str) -> None:
+    if store == "folder":
+        client = client_of(tmp_path)
+    else:
+        client = ObjectClient(ObjectStoreSettings(url="memory://"), MemoryStore())
+    assert client.create("commits/7", b"first")
+    assert not client.create("commits/7", b"second")
+    assert client.get("commits/7", 100) == b"first"
+    assert [each.key for each in client.list_objects("commits/")] == ["commits/7"]
+    assert not list(tmp_path.rglob("*#*")), "nothing of the second is left"
