@@ -28,7 +28,7 @@ from rich.console import CONSOLE_SVG_FORMAT, Console
 from rich.text import Text
 
 COLUMNS = 160
-MADE_HERE = ("projection", "newest", "damaged", "audit.html")
+MADE_HERE = ("projection", "newest", "damaged", "lake", "audit.html")
 FONTS = "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 
 
@@ -54,6 +54,7 @@ JOBS = [
     Job("scrub", "--path damaged --log-dir log", exit_code=3),
     Job("rebuild", "--path bucket"),
     Job("compact", "--path bucket -o metadata=bucket --to newest --run"),
+    Job("table", "flights --path bucket --value json --warehouse lake"),
 ]
 
 

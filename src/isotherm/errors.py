@@ -19,7 +19,8 @@
     │   └── NotLeaderOrFollowerError · NotControllerError
     ├── FencedError                       a newer epoch exists: stop
     │   ├── FencedLeaderEpochError · UnknownLeaderEpochError
-    │   └── InvalidProducerEpochError · ProducerFencedError · TransactionCoordinatorFencedError
+    │   ├── InvalidProducerEpochError · ProducerFencedError · TransactionCoordinatorFencedError
+    │   └── TableOvertakenError               another run has written to the table
     ├── RejectedError                     the request or the configuration is wrong: change it
     │   ├── ConfigError
     │   │   └── UnknownConfigError
@@ -177,6 +178,10 @@ class ProducerFencedError(FencedError):
 
 class TransactionCoordinatorFencedError(FencedError):
     """A marker comes from a coordinator that was replaced."""
+
+
+class TableOvertakenError(FencedError):
+    """Another run has written to the table of a topic since this one read what the table covers."""
 
 
 class RejectedError(IsothermError):

@@ -17,6 +17,7 @@ from isotherm.cli import (
     pipeline_replay,
     pipeline_scrub,
     pipeline_sweep,
+    pipeline_table,
     pipeline_verify,
 )
 
@@ -29,6 +30,7 @@ JOBS: tuple[Callable[..., None], ...] = (
     pipeline_scrub.scrub,
     pipeline_rebuild.rebuild,
     pipeline_compact.compact,
+    pipeline_table.table,
 )
 
 app = typer.Typer(no_args_is_help=True)

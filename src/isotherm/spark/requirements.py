@@ -73,6 +73,16 @@ def check_version(pyspark: str) -> None:
     )
 
 
+def check_iceberg() -> None:
+    """Raises ConfigError, with a command to run, unless PyIceberg and SQLAlchemy are installed."""
+    for package in ("pyiceberg", "sqlalchemy"):
+        if _version(package) is None:
+            raise ConfigError(
+                f"Iceberg tables need {package} and there is none:"
+                " run pip install 'isotherm[iceberg]', or choose --to parquet"
+            )
+
+
 def check_streams() -> None:
     """Raises ConfigError if this version of PySpark cannot run the source as a stream."""
     pyspark = _version("pyspark")

@@ -16,6 +16,7 @@ GROUPS = {
     errors.CorruptDataError,
     errors.LogCleaningAbortedError,
     errors.SparkJobError,
+    errors.TableOvertakenError,
 }
 
 LEAVES = [

@@ -1,0 +1,236 @@
+"""`isotherm pipeline table`: a topic as a table, of which each run appends what is new."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from isotherm.cli.options import (
+    AsJson,
+    ClientProperties,
+    CommandConfig,
+    client_settings,
+    parse_pairs,
+)
+from isotherm.cli.output import console, human_size, print_json, print_rows
+from isotherm.cli.pipeline_bucket import DryRun, MaxBytes, tell_cost
+from isotherm.cli.pipeline_options import (
+    DEFAULT_MASTER,
+    Master,
+    OptionalBootstrapServer,
+    SourceOption,
+    SparkConfig,
+    TierPath,
+    progress,
+    source_texts,
+    spark_session,
+)
+from isotherm.clock import SystemClock
+from isotherm.errors import ConfigError
+
+if TYPE_CHECKING:
+    from isotherm.spark.driver.topic_plan import TopicPlan
+    from isotherm.spark.jobs.table import TableRun
+    from isotherm.spark.options import SourceOptions
+    from isotherm.spark.tables.topic_table import TopicTable
+
+_Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
+_To = Annotated[str, typer.Option("--to", metavar="FORMAT", help="iceberg or parquet.")]
+_Value = Annotated[
+    str,
+    typer.Option(
+        "--value",
+        metavar="FORMAT",
+        help="What a value is: raw, bytes as they are; string, UTF-8; json, objects whose fields"
+        " become columns.",
+    ),
+]
+_Warehouse = Annotated[
+    str,
+    typer.Option(
+        "--warehouse", metavar="URL", help="The folder or bucket of tables; made if need be."
+    ),
+]
+_Table = Annotated[
+    str | None,
+    typer.Option(
+        "--table", metavar="NAME", help="The table; kafka.TOPIC, or for Parquet TOPIC, by default."
+    ),
+]
+_Catalog = Annotated[
+    str | None,
+    typer.Option(
+        "--catalog",
+        metavar="NAME",
+        help="A catalog of PyIceberg's configuration. Without, one in SQLite in the warehouse.",
+    ),
+]
+_ToOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--to-option",
+        metavar="KEY=VALUE",
+        help="A property of the Iceberg catalog, such as uri=https://catalog; for Parquet a setting"
+        " of the object store, such as s3.endpoint.url=http://localhost:9000. May be given many"
+        " times.",
+    ),
+]
+
+_FORMATS = ("iceberg", "parquet")
+# The command chooses these itself.
+_CHOSEN = (
+    "subscribe", "subscribepattern", "assign", "columns", "includeheaders",
+    "startingoffsets", "startingoffsetsbytimestamp", "startingtimestamp",
+    "endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp",
+)  # fmt: skip
+
+
+def table(
+    topic: _Topic,
+    path: TierPath = None,
+    bootstrap_server: OptionalBootstrapServer = None,
+    to: _To = "iceberg",
+    value: _Value = "raw",
+    warehouse: _Warehouse = "isotherm-warehouse",
+    table_name: _Table = None,
+    catalog: _Catalog = None,
+    to_option: _ToOption = None,
+    dry_run: DryRun = False,
+    max_bytes: MaxBytes = None,
+    option: SourceOption = None,
+    client_property: ClientProperties = None,
+    command_config: CommandConfig = None,
+    master: Master = DEFAULT_MASTER,
+    spark_config: SparkConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a topic a table, or append to it what the topic has got since.
+
+    Each record is in the table once, or in the table of dead letters if its value cannot be
+    decoded. Records of aborted transactions are in neither. A run that was interrupted at any point
+    is started again. Without brokers the table ends where the bucket does.
+
+    isotherm pipeline table flights --path s3://bucket/kafka --value json --warehouse s3://lake
+
+    Exit codes: 0 done · 1 failed, or another run was faster · 2 wrong options · 3 damage was met.
+    """
+    from isotherm.spark.driver.topic_plan import plan_topic
+    from isotherm.spark.jobs import table as job
+    from isotherm.spark.jobs.cost import check_cost
+    from isotherm.spark.tables.topic_table import Identity, check_identity
+
+    clock = SystemClock()
+    started_s = clock.monotonic_s()
+    client = client_settings(command_config, client_property)
+    options = _options(topic, path, option, bootstrap_server, client)
+    _check_formats(to, value)
+    target = _open_table(to, topic, table_name, warehouse, catalog, parse_pairs(to_option))
+    with progress("the topic is looked at"):
+        found = target.identity()
+        plan = plan_topic(options, target.covered())
+    wanted = Identity(topic, plan.topic_id, value)
+    if found is not None:
+        check_identity(found, wanted, target.name)
+    cost = job.cost_of_table(plan, options)
+    check_cost(cost, max_bytes)
+    if dry_run:
+        _print_plan(plan, as_json=as_json)
+        tell_cost(cost, as_json=as_json)
+        return
+    if found is not None:
+        target.settle()
+    done = None
+    if plan.offsets:
+        if found is None:
+            target.create(wanted)
+        run = random.SystemRandom().randbytes(8).hex()
+        with (
+            spark_session(master, spark_config) as spark,
+            progress("fields are looked for") as tell,
+        ):
+            done = job.append(spark, options, plan, target, value, run, tell)
+    _print_run(target.name, plan, done, clock.monotonic_s() - started_s, as_json=as_json)
+
+
+def _options(
+    topic: str,
+    path: str | None,
+    option: list[str] | None,
+    bootstrap_server: str | None,
+    client: dict[str, str],
+) -> SourceOptions:
+    from isotherm.spark.option_parsing import parse_options
+
+    given = parse_pairs(option)
+    if chosen := sorted(name for name in given if name.lower() in _CHOSEN):
+        raise ConfigError(
+            f"this command chooses these options of the source itself options={','.join(chosen)}"
+        )
+    texts = source_texts(path, [*(option or ()), f"subscribe={topic}"], bootstrap_server, client)
+    if not {"isolationlevel", "kafka.isolation.level"} & {name.lower() for name in texts}:
+        texts["isolationLevel"] = "read_committed"
+    return parse_options({**texts, "includeHeaders": "true"})
+
+
+def _check_formats(to: str, value: str) -> None:
+    from isotherm.spark.tables.table_rows import VALUE_FORMATS
+
+    for name, given, known in (("--to", to, _FORMATS), ("--value", value, VALUE_FORMATS)):
+        if given not in known:
+            raise ConfigError(f"no such format option={name} value={given} known={','.join(known)}")
+
+
+def _open_table(
+    to: str,
+    topic: str,
+    name: str | None,
+    warehouse: str,
+    catalog: str | None,
+    properties: dict[str, str],
+) -> TopicTable:
+    from isotherm.spark.options import storage_url
+
+    if to == "parquet":
+        from isotherm.cli.pipeline_metadata import store_settings
+        from isotherm.spark.tables.parquet_table import ParquetTable
+
+        if catalog is not None:
+            raise ConfigError("--catalog is for --to iceberg")
+        pairs = [f"{key}={text}" for key, text in properties.items()]
+        return ParquetTable(store_settings(warehouse, pairs, writes=True), name or topic)
+    from isotherm.spark.requirements import check_iceberg
+
+    check_iceberg()
+    from isotherm.spark.tables.iceberg_table import IcebergTable, open_catalog
+
+    opened = open_catalog(catalog, properties, storage_url(warehouse))
+    return IcebergTable(opened, name or f"kafka.{topic}")
+
+
+def _print_plan(plan: TopicPlan, *, as_json: bool) -> None:
+    rows = [
+        {"partition": each.topic_partition.partition, "start": each.start, "end": each.end}
+        for each in plan.ranges
+    ]
+    print_rows(("partition", "start", "end"), rows, as_json=as_json)
+
+
+def _print_run(
+    name: str, plan: TopicPlan, done: TableRun | None, seconds: float, *, as_json: bool
+) -> None:
+    if as_json:
+        counts = {} if done is None else asdict(done)
+        row = {"table": name, "offsets": plan.offsets, "bytes_read": plan.size_in_bytes}
+        print_json({**row, **counts, "seconds": round(seconds, 1)})
+        return
+    if done is None:
+        console().print(f"{name}: the topic has nothing new.")
+        return
+    console().print(
+        f"{name}: {done.rows} rows, {done.dead_letters} dead letters."
+        f" {human_size(plan.size_in_bytes)} of segments became {human_size(done.bytes_written)} in"
+        f" {done.files} files, in {seconds:.1f} s ({human_size(plan.size_in_bytes / seconds)}/s)."
+    )

@@ -1,0 +1,80 @@
+"""The records of a topic that a job has yet to read, as tasks: those since the offsets that it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from isotherm.errors import UnknownTopicOrPartitionError
+from isotherm.spark.driver.tiered_log import TieredLog, Views
+from isotherm.spark.driver.tiers import open_brokers, open_segment_source, read_settings
+from isotherm.spark.options import SourceOptions
+from isotherm.spark.plan.offsets import OffsetRange, check_range, clip_range
+from isotherm.spark.reading.brokers import Brokers
+from isotherm.spark.source_task import TaskPartition, open_storage, uncollected
+from isotherm.types import Offset, uuid_to_text
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """`ranges` of all partitions, empty ones too, and the tasks that read them once. `topic_id` is
+    that of the brokers, or without these of the segments."""
+
+    topic_id: str
+    ranges: tuple[OffsetRange, ...]
+    tasks: tuple[TaskPartition, ...]
+
+    @property
+    def offsets(self) -> int:
+        """The number of offsets to read."""
+        return sum(each.size for each in self.ranges)
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Estimate, as SegmentRead.size_in_bytes."""
+        return sum(each.task.size_in_bytes for each in self.tasks)
+
+
+def plan_topic(options: SourceOptions, covered: Mapping[int, Offset]) -> TopicPlan:
+    """What the options' one topic has from the offsets `covered` on, by partition. A partition
+    without one is read from its start.
+
+    Raises UnknownTopicOrPartitionError for a topic without a segment, OffsetOutOfRangeError
+    (with failOnDataLoss) if offsets after the covered ones are no longer kept.
+    """
+    settings = read_settings(options)
+    layout = "" if settings is None else settings.layout
+    brokers = open_brokers(options)
+    with uncollected(), open_segment_source(options, settings) as segments:
+        log = TieredLog(options, open_storage(options, settings), segments, brokers)
+
+        def plan(views: Views) -> TopicPlan:
+            ranges = _ranges(log, views, covered)
+            tasks = [TaskPartition(task, layout) for task in log.tasks(ranges, views)]
+            return TopicPlan(_topic_id(views, brokers), tuple(ranges), tuple(tasks))
+
+        return log.planned(plan)
+
+
+def _ranges(log: TieredLog, views: Views, covered: Mapping[int, Offset]) -> list[OffsetRange]:
+    ranges = []
+    for partition in sorted(views):
+        bounds = views[partition].bounds
+        start = covered.get(partition.partition, bounds.start)
+        # What a bucket alone can decide of transactions may end before what was read with brokers.
+        wanted = OffsetRange(partition, start, max(start, bounds.end))
+        if wanted.size and (problem := check_range(wanted, bounds)):
+            log.report_data_loss(problem)
+        ranges.append(clip_range(wanted, bounds) if wanted.size else wanted)
+    return ranges
+
+
+def _topic_id(views: Views, brokers: Brokers | None) -> str:
+    if brokers is not None:
+        return uuid_to_text(brokers.partitions({min(views).topic})[0].topic_id)
+    for view in views.values():
+        for piece in view.pieces:
+            return uuid_to_text(piece.segment.topic_id_partition.topic_id)
+    raise UnknownTopicOrPartitionError(
+        f"the bucket has no readable segment of the topic yet topic={min(views).topic}"
+    )

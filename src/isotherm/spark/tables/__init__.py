@@ -1,0 +1,1 @@
+"""Topics as tables: from records to columns, Parquet files, and commits."""

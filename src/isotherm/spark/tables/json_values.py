@@ -1,0 +1,164 @@
+"""JSON values of records as one Arrow column. Arrow's reader parses them, a batch at a time.
+
+The reader takes a text of many objects and knows no boundaries between records. So each value is put
+into an object of its own, `{"v":<value>}` and a line feed. Each of them begins a row, whatever the
+values are: a line feed ends no text and continues no object. As many rows as values means one row
+for each value.
+
+If a batch does not parse, its halves are tried, down to the records that are to blame.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+from pyarrow import json, types
+
+from isotherm.spark.tables.value_types import FieldNameError, ValueType, column_type, merged
+
+Values: TypeAlias = "pa.Array[Any]"
+
+# The stubs of these lack types that they take.
+pc: Any = pyarrow.compute
+_read_json: Any = json.read_json
+_nulls: Any = pa.nulls
+
+NESTING_MAX = 64
+"""How deep objects and arrays may lie in each other: Arrow's reader has a stack of fixed size."""
+
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_PLACE = re.compile(r" in row \d+|JSON parse error: ")
+_FIELD = re.compile(r"Column\(/v/?(.*?)\)")
+_REASON_SIZE_MAX = 200
+
+
+class DeadValue(NamedTuple):
+    """A value that cannot be decoded. `place` is its index in the batch."""
+
+    place: int
+    reason: str
+
+
+class DecodedValues(NamedTuple):
+    """The column of the values that fit, in their order, and the others."""
+
+    column: Values
+    dead: Sequence[DeadValue]
+
+
+class JsonDecoder:
+    """Decodes batches to columns of one type, `known`. A field that it lacks makes it grow: from then
+    on `has_grown`, and the columns are of no use. `fixed` is the part of it that the table has."""
+
+    def __init__(self, fixed: ValueType, known: ValueType) -> None:
+        self._fixed = fixed
+        self._begun_with = known
+        self.known = known
+
+    @property
+    def has_grown(self) -> bool:
+        return self.known != self._begun_with
+
+    def decode(self, values: Values) -> DecodedValues:
+        """A null value is a null of the column."""
+        parts: list[Values] = []
+        dead: list[DeadValue] = []
+        if len(values):
+            self._decode(values, 0, parts, dead)
+        if self.has_grown:
+            return DecodedValues(_nulls(0), dead)
+        kind = self.known if self.known is not None else pa.null()
+        columns = [_of_type(part, kind) for part in parts]
+        return DecodedValues(pa.concat_arrays(columns) if columns else _nulls(0, kind), dead)
+
+    def _decode(
+        self, values: Values, first: int, parts: list[Values], dead: list[DeadValue]
+    ) -> None:
+        count = len(values)
+        try:
+            column = parse(values, self.known)
+            self.known = merged(self.known, column_type(column.type), self._fixed)
+        except (pa.ArrowInvalid, FieldNameError) as error:
+            if count > 1:
+                half = count // 2
+                self._decode(values[:half], first, parts, dead)
+                self._decode(values[half:], first + half, parts, dead)
+            elif not self._grows_for(values):
+                dead.append(DeadValue(first, _reason(error)))
+        else:
+            parts.append(column)
+
+    def _grows_for(self, value: Values) -> bool:
+        """Whether the type found in this value alone changes the known one."""
+        try:
+            alone = column_type(parse(value, None).type)
+        except (pa.ArrowInvalid, FieldNameError):
+            return False
+        before = self.known
+        self.known = merged(before, alone, self._fixed)
+        return self.known != before
+
+
+def parse(values: Values, known: ValueType) -> Values:
+    """One struct for each value: the fields of `known`, then those that it lacks, with types that
+    Arrow infers. Raises ArrowInvalid unless each value is one JSON object or null, and fits."""
+    values = pc.fill_null(values, b"null")
+    values.cast(pa.string())  # raises for bytes that are no UTF-8
+    _check_nesting(values)
+    rows = pc.binary_join_element_wise(b'{"v":', values, b"}\n", b"")
+    text = rows.buffers()[2]
+    schema = None if known is None else pa.schema([pa.field("v", known)])
+    table = _read_json(
+        pa.BufferReader(text),
+        # One block: what lies across a border of blocks is refused.
+        json.ReadOptions(use_threads=False, block_size=len(text) + 1),
+        json.ParseOptions(explicit_schema=schema, newlines_in_values=True),
+    )
+    if len(table) != len(values) or table.column_names != ["v"]:
+        raise pa.ArrowInvalid("a value is not one JSON object")
+    # Not combined: of a list of nulls alone Arrow makes an array that it cannot copy.
+    column: Values = table.column("v").chunk(0)
+    if not (types.is_struct(column.type) or types.is_null(column.type)):
+        raise pa.ArrowInvalid("a value is not a JSON object")
+    return column
+
+
+def _check_nesting(values: Values) -> None:
+    opened = pc.add(pc.count_substring(values, "["), pc.count_substring(values, "{"))
+    for index in np.flatnonzero(opened.to_numpy() > NESTING_MAX):
+        if _depth(values[int(index)].as_py()) > NESTING_MAX:
+            raise pa.ArrowInvalid(f"objects and arrays are nested deeper than {NESTING_MAX}")
+
+
+def _depth(value: bytes) -> int:
+    symbols = np.frombuffer(_TEXT.sub(b"", value), np.uint8)
+    # [ and { are 0x5b and 0x7b, ] and } are 0x5d and 0x7d.
+    steps = np.isin(symbols, (0x5B, 0x7B)).astype(np.int64) - np.isin(symbols, (0x5D, 0x7D))
+    return int(np.cumsum(steps).max(initial=0))
+
+
+def _of_type(column: Values, kind: pa.DataType) -> Values:
+    """The column without the fields that `kind` lacks: nothing is known of them but nulls."""
+    if column.type == kind:
+        return column
+    if isinstance(kind, pa.StructType) and isinstance(column.type, pa.StructType):
+        fields = [_of_type(pc.struct_field(column, [column.type.get_field_index(field.name)]), field.type) for field in kind]  # fmt: skip
+        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=column.is_null())
+    if isinstance(kind, pa.ListType) and isinstance(column, pa.ListArray):
+        elements = _of_type(column.values, kind.value_type)
+        return pa.ListArray.from_arrays(column.offsets, elements, type=kind, mask=column.is_null())
+    # Nothing but nulls, and empty objects.
+    empty: Values = _nulls(len(column), kind)
+    return empty
+
+
+def _reason(error: Exception) -> str:
+    """Arrow's message: a batch of one has no rows to tell apart, and `v` is ours."""
+    text = _PLACE.sub("", " ".join(str(error).split()))
+    named = _FIELD.sub(lambda found: f"field {found[1]}" if found[1] else "the value", text)
+    return named[:_REASON_SIZE_MAX]

@@ -1,0 +1,106 @@
+"""Parquet files of one task: written to a local folder, and put to the table's place when they are
+whole.
+
+Memory is bounded by ROW_GROUP_BYTES, disk by FILE_BYTES and a row group, for rows and for dead
+letters each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol, Self
+
+import pyarrow as pa
+from pyarrow import parquet
+
+ROW_GROUP_BYTES = 64 * 1024 * 1024
+"""Of rows in memory."""
+FILE_BYTES = 512 * 1024 * 1024
+"""Of a file; the row group that reaches it is its last."""
+
+
+class Place(Protocol):
+    """Where files of a table are put. Pickled for executors."""
+
+    def put(self, name: str, path: Path) -> str:
+        """The name by which a commit takes the file."""
+
+    def delete(self, files: Sequence[str]) -> None:
+        """Delete files that no commit has taken."""
+
+
+class PutFile(NamedTuple):
+    """A file that no commit has taken yet."""
+
+    name: str
+    rows: int
+    size: int
+
+
+class ParquetFiles:
+    """The files of some rows, at `path` with a number while they are written. Without rows there is
+    none. Left without `put_all`, what was put is deleted."""
+
+    def __init__(self, place: Place, schema: pa.Schema, path: Path) -> None:
+        self._place = place
+        self._schema = schema
+        self._path = path
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+        self._writer: parquet.ParquetWriter | None = None
+        self._rows = 0
+        self._put: list[PutFile] = []
+        self._is_whole = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        if not self._is_whole:
+            self._place.delete([each.name for each in self._put])
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """The batch has the columns of the schema, in its order."""
+        if batch.num_rows == 0:
+            return
+        # The schema may carry field ids.
+        self._waiting.append(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
+        self._waiting_bytes += batch.nbytes
+        if self._waiting_bytes >= ROW_GROUP_BYTES:
+            self._write_row_group()
+
+    def put_all(self) -> list[PutFile]:
+        if self._waiting:
+            self._write_row_group()
+        self._end_file()
+        self._is_whole = True
+        return self._put
+
+    @property
+    def _file(self) -> Path:
+        return self._path.with_name(f"{self._path.name}-{len(self._put)}.parquet")
+
+    def _write_row_group(self) -> None:
+        table = pa.Table.from_batches(self._waiting)
+        if self._writer is None:
+            self._writer = parquet.ParquetWriter(self._file, self._schema, compression="zstd")
+        self._writer.write_table(table, row_group_size=len(table))
+        self._rows += len(table)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        if self._file.stat().st_size >= FILE_BYTES:
+            self._end_file()
+
+    def _end_file(self) -> None:
+        if self._writer is None:
+            return
+        self._writer.close()
+        self._writer = None
+        path = self._file
+        size = path.stat().st_size
+        self._put.append(PutFile(self._place.put(path.name, path), self._rows, size))
+        path.unlink()
+        self._rows = 0

@@ -1,0 +1,132 @@
+"""A topic as a folder of Parquet files, with a log of commits beside them.
+
+    <table>/<file>.parquet                the rows
+    <table>/_commits/<number>.json        what commit `number` added, and the offsets after it
+    <table>/_staged/<file>.parquet        files that no reader should see yet
+    <table>_dead_letters/<file>.parquet   the dead letters
+
+Readers of Parquet leave out names that begin with an underscore. A commit is the creation of its
+object, which only one of several runs achieves. Then its files are moved to where readers see them;
+a run that was killed in between is completed by the next.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from isotherm.errors import CorruptMetadataError, RemoteResourceNotFoundError, TableOvertakenError
+from isotherm.remote.storage.object_client import ObjectClient, open_object_store
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.tables.table_rows import dead_schema, decoder_of, rows_schema
+from isotherm.spark.tables.topic_table import (
+    DEAD_LETTERS_SUFFIX,
+    FilePlaces,
+    Identity,
+    TableCommit,
+)
+from isotherm.spark.tables.value_types import ValueType
+from isotherm.types import Offset
+
+_COMMIT_SIZE_MAX = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class StagedPlace:
+    """Where files wait for the commit."""
+
+    settings: ObjectStoreSettings
+    folder: str
+
+    def put(self, name: str, path: Path) -> str:
+        _client(self.settings).put(f"{self.folder}/{name}", path)
+        return name
+
+    def delete(self, files: Sequence[str]) -> None:
+        client = _client(self.settings)
+        for name in files:
+            client.delete(f"{self.folder}/{name}")
+
+
+class ParquetTable:
+    """See TopicTable."""
+
+    def __init__(self, settings: ObjectStoreSettings, name: str) -> None:
+        self.name = name
+        self._settings = settings
+        self._client = _client(settings)
+        self._identity: Identity | None = None
+        self._value_type: ValueType = None
+        self._last: dict[str, Any] = {}
+        self._number = 0
+
+    def identity(self) -> Identity | None:
+        stored = max(self._client.list_level(f"{self.name}/_commits/")[1], default=None)
+        if stored is None:
+            return None
+        text = self._client.get(stored.key, _COMMIT_SIZE_MAX)
+        try:
+            self._last = json.loads(text)
+            self._number = int(Path(stored.key).stem)
+            self._identity = Identity(**self._last["identity"])
+            schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self._last["schema"])))
+        except (ValueError, KeyError, TypeError, pa.ArrowInvalid) as error:
+            raise CorruptMetadataError(f"a commit cannot be read object={stored.key}") from error
+        self._value_type = schema.field("value").type if "value" in schema.names else None
+        return self._identity
+
+    def create(self, identity: Identity) -> None:
+        """The first commit makes the table."""
+        self._identity = identity
+        self._value_type = decoder_of(identity.value_format, None, None).known
+
+    def covered(self) -> dict[int, Offset]:
+        covered = self._last.get("covered", {})
+        return {int(partition): offset for partition, offset in covered.items()}
+
+    def value_type(self) -> ValueType:
+        return self._value_type
+
+    def places(self, value_type: ValueType) -> FilePlaces:
+        self._value_type = value_type
+        staged = StagedPlace(self._settings, f"{self.name}/_staged")
+        return FilePlaces(staged, rows_schema(value_type), staged, dead_schema())
+
+    def commit(self, commit: TableCommit) -> None:
+        assert self._identity is not None, "identity or create comes first"
+        schema = rows_schema(self._value_type).serialize().to_pybytes()
+        made = {
+            "identity": asdict(self._identity),
+            "schema": base64.b64encode(schema).decode(),
+            "covered": {str(partition): offset for partition, offset in commit.covered.items()},
+            "rows": list(commit.rows),
+            "dead": list(commit.dead),
+        }
+        key = f"{self.name}/_commits/{self._number + 1:020}.json"
+        if not self._client.create(key, json.dumps(made).encode()):
+            raise TableOvertakenError(
+                f"another run has written to the table meanwhile table={self.name}"
+                " hint='nothing of this run is in it: start it again'"
+            )
+        self._last, self._number = made, self._number + 1
+
+    def settle(self) -> None:
+        """Move the files of the last commit to where readers see them."""
+        for kind, folder in (("rows", self.name), ("dead", self.name + DEAD_LETTERS_SUFFIX)):
+            for name in self._last.get(kind, ()):
+                staged = f"{self.name}/_staged/{name}"
+                try:
+                    self._client.copy(staged, f"{folder}/{name}")
+                except RemoteResourceNotFoundError:
+                    continue  # moved before
+                self._client.delete(staged)
+
+
+def _client(settings: ObjectStoreSettings) -> ObjectClient:
+    return ObjectClient(settings, open_object_store(settings, create_folder=True))

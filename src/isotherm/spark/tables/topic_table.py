@@ -1,0 +1,86 @@
+"""What a job needs of a table that a topic becomes: Iceberg's, or a folder of Parquet files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from isotherm.errors import ConfigError
+from isotherm.spark.tables.parquet_files import Place
+from isotherm.spark.tables.value_types import ValueType
+from isotherm.types import Offset
+
+DEAD_LETTERS_SUFFIX = "_dead_letters"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a table was made from."""
+
+    topic: str
+    topic_id: str
+    value_format: str
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlaces:
+    """Where executors put files, and the columns of these, with field ids if the table has such."""
+
+    rows: Place
+    rows_schema: pa.Schema
+    dead: Place
+    dead_schema: pa.Schema
+
+
+@dataclass(frozen=True, slots=True)
+class TableCommit:
+    """Files that become visible together; `covered` are the next offsets by partition, after it."""
+
+    rows: Sequence[str]
+    dead: Sequence[str]
+    covered: Mapping[int, Offset]
+
+
+class TopicTable(Protocol):
+    """A table on the driver. One commit after the other; not thread-safe.
+
+    The commit is the one step that counts: with the files of rows it names those of dead letters,
+    and the offsets. What follows from it is done by `settle`, at once, or by the next run if this
+    one is killed.
+    """
+
+    name: str
+
+    def identity(self) -> Identity | None:
+        """None for a table that does not exist yet."""
+
+    def create(self, identity: Identity) -> None:
+        """TableOvertakenError if it was made meanwhile."""
+
+    def covered(self) -> dict[int, Offset]:
+        """The first offset of each partition that is not in the table."""
+
+    def value_type(self) -> ValueType: ...
+
+    def places(self, value_type: ValueType) -> FilePlaces:
+        """The places of files, once the table has all columns of `value_type`."""
+
+    def commit(self, commit: TableCommit) -> None:
+        """TableOvertakenError if another run has committed since `covered` was asked."""
+
+    def settle(self) -> None:
+        """Finish what the last commit of any run has begun."""
+
+
+def check_identity(found: Identity, wanted: Identity, table: str) -> None:
+    """Raises ConfigError unless a run with `wanted` may go on with the table."""
+    names = ("topic", "topic_id", "value_format")
+    for name in names:
+        if getattr(found, name) != getattr(wanted, name):
+            raise ConfigError(
+                f"the table was made from something else table={table} {name}={getattr(found, name)}"
+                f" wanted={getattr(wanted, name)} hint='name another table with --table'"
+            )

@@ -1,0 +1,78 @@
+"""The type of a table's `value` column for JSON, and how it grows. Pure.
+
+    true, false -> bool · whole numbers -> int64 · other numbers -> double · texts -> string
+    objects -> struct · arrays -> list
+
+A field that was null in every record, or an object without fields, has no type yet: None.
+
+A column never changes once it is in the table: of these types Iceberg can promote none. A type that
+only this run has found may still go from int64 to double. Otherwise the first type stays, in the
+order of partitions and offsets, and records with another become dead letters
+(docs/decisions/0141-the-first-type-of-a-field-stays.md).
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from pyarrow import types
+
+ValueType: TypeAlias = "pa.DataType | None"
+StructType: TypeAlias = "pa.StructType"
+
+# Arrow finds these in texts; in the table a text is a text.
+_TEXTS = (types.is_timestamp, types.is_date, types.is_time, types.is_string)
+
+
+class FieldNameError(ValueError):
+    """A field of this name cannot be a column."""
+
+
+def column_type(parsed: pa.DataType) -> ValueType:
+    """The column's type for a type that Arrow's JSON reader inferred.
+
+    Raises FieldNameError for names that are empty, or have a dot: Iceberg names nested columns by
+    paths with dots.
+    """
+    if isinstance(parsed, pa.StructType):
+        fields = []
+        for field in parsed:
+            kind = column_type(field.type)
+            if kind is None:
+                continue
+            if not field.name or "." in field.name:
+                raise FieldNameError(f"a column cannot have this name field={field.name!r}")
+            fields.append(pa.field(field.name, kind))
+        return pa.struct(fields) if fields else None
+    if isinstance(parsed, pa.ListType):
+        element = column_type(parsed.value_type)
+        return None if element is None else pa.list_(element)
+    if types.is_null(parsed):
+        return None
+    return pa.string() if any(test(parsed) for test in _TEXTS) else parsed
+
+
+def merged(known: ValueType, found: ValueType, fixed: ValueType = None) -> ValueType:
+    """`known` with the fields of `found` that it lacks. `fixed`, a part of `known`, keeps its types."""
+    if known is None or found is None:
+        return known if found is None else found
+    if isinstance(known, pa.StructType) and isinstance(found, pa.StructType):
+        return _merged_fields(known, found, fixed)
+    if isinstance(known, pa.ListType) and isinstance(found, pa.ListType):
+        inner = fixed.value_type if isinstance(fixed, pa.ListType) else None
+        element = merged(known.value_type, found.value_type, inner)
+        assert element is not None
+        return pa.list_(element)
+    widens = types.is_int64(known) and types.is_float64(found) and fixed is None
+    return found if widens else known
+
+
+def _merged_fields(known: StructType, found: StructType, fixed: ValueType) -> pa.DataType:
+    kinds: dict[str, Any] = {field.name: field.type for field in known}
+    fixed_kinds = (
+        {field.name: field.type for field in fixed} if isinstance(fixed, pa.StructType) else {}
+    )
+    for field in found:
+        kinds[field.name] = merged(kinds.get(field.name), field.type, fixed_kinds.get(field.name))
+    return pa.struct([pa.field(name, kind) for name, kind in kinds.items()])

@@ -1,0 +1,164 @@
+"""JSON values as columns, against Python's json."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import types
+
+from isotherm.spark.tables.json_values import NESTING_MAX, DecodedValues, JsonDecoder
+from isotherm.spark.tables.value_types import ValueType, column_type, merged
+
+NAMES = st.sampled_from(["a", "b", "c", "ä"])
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False, width=32)
+    | st.text(st.characters(codec="utf-8"), max_size=4)
+)
+DOCUMENTS = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner), max_leaves=8
+)
+VALUES = st.one_of(
+    st.none(),
+    st.dictionaries(NAMES, DOCUMENTS).map(lambda value: json.dumps(value).encode()),
+    st.sampled_from(
+        [
+            *(b"", b"null", b"17", b"[]", b"\xff", b'{"a":"\xff"}', b'{"a":"\\ud800"}'),
+            *(b'{"a":1', b',"b":2}', b'1}{"v":2', b'1},"v":{"a":2}', b'1,"w":2', b'{"a":1}{}'),
+            *(b'{"a":1,"a":2}', b' {"a" :\n1}\n', b'{"a":1e400}', b'{"":1}', b'{"x.y":1}'),
+            b'{"a":18446744073709551616}',
+        ]
+    ),
+)
+
+
+def settled(values: list[bytes | None], fixed: ValueType = None) -> ValueType:
+    """The type of these values, as a job finds it in one task."""
+    decoder = JsonDecoder(fixed, fixed)
+    decoder.decode(pa.array(values, pa.binary()))
+    return decoder.known
+
+
+def decode(values: list[bytes | None], known: ValueType) -> DecodedValues:
+    decoder = JsonDecoder(known, known)
+    decoded = decoder.decode(pa.array(values, pa.binary()))
+    assert not decoder.has_grown
+    decoded.column.validate(full=True)
+    return decoded
+
+
+def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    assert len(dict(pairs)) == len(pairs)
+    return dict(pairs)
+
+
+def model(value: bytes | None, kind: ValueType) -> object:
+    """The value in a column of this type by Python's json; AssertionError if it does not fit."""
+    if value is None:
+        return None
+    try:
+        parsed = json.loads(value.decode(), object_pairs_hook=unique)
+        json.dumps(parsed, ensure_ascii=False).encode()
+    except ValueError as error:
+        raise AssertionError from error
+    assert parsed is None or isinstance(parsed, dict)
+    return fitted(parsed, kind)
+
+
+def fitted(parsed: Any, kind: ValueType) -> object:
+    if parsed is None or kind is None:
+        assert kind is not None or not has_content(parsed)
+        return None
+    if isinstance(kind, pa.StructType):
+        assert isinstance(parsed, dict)
+        known = {field.name: field.type for field in kind}
+        rest = [inner for name, inner in parsed.items() if name not in known]
+        assert not any(map(has_content, rest))
+        return {name: fitted(parsed.get(name), inner) for name, inner in known.items()}
+    if isinstance(kind, pa.ListType):
+        assert isinstance(parsed, list)
+        return [fitted(inner, kind.value_type) for inner in parsed]
+    expected: dict[Any, Any] = {types.is_boolean: bool, types.is_string: str, types.is_int64: int}
+    for test, python_type in expected.items():
+        if test(kind):
+            assert type(parsed) is python_type
+            assert python_type is not int or -(2**63) <= parsed < 2**63
+            return parsed
+    assert type(parsed) in (int, float)
+    assert abs(parsed) != float("inf")
+    return float(parsed)
+
+
+def has_content(parsed: Any) -> bool:
+    """Whether a field of this value has a type."""
+    if isinstance(parsed, dict | list):
+        return any(map(has_content, parsed.values() if isinstance(parsed, dict) else parsed))
+    return parsed is not None
+
+
+@settings(max_examples=40)
+@given(st.lists(VALUES, max_size=12), st.lists(VALUES, max_size=6))
+def test_each_value_is_what_pythons_json_reads_or_dead_with_a_reason(
+    values: list[bytes | None], later: list[bytes | None]
+) -> None:
+    known = settled(later, settled(values))
+    decoded = decode(values + later, known)
+    dead = {each.place: each.reason for each in decoded.dead}
+    assert all(dead.values())
+    good = [value for place, value in enumerate(values + later) if place not in dead]
+    assert decoded.column.to_pylist() == [model(value, known) for value in good]
+    for place in dead:
+        with pytest.raises(AssertionError):
+            model((values + later)[place], known)
+
+
+def test_types_of_a_table_stay_and_new_fields_follow() -> None:
+    first = settled([b'{"n":1,"t":"2024-01-01","o":{"x":[{"y":true}]},"later":null,"none":{}}'])
+    assert str(first) == "struct<n: int64, t: string, o: struct<x: list<item: struct<y: bool>>>>"
+    second = settled([b'{"n":1.5,"o":{"x":[{"z":2}]},"later":1}', b'{"later":2.5}'], first)
+    assert str(second) == (
+        "struct<n: int64, t: string, o: struct<x: list<item: struct<y: bool, z: int64>>>,"
+        " later: double>"
+    )
+
+
+def test_reason_names_the_field() -> None:
+    known = settled([b'{"price":{"eur":1}}'])
+    (dead,) = decode([b'{"price":{"eur":1}}', b'{"price":{"eur":"free"}}'], known).dead
+    assert (dead.place, dead.reason) == (1, "field price/eur changed from number to string")
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":', '{"a":[', '"]]]]":{'])
+def test_deep_nesting_is_dead_and_does_not_end_the_process(opening: str) -> None:
+    deep = opening * 200_000
+    inside = '{"a":"' + "[" * 2 * NESTING_MAX + '"}'
+    decoded = decode([f'{{"a":{deep}'.encode(), inside.encode()], settled([inside.encode()]))
+    assert [each.place for each in decoded.dead] == [0]
+    assert decoded.column.to_pylist() == [json.loads(inside)]
+
+
+def test_one_bad_value_of_many_is_found() -> None:
+    values: list[bytes | None] = [json.dumps({"n": n}).encode() for n in range(5000)]
+    values[4321] = b"{"
+    decoded = decode(values, settled(values))
+    assert [each.place for each in decoded.dead] == [4321]
+    assert decoded.column.to_pylist() == [{"n": n} for n in range(5000) if n != 4321]
+
+
+def test_values_of_ten_megabytes_are_read() -> None:
+    value = json.dumps({"text": "x" * 10_000_000}).encode()
+    assert decode([value, value], settled([value])).column.to_pylist() == [json.loads(value)] * 2
+
+
+def test_merging_keeps_the_first_type_of_a_conflict() -> None:
+    text, number = pa.struct([("a", pa.string())]), pa.struct([("a", pa.int64())])
+    assert merged(text, number) == text
+    assert merged(number, text) == number
+    assert column_type(pa.struct([("a", pa.null())])) is None

@@ -1,0 +1,271 @@
+"""What every kind of table promises a job: commits that one run makes, whole or not at all.
+
+The oracle is a reader that shares no code with us: DuckDB for folders of Parquet, and for Iceberg
+PyIceberg's scan.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from pyiceberg.catalog import Catalog
+
+from isotherm.errors import ConfigError, TableOvertakenError
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.tables.iceberg_table import IcebergTable, open_catalog
+from isotherm.spark.tables.parquet_table import ParquetTable
+from isotherm.spark.tables.topic_table import Identity, TableCommit, TopicTable, check_identity
+
+IDENTITY = Identity("prices", "id-of-prices", "json")
+FIRST = pa.struct([("eur", pa.int64())])
+OpenTable = Callable[[], TopicTable]
+
+
+@pytest.fixture(params=["iceberg", "parquet"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def open_table(kind: str, tmp_path: Path) -> OpenTable:
+    """Opens the same table again, as another run does."""
+
+    def opened() -> TopicTable:
+        if kind == "parquet":
+            return ParquetTable(ObjectStoreSettings(url=(tmp_path / "lake").as_uri()), "prices")
+        return IcebergTable(catalog_of(tmp_path), "kafka.prices")
+
+    return opened
+
+
+@pytest.fixture
+def read(kind: str, tmp_path: Path) -> Callable[[str], list[dict[str, Any]]]:
+    """The rows of the table, or with the suffix of the dead letters, by offset."""
+
+    def rows(suffix: str = "") -> list[dict[str, Any]]:
+        if kind == "iceberg":
+            found = catalog_of(tmp_path).load_table(f"kafka.prices{suffix}").scan().to_arrow()
+        else:
+            files = tmp_path / "lake" / f"prices{suffix}" / "*.parquet"
+            with duckdb.connect() as engine:
+                found = engine.read_parquet(str(files), union_by_name=True).to_arrow_table()
+        return sorted(found.to_pylist(), key=lambda row: row["offset"])
+
+    return rows
+
+
+def catalog_of(folder: Path) -> Catalog:
+    return open_catalog(None, {}, (folder / "lake").as_uri())
+
+
+def begun(table: TopicTable) -> TopicTable:
+    """The table as a run finds it, made if need be."""
+    found = table.identity()
+    if found is None:
+        table.create(IDENTITY)
+    else:
+        check_identity(found, IDENTITY, table.name)
+        table.settle()
+    return table
+
+
+def staged(
+    table: TopicTable, folder: Path, offsets: range, dead: range = range(0), kind: Any = FIRST
+) -> TableCommit:
+    """Files with these offsets that wait for the commit."""
+    places = table.places(kind)
+    names: dict[str, list[str]] = {}
+    for what, wanted, place, schema in (
+        ("rows", offsets, places.rows, places.rows_schema),
+        ("dead", dead, places.dead, places.dead_schema),
+    ):
+        path = folder / f"{what}-{offsets}-{id(table)}.parquet"
+        value = {"eur": 1, "usd": 2} if what == "rows" else b"?"
+        made = [{"topic": "prices", "partition": 0, "offset": n, "value": value} for n in wanted]
+        parquet.write_table(pa.Table.from_pylist(made, schema=schema), path)
+        names[what] = [place.put(path.name, path)] if wanted else []
+    return TableCommit(names["rows"], names["dead"], {0: max([*offsets, *dead]) + 1})
+
+
+def offsets_of(rows: list[dict[str, Any]]) -> list[int]:
+    return [row["offset"] for row in rows]
+
+
+def test_runs_go_on_from_each_other(open_table: OpenTable, tmp_path: Path, read: Any) -> None:
+    for start in (0, 10, 20):
+        table = begun(open_table())
+        assert table.covered() == ({0: start} if start else {})
+        table.commit(staged(table, tmp_path, range(start, start + 9), range(start + 9, start + 10)))
+        table.settle()
+    assert offsets_of(read()) == [n for n in range(30) if n % 10 != 9]
+    assert offsets_of(read("_dead_letters")) == [9, 19, 29]
+    assert {row["value"] for row in read("_dead_letters")} == {b"?"}
+
+
+def test_files_without_a_commit_are_in_no_table(
+    open_table: OpenTable, tmp_path: Path, read: Any
+) -> None:
+    table = begun(open_table())
+    table.commit(staged(table, tmp_path, range(3)))
+    table.settle()
+    killed = begun(open_table())
+    staged(killed, tmp_path, range(3, 6), range(6, 7))
+    table = begun(open_table())
+    assert table.covered() == {0: 3}
+    table.commit(staged(table, tmp_path, range(3, 5)))
+    table.settle()
+    assert offsets_of(read()) == [0, 1, 2, 3, 4]
+
+
+def test_what_follows_from_a_commit_is_done_by_the_next_run(
+    open_table: OpenTable, tmp_path: Path, read: Any
+) -> None:
+    killed = begun(open_table())
+    killed.commit(staged(killed, tmp_path, range(3), range(3, 5)))
+    for _ in range(2):
+        assert begun(open_table()).covered() == {0: 5}
+        assert offsets_of(read()) == [0, 1, 2]
+        assert offsets_of(read("_dead_letters")) == [3, 4]
+
+
+def test_one_of_two_runs_wins(open_table: OpenTable, tmp_path: Path, read: Any) -> None:
+    first = begun(open_table())
+    first.commit(staged(first, tmp_path, range(2)))
+    first.settle()
+    one, other = begun(open_table()), begun(open_table())
+    ours, theirs = staged(one, tmp_path, range(2, 4)), staged(other, tmp_path, range(2, 6))
+    other.commit(theirs)
+    other.settle()
+    with pytest.raises(TableOvertakenError, match="another run has written to the table"):
+        one.commit(ours)
+    assert begun(open_table()).covered() == {0: 6}
+    assert offsets_of(read()) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_table_made_meanwhile_is_left_alone(open_table: OpenTable, tmp_path: Path) -> None:
+    one, other = open_table(), open_table()
+    assert one.identity() is None
+    begun(other).commit(staged(other, tmp_path, range(2)))
+
+    def go_on() -> None:
+        one.create(IDENTITY)
+        one.commit(staged(one, tmp_path, range(2)))
+
+    with pytest.raises(TableOvertakenError):
+        go_on()
+    assert begun(open_table()).covered() == {0: 2}
+
+
+def test_new_fields_become_columns(open_table: OpenTable, tmp_path: Path, read: Any) -> None:
+    table = begun(open_table())
+    assert table.value_type() is None
+    table.commit(staged(table, tmp_path, range(1)))
+    table.settle()
+    table = begun(open_table())
+    assert table.value_type() == FIRST
+    wider = pa.struct([*FIRST, ("usd", pa.int64())])
+    table.commit(staged(table, tmp_path, range(1, 2), kind=wider))
+    table.settle()
+    assert begun(open_table()).value_type() == wider
+    assert [row["value"] for row in read()] == [{"eur": 1, "usd": None}, {"eur": 1, "usd": 2}]
+
+
+def test_offsets_without_records_are_covered_too(open_table: OpenTable, read: Any) -> None:
+    table = begun(open_table())
+    table.commit(TableCommit((), (), {0: 7, 1: 2}))
+    table.settle()
+    assert begun(open_table()).covered() == {0: 7, 1: 2}
+
+
+@pytest.mark.parametrize(
+    "other", [Identity("other", "id-of-prices", "json"), Identity("prices", "id", "json")]
+)
+def test_a_table_of_another_topic_is_refused(
+    open_table: OpenTable, tmp_path: Path, other: Identity
+) -> None:
+    table = open_table()
+    table.create(IDENTITY)
+    table.commit(staged(table, tmp_path, range(1)))
+    found = open_table().identity()
+    assert found == IDENTITY
+    with pytest.raises(ConfigError, match="the table was made from something else"):
+        check_identity(found, other, "prices")
+
+
+class TestIceberg:
+    """With others at the table."""
+
+    @pytest.fixture
+    def kind(self) -> str:
+        return "iceberg"
+
+    def test_commits_of_others_do_not_end_a_run(
+        self, open_table: OpenTable, tmp_path: Path, read: Any
+    ) -> None:
+        table = begun(open_table())
+        table.commit(staged(table, tmp_path, range(2)))
+        table = begun(open_table())
+        ours = staged(table, tmp_path, range(2, 4))
+        theirs = catalog_of(tmp_path).load_table("kafka.prices")
+        theirs.append(theirs.scan(limit=1).to_arrow())
+        table.commit(ours)
+        assert begun(open_table()).covered() == {0: 4}
+        assert offsets_of(read()) == [0, 0, 1, 2, 3]
+
+    def test_a_table_that_is_rolled_back_goes_on_from_there(
+        self, open_table: OpenTable, tmp_path: Path, read: Any
+    ) -> None:
+        for start in (0, 2):
+            table = begun(open_table())
+            table.commit(staged(table, tmp_path, range(start, start + 2)))
+        theirs = catalog_of(tmp_path).load_table("kafka.prices")
+        before = theirs.history()[0].snapshot_id
+        theirs.manage_snapshots().rollback_to_snapshot(before).commit()
+        assert begun(open_table()).covered() == {0: 2}
+        assert offsets_of(read()) == [0, 1]
+
+    def test_snapshots_without_offsets_are_refused(
+        self, open_table: OpenTable, tmp_path: Path
+    ) -> None:
+        table = begun(open_table())
+        table.commit(staged(table, tmp_path, range(2)))
+        theirs = catalog_of(tmp_path).load_table("kafka.prices")
+        ours = theirs.current_snapshot()
+        theirs.append(theirs.scan().to_arrow())
+        assert ours is not None
+        theirs.maintenance.expire_snapshots().by_id(ours.snapshot_id).commit()
+        with pytest.raises(ConfigError, match="none of them tells which offsets it covers"):
+            open_table().identity()
+
+    def test_a_table_of_someone_else_is_refused(
+        self, open_table: OpenTable, tmp_path: Path
+    ) -> None:
+        catalog = catalog_of(tmp_path)
+        catalog.create_namespace("kafka")
+        catalog.create_table("kafka.prices", pa.schema([("offset", pa.int64())]))
+        with pytest.raises(ConfigError, match=r"was not made by this command table=kafka.prices"):
+            open_table().identity()
+
+    def test_lost_columns_are_named(self, open_table: OpenTable, tmp_path: Path) -> None:
+        begun(open_table())
+        with catalog_of(tmp_path).load_table("kafka.prices").update_schema() as update:
+            update.delete_column("headers")
+        with pytest.raises(ConfigError, match=r"has lost columns .*columns=headers"):
+            begun(open_table()).places(FIRST)
+
+    def test_offsets_are_in_the_snapshot(self, open_table: OpenTable, tmp_path: Path) -> None:
+        table = begun(open_table())
+        table.commit(staged(table, tmp_path, range(2)))
+        snapshot = catalog_of(tmp_path).load_table("kafka.prices").current_snapshot()
+        assert snapshot is not None
+        assert snapshot.summary is not None
+        told = snapshot.summary.additional_properties
+        assert json.loads(told["isotherm.offsets"]) == {"0": 2}
+        assert told["total-records"] == "2"
