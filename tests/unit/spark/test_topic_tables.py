@@ -17,7 +17,7 @@ import pytest
 from pyarrow import parquet
 from pyiceberg.catalog import Catalog
 
-from isotherm.errors import ConfigError, TableOvertakenError
+from isotherm.errors import ConfigError, RemoteStorageError, TableOvertakenError
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.tables.iceberg_table import IcebergTable, open_catalog
 from isotherm.spark.tables.parquet_table import ParquetTable
@@ -259,6 +259,17 @@ class TestIceberg:
             update.delete_column("headers")
         with pytest.raises(ConfigError, match=r"has lost columns .*columns=headers"):
             begun(open_table()).places(FIRST)
+
+    def test_warehouse_and_catalog_that_fail_are_named(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("no folder")
+        with pytest.raises(RemoteStorageError, match="the warehouse cannot be made"):
+            open_catalog(None, {}, (tmp_path / "file").as_uri())
+        (tmp_path / "lake").mkdir()
+        (tmp_path / "lake" / "catalog.db").write_text("no database, but long enough for a header")
+        with pytest.raises(RemoteStorageError, match="the catalog cannot be opened"):
+            catalog_of(tmp_path)
+        with pytest.raises(RemoteStorageError, match="the catalog cannot be opened"):
+            open_catalog(None, {"type": "rest", "uri": "http://127.0.0.1:1"}, "s3://lake")
 
     def test_offsets_are_in_the_snapshot(self, open_table: OpenTable, tmp_path: Path) -> None:
         table = begun(open_table())

@@ -23,13 +23,14 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     NoSuchTableError,
+    RESTError,
     TableAlreadyExistsError,
 )
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 
 from isotherm.errors import ConfigError, RemoteStorageError, TableOvertakenError
 from isotherm.spark.tables.table_rows import dead_schema, decoder_of, rows_schema
@@ -83,7 +84,8 @@ def open_catalog(name: str | None, properties: Mapping[str, str], warehouse: str
                 f" warehouse={warehouse} hint='--catalog or --catalog-option'"
             )
         folder = Path(warehouse.removeprefix("file://"))
-        folder.mkdir(parents=True, exist_ok=True)
+        with _translated("the warehouse cannot be made"):
+            folder.mkdir(parents=True, exist_ok=True)
         properties = {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}"}
     with _translated("the catalog cannot be opened"):
         try:
@@ -284,10 +286,10 @@ def _small(kind: pa.DataType) -> pa.DataType:
 
 @contextmanager
 def _translated(fact: str) -> Iterator[None]:
-    """Failures of the catalog's database and of the warehouse's store as ours."""
+    """Failures of the catalog's database or server, and of the warehouse's store, as ours."""
     try:
         yield
-    except OperationalError as error:
-        raise RemoteStorageError(f"{fact}: the catalog's database fails") from error
+    except (DBAPIError, RESTError) as error:
+        raise RemoteStorageError(f"{fact}: the catalog fails") from error
     except OSError as error:
-        raise RemoteStorageError(f"{fact}: the warehouse fails") from error
+        raise RemoteStorageError(f"{fact}: the store fails") from error
