@@ -66,16 +66,14 @@ def producer_batches(validated: ValidatedRecords) -> Iterator[tuple[Position, Ba
         position += header.length + LOG_OVERHEAD
 
 
-def check_fits_segment(
+def too_large_for_a_segment(
     topic_partition: TopicPartition, validated: ValidatedRecords, config: TopicConfig
-) -> None:
-    """Raises RecordListTooLargeError if the records do not fit into an empty segment."""
-    size = len(validated.records)
-    if size > config.effective_segment_bytes:
-        raise RecordListTooLargeError(
-            f"records are larger than a segment partition={topic_partition} size={size}"
-            f" segment_bytes={config.effective_segment_bytes}"
-        )
+) -> RecordListTooLargeError:
+    """The error of records that do not fit into an empty segment."""
+    return RecordListTooLargeError(
+        f"records are larger than a segment partition={topic_partition}"
+        f" size={len(validated.records)} segment_bytes={config.effective_segment_bytes}"
+    )
 
 
 def check_producers(

@@ -42,8 +42,11 @@ class BatchSpan(NamedTuple):
         return self.position + self.size
 
 
-def scan_batches(file: File, position: Position, end_position: Position) -> Iterator[BatchSpan]:
-    """The batches that lie wholly in [position, end_position). `position` is a batch's start.
+def scan_batches(
+    file: File, position: Position, end_position: Position, first_offset: Offset = 0
+) -> Iterator[BatchSpan]:
+    """The batches that lie wholly in [position, end_position). `position` is a batch's start. Those that
+    end below `first_offset` are passed over.
 
     Raises CorruptRecordError at a batch with an impossible length.
     """
@@ -60,7 +63,8 @@ def scan_batches(file: File, position: Position, end_position: Position) -> Iter
             raise _impossible_length(length, position)
         if position + size > end_position:
             return
-        yield BatchSpan(position, size, base_offset, base_offset + delta)
+        if base_offset + delta >= first_offset:
+            yield BatchSpan(position, size, base_offset, base_offset + delta)
         position += size
 
 

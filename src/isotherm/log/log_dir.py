@@ -38,10 +38,7 @@ class _FailingDir(AbstractContextManager[None]):
         traceback: TracebackType | None,
     ) -> None:
         if isinstance(error, OSError):
-            self._log_dir.fail(error, self._action)
-            raise LogDirFailedError(
-                f"log directory failed dir={self._log_dir.path} action={self._action}"
-            ) from error
+            raise self._log_dir.failed_by(error, self._action) from error
 
 
 class LogDir:
@@ -72,6 +69,12 @@ class LogDir:
         """An OSError within the context takes the directory offline, and becomes LogDirFailedError."""
         self.check_online()
         return _FailingDir(self, action)
+
+    def failed_by(self, error: OSError, action: str) -> LogDirFailedError:
+        """Take the directory offline; returns what to raise from `error`. For paths that are too hot for
+        `errors_fail_it`; they call `check_online` first."""
+        self.fail(error, action)
+        return LogDirFailedError(f"log directory failed dir={self.path} action={action}")
 
     def fail(self, error: Exception, action: str) -> None:
         if self.failure is None:

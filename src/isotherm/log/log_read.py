@@ -62,13 +62,6 @@ class LogView(NamedTuple):
     high_watermark: Offset
     last_stable_offset: Offset
 
-    def end_offset(self, isolation: FetchIsolation) -> Offset:
-        if isolation is FetchIsolation.HIGH_WATERMARK:
-            return self.high_watermark
-        if isolation is FetchIsolation.TXN_COMMITTED:
-            return self.last_stable_offset
-        return self.log_end_offset
-
     def segment_end_offset(self, index: int) -> Offset:
         following = index + 1
         if following < len(self.segments):
@@ -105,22 +98,33 @@ def read_log(
     """
     if not view.local_log_start_offset <= start_offset <= view.log_end_offset:
         raise _out_of_range(view, start_offset)
-    end_offset = view.end_offset(isolation)
+    is_committed = isolation is FetchIsolation.TXN_COMMITTED
+    if isolation is FetchIsolation.HIGH_WATERMARK:
+        end_offset = view.high_watermark
+    else:
+        end_offset = view.last_stable_offset if is_committed else view.log_end_offset
     if start_offset >= end_offset:
         return _log_read(view, isolation, start_offset)
+    first = len(view.segments) - 1
+    if start_offset < view.segments[first].base_offset:  # most readers are at the end
+        first = floor_index(view.segments, start_offset)
     try:
-        for index in range(floor_index(view.segments, start_offset), len(view.segments)):
+        for index in range(first, len(view.segments)):
             segment = view.segments[index]
             if segment.base_offset >= end_offset:
                 break
             end_position = _end_position(view, index, end_offset)
             read = segment.read(
-                start_offset, max_bytes, end_position, min_one_message=min_one_message
+                start_offset,
+                max_bytes,
+                end_position,
+                min_one_message=min_one_message,
+                needs_upper_bound=is_committed,
             )
             if read is None:  # compaction has emptied the segment's end
                 continue
             aborted = None
-            if isolation is FetchIsolation.TXN_COMMITTED:
+            if is_committed:
                 upper_bound = read.upper_bound_offset or view.segment_end_offset(index)
                 aborted = aborted_transactions(view.segments[index:], start_offset, upper_bound)
             return _log_read(
@@ -168,6 +172,8 @@ def offset_of_largest_timestamp(view: LogView) -> TimestampAndOffset | None:
 
 
 def _end_position(view: LogView, index: int, end_offset: Offset) -> Position:
+    if end_offset == view.log_end_offset and index + 1 == len(view.segments):
+        return view.active_size  # most reads
     if end_offset >= view.segment_end_offset(index):
         return view.segment_size(index)
     batch = view.segments[index].find_batch(end_offset, view.segment_size(index))

@@ -293,14 +293,24 @@ class LogSegment:
     # ---- reading
 
     def read(
-        self, start_offset: Offset, max_bytes: int, end_position: Position, *, min_one_message: bool
+        self,
+        start_offset: Offset,
+        max_bytes: int,
+        end_position: Position,
+        *,
+        min_one_message: bool,
+        needs_upper_bound: bool = True,
     ) -> SegmentRead | None:
         """Whole batches below `end_position`, from the one that contains `start_offset` on.
 
         None if all offsets of the segment are below `start_offset`. Empty if the first batch is
         larger than `max_bytes`, unless `min_one_message`: then that batch is returned.
+        `upper_bound_offset` is looked up where it `needs_upper_bound`.
         """
-        first = self.find_batch(start_offset, end_position)
+        file, active_index = self._file or self._files.open_log(), self._offset_index
+        index = self._offset_index_bytes() if active_index is None else active_index.entries
+        position = lookup_offset(index, self.base_offset, start_offset).position
+        first = next(scan_batches(file, position, end_position, start_offset), None)
         if first is None:
             return None
         size = min(max_bytes, end_position - first.position)
@@ -308,25 +318,23 @@ class LogSegment:
             if not min_one_message:
                 return SegmentRead(memoryview(b""), first.position, first.base_offset)
             size = first.size
-        data = self._log_file().read_at(first.position, size)
-        index = self._offset_index_bytes()
+        data = file.read_at(first.position, size)
         # The index has a batch boundary near the end, so only the last few batches are walked.
         boundary = lookup_position(index, self.base_offset, first.position + size).position
         size = whole_batches_size(data, max(0, boundary - first.position))
-        start = OffsetPosition(first.base_offset, first.position)
-        # Limits the search for aborted transactions to the returned records.
-        bound = fetch_upper_bound(index, self.base_offset, start, size)
-        upper_bound_offset = bound.offset if bound is not None else None
+        upper_bound_offset = None
+        if needs_upper_bound:
+            start = OffsetPosition(first.base_offset, first.position)
+            # Limits the search for aborted transactions to the returned records.
+            bound = fetch_upper_bound(index, self.base_offset, start, size)
+            upper_bound_offset = bound.offset if bound is not None else None
         return SegmentRead(memoryview(data)[:size], first.position, upper_bound_offset)
 
     def find_batch(self, offset: Offset, end_position: Position | None = None) -> BatchSpan | None:
         """The first batch that ends at `offset` or above."""
         end = self.size_in_bytes if end_position is None else end_position
         start = lookup_offset(self._offset_index_bytes(), self.base_offset, offset).position
-        for span in scan_batches(self._log_file(), start, end):
-            if span.last_offset >= offset:
-                return span
-        return None
+        return next(scan_batches(self._log_file(), start, end, offset), None)
 
     def find_offset_by_timestamp(
         self, timestamp_ms: TimestampMs, start_offset: Offset
@@ -498,8 +506,7 @@ class LogSegment:
         return self._files.path(TRANSACTION_INDEX_SUFFIX)
 
     def _log_file(self) -> File:
-        file = self._file
-        return file if file is not None else self._files.open_log()
+        return self._file or self._files.open_log()
 
     def _offset_index_bytes(self) -> Buffer:
         index = self._offset_index

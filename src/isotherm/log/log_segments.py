@@ -17,6 +17,7 @@ from isotherm.log.log_read import floor_index
 from isotherm.log.log_segment import LogSegment
 from isotherm.log.roll import IncomingRecords, roll_jitter_ms, roll_reason
 from isotherm.log.transaction_index_checkpoint import TransactionIndexCheckpoint
+from isotherm.segment.offset_index import RELATIVE_OFFSET_MAX
 from isotherm.types import Offset, TimestampMs
 
 
@@ -69,9 +70,8 @@ class LogSegments:
         self, records: IncomingBatches, config: TopicConfig, now_ms: TimestampMs
     ) -> bool:
         active = self.all[-1]
-        incoming = IncomingRecords(
-            len(records.records), records.max_timestamp, active.offset_fits(records.last_offset)
-        )
+        offset_fits = 0 <= records.last_offset - active.base_offset <= RELATIVE_OFFSET_MAX
+        incoming = IncomingRecords(len(records.records), records.max_timestamp, offset_fits)
         state = active.roll_state(self._jitter_ms)
         return roll_reason(state, incoming, config, now_ms) is not None
 

@@ -28,7 +28,12 @@ from isotherm.errors import (
     OffsetOutOfRangeError,
     UnexpectedAppendOffsetError,
 )
-from isotherm.log.append import AppendInfo, check_fits_segment, check_producers, producer_batches
+from isotherm.log.append import (
+    AppendInfo,
+    check_producers,
+    producer_batches,
+    too_large_for_a_segment,
+)
 from isotherm.log.deletion_queue import DeletionQueue
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.follower_records import (
@@ -225,16 +230,19 @@ class PartitionLog:
         return self._segments.all
 
     def view(self) -> LogView:
+        # Each read begins with it: fields, not properties.
         with self._lock:
+            segments, unstable = self._segments.all, self.producers.first_unstable_offset
+            high_watermark = self._high_watermark
             return LogView(
                 self.topic_partition,
-                self._segments.all,
-                self._segments.active.size_in_bytes,
+                segments,
+                segments[-1].size_in_bytes,
                 self._log_start_offset,
-                self.local_log_start_offset,
+                max(self._log_start_offset, segments[0].base_offset),
                 self._log_end_offset,
-                self._high_watermark,
-                self.last_stable_offset,
+                high_watermark,
+                high_watermark if unstable is None else min(high_watermark, unstable),
             )
 
     # ---- appending
@@ -255,46 +263,65 @@ class PartitionLog:
         Raises the RejectedErrors of `record.validation`, and InvalidProducerEpochError and
         OutOfOrderSequenceError, with nothing appended. Raises LogDirFailedError if the disk fails.
         """
-        with self._lock, self._errors_fail_dir("append"):
-            validated = validate_and_assign_offsets(
-                records,
-                self.topic_partition,
-                config=self.config,
-                next_offset=self._log_end_offset,
-                leader_epoch=leader_epoch,
-                now_ms=now_ms,
-                origin=origin,
-            )
-            batches = list(producer_batches(validated))
+        with self._lock:
+            if self._is_closed or self.log_dir.failure is not None:
+                self._check_usable()
+            try:
+                return self._append(records, leader_epoch, now_ms, origin)
+            except OSError as error:
+                raise self.log_dir.failed_by(error, "append") from error
+
+    def _append(
+        self,
+        records: bytearray | memoryview,
+        leader_epoch: LeaderEpoch,
+        now_ms: TimestampMs,
+        origin: AppendOrigin,
+    ) -> AppendInfo:
+        config, first_offset = self.config, self._log_end_offset
+        validated = validate_and_assign_offsets(
+            records,
+            self.topic_partition,
+            config=config,
+            next_offset=first_offset,
+            leader_epoch=leader_epoch,
+            now_ms=now_ms,
+            origin=origin,
+        )
+        batches = list(producer_batches(validated))
+        if batches:
             duplicate = check_producers(self.producers, batches, validated.records, origin)
             if duplicate is not None:
                 return AppendInfo.of_duplicate(
                     duplicate,
                     self._log_start_offset,
-                    stamps_records=self.config.stamps_records,
+                    stamps_records=config.stamps_records,
                     needs_flush=self._needs_flush,
                 )
-            check_fits_segment(self.topic_partition, validated, self.config)
-            first_offset = self._log_end_offset
-            if leader_epoch >= 0:
-                # Assigned first, so that no reader finds a record without its epoch.
-                self.leader_epochs.assign(leader_epoch, first_offset)
-            if self._segments.must_roll_for(validated, self.config, now_ms):
-                self._roll(now_ms)
-            self._segments.all[-1].append(
-                validated.records, validated.batch_headers, self.config.index_interval_bytes
-            )
-            self._log_end_offset = validated.last_offset + 1
+        if len(validated.records) > config.effective_segment_bytes:
+            raise too_large_for_a_segment(self.topic_partition, validated, config)
+        if leader_epoch >= 0:
+            # Assigned first, so that no reader finds a record without its epoch.
+            self.leader_epochs.assign(leader_epoch, first_offset)
+        if self._segments.must_roll_for(validated, config, now_ms):
+            self._roll(now_ms)
+        self._segments.all[-1].append(
+            validated.records, validated.batch_headers, config.index_interval_bytes
+        )
+        self._log_end_offset = validated.last_offset + 1
+        if batches:
             self._apply_to_producers(batches, validated.records)
-            return AppendInfo(
-                first_offset,
-                validated.last_offset,
-                validated.max_timestamp,
-                now_ms if self.config.stamps_records else NO_TIMESTAMP,
-                self._log_start_offset,
-                duplicate=False,
-                needs_flush=self._needs_flush,
-            )
+        else:
+            self.producers.map_end_offset = self._log_end_offset
+        return AppendInfo(
+            first_offset,
+            validated.last_offset,
+            validated.max_timestamp,
+            now_ms if config.stamps_records else NO_TIMESTAMP,
+            self._log_start_offset,
+            duplicate=False,
+            needs_flush=self._log_end_offset - self._recovery_point >= config.flush_messages,
+        )
 
     @property
     def _needs_flush(self) -> bool:
@@ -375,10 +402,14 @@ class PartitionLog:
         min_one_message: bool = True,
     ) -> LogRead:
         """See `log_read.read_log`."""
-        with self._errors_fail_dir("read"):
+        if self._is_closed or self.log_dir.failure is not None:
+            self._check_usable()
+        try:
             return read_log(
                 self.view(), start_offset, max_bytes, isolation, min_one_message=min_one_message
             )
+        except OSError as error:
+            raise self.log_dir.failed_by(error, "read") from error
 
     def offset_for_timestamp(self, timestamp_ms: TimestampMs) -> TimestampAndOffset | None:
         """See `log_read.offset_for_timestamp`."""
@@ -396,7 +427,8 @@ class PartitionLog:
         """Set the high watermark to the log end: no other replica has to have the records."""
         with self._lock:
             self._high_watermark = self._log_end_offset
-            self.producers.on_high_watermark(self._high_watermark)
+            if self.producers.first_unstable_offset is not None:
+                self.producers.on_high_watermark(self._high_watermark)
 
     def update_high_watermark(self, offset: Offset) -> Offset:
         """Set it, limited to [log start, log end]; returns its new value."""
@@ -766,6 +798,10 @@ class PartitionLog:
                 segment.release_files()
 
     def _errors_fail_dir(self, action: str) -> AbstractContextManager[None]:
+        self._check_usable()
+        return self.log_dir.errors_fail_it(action)
+
+    def _check_usable(self) -> None:
         if self._is_closed:
             raise NotLeaderOrFollowerError(f"log is closed partition={self.topic_partition}")
-        return self.log_dir.errors_fail_it(action)
+        self.log_dir.check_online()

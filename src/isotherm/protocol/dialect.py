@@ -26,6 +26,12 @@ class Dialect(NamedTuple):
     write_count: Callable[[int | None, bytearray], None]
     no_tags: bytes
     """An empty section of tagged fields."""
+    no_array: bytes
+    """An array that is null."""
+    no_items: bytes
+    """An empty array."""
+    no_string: bytes
+    """A string that is null."""
 
 
 def _there_are_no_tags(_buffer: Buffer, position: int) -> int:
@@ -43,6 +49,9 @@ LEGACY = Dialect(
     write_nullable_string=primitives.write_legacy_nullable_string,
     write_count=primitives.write_legacy_array_length,
     no_tags=b"",
+    no_array=b"\xff\xff\xff\xff",
+    no_items=b"\0\0\0\0",
+    no_string=b"\xff\xff",
 )
 
 COMPACT = Dialect(
@@ -56,4 +65,7 @@ COMPACT = Dialect(
     write_nullable_string=primitives.write_compact_nullable_string,
     write_count=primitives.write_compact_array_length,
     no_tags=b"\0",
+    no_array=b"\0",
+    no_items=b"\1",
+    no_string=b"\0",
 )

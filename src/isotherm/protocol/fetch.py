@@ -189,7 +189,9 @@ def _partition_reader(
             partition, offset, size, leader_epoch, last_fetched_epoch, log_start_offset
         )
         position += layout.size
-        return fetch_partition, skip_tags(buffer, position) if has_tags else position
+        if has_tags:
+            position = position + 1 if buffer[position] == 0 else skip_tags(buffer, position)
+        return fetch_partition, position
 
     return read
 
@@ -225,7 +227,7 @@ def _topics_reader(
                 partition, position = read_partition(buffer, position)
                 partitions.append(partition)
             if has_tags:
-                position = skip_tags(buffer, position)
+                position = position + 1 if buffer[position] == 0 else skip_tags(buffer, position)
             topics.append(make_topic(name, topic_id, partitions))
         return topics, position
 
@@ -270,7 +272,9 @@ def request_reader(version: int) -> Callable[[Buffer, int], tuple[FetchRequest, 
             forgotten, position = read_forgotten(buffer, position)
         if version >= 11:
             rack_id, position = dialect.read_string(buffer, position)
-        if has_replica_state:
+        if has_replica_state and buffer[position] == 0:
+            position += 1
+        elif has_replica_state:
             replica_id, replica_epoch, position = _read_replica_state(buffer, position)
         else:
             position = dialect.skip_tags(buffer, position)
@@ -321,7 +325,10 @@ def response_writer(
                     buffers += partition.records
                     out = bytearray()
                     buffers.append(out)
-                _write_partition_tags(partition, version, dialect, out)
+                if partition.diverging_epoch is None and partition.current_leader is None:
+                    out += dialect.no_tags
+                elif version >= FIRST_FLEXIBLE_VERSION:
+                    _write_partition_tags(partition, out)
             out += dialect.no_tags
         if version >= 16 and response.node_endpoints:
             out.append(1)
@@ -349,10 +356,13 @@ def _write_partition_start(
     if version >= 5:
         out += _INT64.pack(response.log_start_offset)
     aborted = response.aborted_transactions
-    dialect.write_count(None if aborted is None else len(aborted), out)
-    for producer_id, first_offset in aborted or ():
-        out += _ABORTED_TRANSACTION.pack(producer_id, first_offset)
-        out += dialect.no_tags
+    if aborted is None:
+        out += dialect.no_array
+    else:
+        dialect.write_count(len(aborted), out)
+        for producer_id, first_offset in aborted:
+            out += _ABORTED_TRANSACTION.pack(producer_id, first_offset)
+            out += dialect.no_tags
     if version >= 11:
         out += _INT32.pack(response.preferred_read_replica)
     dialect.write_count(sum(map(len, response.records)), out)
@@ -363,14 +373,8 @@ def _write_epoch_end_offset(value: EpochEndOffset, out: bytearray) -> None:
     out.append(0)
 
 
-def _write_partition_tags(
-    response: FetchPartitionResponse, version: int, dialect: Dialect, out: bytearray
-) -> None:
-    if response.diverging_epoch is None and response.current_leader is None:
-        out += dialect.no_tags
-        return
-    if version < FIRST_FLEXIBLE_VERSION:
-        return
+def _write_partition_tags(response: FetchPartitionResponse, out: bytearray) -> None:
+    """Of a response that has some."""
     write_unsigned_varint(
         (response.diverging_epoch is not None) + (response.current_leader is not None), out
     )

@@ -88,14 +88,22 @@ def read_legacy_string(buffer: Buffer, position: int) -> tuple[str, int]:
 
 
 def read_compact_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
-    size, position = read_unsigned_varint(buffer, position)
+    size = buffer[position]
+    if size < 0x80:
+        position += 1
+    else:
+        size, position = read_unsigned_varint(buffer, position)
     if size == 0:
         return None, position
-    end = _end_of(buffer, position, size - 1)
+    end = position + size - 1
+    if end > len(buffer):
+        _end_of(buffer, position, size - 1)
     return str(buffer[position:end], "utf-8"), end
 
 
 def read_compact_string(buffer: Buffer, position: int) -> tuple[str, int]:
+    if buffer[position] == 1:
+        return "", position + 1
     value, end = read_compact_nullable_string(buffer, position)
     if value is None:
         raise _unexpected_null(position)
@@ -124,7 +132,10 @@ def write_compact_nullable_string(value: str | None, out: bytearray) -> None:
 
 def write_compact_string(value: str, out: bytearray) -> None:
     encoded = value.encode()
-    write_unsigned_varint(len(encoded) + 1, out)
+    if len(encoded) < 0x7F:
+        out.append(len(encoded) + 1)
+    else:
+        write_unsigned_varint(len(encoded) + 1, out)
     out += encoded
 
 
@@ -141,7 +152,9 @@ def read_compact_nullable_slice(buffer: Buffer, position: int) -> tuple[memoryvi
     size, position = read_unsigned_varint(buffer, position)
     if size == 0:
         return None, position
-    end = _end_of(buffer, position, size - 1)
+    end = position + size - 1
+    if end > len(buffer):
+        _end_of(buffer, position, size - 1)
     return memoryview(buffer)[position:end], end
 
 
@@ -220,7 +233,11 @@ def _checked_count(buffer: Buffer, position: int, count: int, item_size_min: int
             f"an array does not fit its message position={position} count={count} "
             f"left={len(buffer) - position}"
         )
-    spend_elements(count)
+    left = element_budget.left
+    if left is not None:
+        if count > left:
+            spend_elements(count)
+        element_budget.left = left - count
     return count
 
 
@@ -235,7 +252,13 @@ def read_legacy_count(buffer: Buffer, position: int, item_size_min: int) -> tupl
 
 def read_compact_count(buffer: Buffer, position: int, item_size_min: int) -> tuple[int, int]:
     """Like `read_legacy_count`, for flexible versions."""
-    count, position = read_unsigned_varint(buffer, position)
+    count = buffer[position]
+    if count == 1:
+        return 0, position + 1
+    if count < 0x80:
+        position += 1
+    else:
+        count, position = read_unsigned_varint(buffer, position)
     if count == 0:
         raise _unexpected_null(position)
     return _checked_count(buffer, position, count - 1, item_size_min), position
@@ -267,7 +290,12 @@ def write_legacy_array_length(count: int | None, out: bytearray) -> None:
 
 
 def write_compact_array_length(count: int | None, out: bytearray) -> None:
-    write_unsigned_varint(0 if count is None else count + 1, out)
+    if count is None:
+        out.append(0)
+    elif count < 0x7F:
+        out.append(count + 1)
+    else:
+        write_unsigned_varint(count + 1, out)
 
 
 def read_uuid(buffer: Buffer, position: int) -> tuple[uuid.UUID | None, int]:

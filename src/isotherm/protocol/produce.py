@@ -116,9 +116,9 @@ def request_reader(version: int) -> Callable[[Buffer, int], tuple[ProduceRequest
             records, position = read_records(buffer, position + 4)
             partitions.append(ProducePartition(partition, records))
             if has_tags:
-                position = skip_tags(buffer, position)
+                position = position + 1 if buffer[position] == 0 else skip_tags(buffer, position)
         if has_tags:
-            position = skip_tags(buffer, position)
+            position = position + 1 if buffer[position] == 0 else skip_tags(buffer, position)
         return ProduceTopic(name, topic_id, partitions), position
 
     def read(buffer: Buffer, position: int) -> tuple[ProduceRequest, int]:
@@ -130,7 +130,7 @@ def request_reader(version: int) -> Callable[[Buffer, int], tuple[ProduceRequest
             topic, position = read_topic(buffer, position)
             topics.append(topic)
         if has_tags:
-            position = skip_tags(buffer, position)
+            position = position + 1 if buffer[position] == 0 else skip_tags(buffer, position)
         return ProduceRequest(transactional_id, acks, timeout_ms, topics), position
 
     return guarded(read, f"ProduceRequest version={version}")
@@ -173,7 +173,9 @@ def _write_partition_response(
     out += _PARTITION_RESPONSE_V5.pack(
         *fields, response.log_append_time_ms, response.log_start_offset
     )
-    if version >= 8:
+    if version >= 8 and not response.record_errors and response.error_message is None:
+        out += dialect.no_items + dialect.no_string
+    elif version >= 8:
         dialect.write_count(len(response.record_errors), out)
         for record_error in response.record_errors:
             out += _INT32.pack(record_error.batch_index)

@@ -42,7 +42,7 @@ class OffsetPosition(NamedTuple):
 def offset_index_entry_count(buffer: Buffer) -> int:
     """Number of entries before the padding. A trailing partial entry is not counted."""
     count = len(buffer) // OFFSET_INDEX_ENTRY_SIZE
-    if count == 0 or _position_at(buffer, count - 1) != 0:
+    if count == 0 or _POSITION.unpack_from(buffer, (count - 1) * OFFSET_INDEX_ENTRY_SIZE)[0]:
         return count
     return bisect_left(range(count), True, key=lambda index: _position_at(buffer, index) == 0)
 
@@ -95,14 +95,17 @@ def lookup_offset(buffer: Buffer, base_offset: Offset, target: Offset) -> Offset
 
     Reading the `.log` from that position on finds the batch that holds `target`.
     """
-    relative = target - base_offset
-    places = _places(offset_index_entry_count(buffer))
-    index = bisect_right(places, (relative,), key=partial(_RELATIVE_OFFSET.unpack_from, buffer))
+    if not buffer:
+        return OffsetPosition(base_offset, 0)
+    relative, read = (target - base_offset,), partial(_RELATIVE_OFFSET.unpack_from, buffer)
+    index = bisect_right(_places(offset_index_entry_count(buffer)), relative, key=read)
     return _entry_before(buffer, base_offset, index)
 
 
 def lookup_position(buffer: Buffer, base_offset: Offset, position: Position) -> OffsetPosition:
     """The last entry at or before a byte position: a batch boundary from which to scan."""
+    if not buffer:
+        return OffsetPosition(base_offset, 0)
     places = _places(offset_index_entry_count(buffer))
     index = bisect_right(places, (position,), key=partial(_POSITION.unpack_from, buffer))
     return _entry_before(buffer, base_offset, index)
@@ -157,4 +160,7 @@ def _entry_at(buffer: Buffer, base_offset: Offset, index: int) -> OffsetPosition
 
 
 def _entry_before(buffer: Buffer, base_offset: Offset, index: int) -> OffsetPosition:
-    return _entry_at(buffer, base_offset, index - 1) if index else OffsetPosition(base_offset, 0)
+    if not index:
+        return OffsetPosition(base_offset, 0)
+    relative, position = _ENTRY.unpack_from(buffer, (index - 1) * OFFSET_INDEX_ENTRY_SIZE)
+    return OffsetPosition(base_offset + relative, position)

@@ -27,11 +27,11 @@ from isotherm.protocol.framing import version_codec
 from isotherm.record.batch import build_batch
 from tests.support.led_topic import delete_topic, lead_topic
 
-CALLS_MAX = {("fetch", 4): 118, ("fetch", 17): 138, ("produce", 3): 90, ("produce", 11): 104}
-FURTHER_CALLS_MAX = {("fetch", 4): 59, ("fetch", 17): 59, ("produce", 3): 38, ("produce", 11): 43}
+CALLS_MAX = {("fetch", 4): 80, ("fetch", 17): 80, ("produce", 3): 73, ("produce", 11): 72}
+FURTHER_CALLS_MAX = {("fetch", 4): 30, ("fetch", 17): 28, ("produce", 3): 28, ("produce", 11): 28}
 """For each partition after the first."""
 
-SESSION_CALLS_MAX = 146
+SESSION_CALLS_MAX = 75
 """One changed partition of a session of SESSION_SIZE, however many there are."""
 SESSION_SIZE = 200
 

@@ -91,8 +91,10 @@ def handle(
     )
     found = _read(context, request, fetch, reader, is_first=True)
     min_bytes = min(request.min_bytes, request.max_bytes, services.config.fetch_max_bytes)
-    if request.max_wait_ms <= 0 or found.is_decided or found.size >= min_bytes or fetch.is_empty:
+    if found.needs_remote:
         return _finish(context, fetch, reader, found)
+    if found.size >= min_bytes or request.max_wait_ms <= 0 or found.is_decided or fetch.is_empty:
+        return _respond(context, fetch, reader, found)
     delayed = DelayedFetch(fetch, reader, min_bytes, asyncio.get_running_loop())
     services.replica_manager.purgatory.watch(delayed, fetch.wait_keys, request.max_wait_ms / 1000)
 

@@ -132,6 +132,7 @@ class Connection(asyncio.BufferedProtocol):
         self, owner: ConnectionOwner, listener: Listener, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.listener = listener
+        self.listener_name = listener.name
         self.client_address = ""
         self.principal = ANONYMOUS
         self.active_at = loop.time()
@@ -158,10 +159,6 @@ class Connection(asyncio.BufferedProtocol):
         self._is_draining = False
         self._is_closed = False
         self._unmuting: asyncio.TimerHandle | None = None
-
-    @property
-    def listener_name(self) -> str:
-        return self.listener.name
 
     @property
     def certificate(self) -> bytes | None:
@@ -337,10 +334,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _work(self) -> None:
         """Answer waiting frames until one must wait or the client does not keep up."""
-        while self._may_work:
+        while self._waiting and self._may_work:
             frame = self._waiting.popleft()
             self._proceed(frame, partial(self._requests.handle_frame, frame, self))
-        self._send_soon()
+        if self._unsent:
+            self._send_soon()
         is_idle = not self._waiting and not self._unanswered and not self._is_closed
         if self._refusal is not None and is_idle:
             self._close_with(self._refusal)
@@ -349,8 +347,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def _may_work(self) -> bool:
         return (
-            bool(self._waiting)
-            and (not self._unanswered or self._may_overtake_answers)
+            (not self._unanswered or self._may_overtake_answers)
             and not self._write_is_paused
             and self._unmuting is None
             and not self._is_closed
@@ -441,8 +438,6 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def _send_soon(self) -> None:
-        if not self._unsent:
-            return
         if not self._more_is_expected:
             self._send()
         elif self._sending is None:

@@ -21,24 +21,23 @@ class RequestMemory:
         self._limit = limit if limit >= 0 else math.inf
         self._on_change = on_change
         self._used = 0
+        self.is_exhausted = self._limit <= 0
 
     @property
     def used(self) -> int:
         return self._used
 
-    @property
-    def is_exhausted(self) -> bool:
-        return self._used >= self._limit
-
     def reserve(self, size: int) -> None:
-        self._set_used(self._used + size)
+        self._used += size
+        if self._used >= self._limit and not self.is_exhausted:
+            self._turn(is_exhausted=True)
 
     def release(self, size: int) -> None:
         assert size <= self._used
-        self._set_used(self._used - size)
+        self._used -= size
+        if self.is_exhausted and self._used < self._limit:
+            self._turn(is_exhausted=False)
 
-    def _set_used(self, used: int) -> None:
-        has_changed = (used >= self._limit) != (self._used >= self._limit)
-        self._used = used
-        if has_changed:
-            self._on_change()
+    def _turn(self, *, is_exhausted: bool) -> None:
+        self.is_exhausted = is_exhausted
+        self._on_change()

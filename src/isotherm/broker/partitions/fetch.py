@@ -93,14 +93,6 @@ class FetchReads:
     is_decided: bool = False
     needs_remote: bool = False
 
-    def add(self, read: PartitionRead) -> None:
-        self.reads.append(read)
-        self.size += read.size
-        if read.remote is not None:
-            self.needs_remote = self.is_decided = True
-        elif read.must_be_answered:
-            self.is_decided = True
-
     def replaced(self, reads: list[PartitionRead]) -> FetchReads:
         """With the remote reads completed, or some of them."""
         needs_remote = any(read.remote is not None for read in reads)
@@ -152,7 +144,8 @@ class FetchReader(NamedTuple):
         for target in targets:
             asked, partition = target.asked, target.partition
             if partition is None:
-                found.add(_error_read(asked, target.error))
+                found.reads.append(_error_read(asked, target.error))
+                found.is_decided = True
                 continue
             # Before the read: what changes after it is news.
             target.leader_epoch = partition.leader_epoch
@@ -168,10 +161,15 @@ class FetchReader(NamedTuple):
             size = target.read_size = read.size
             if self.isolation is FetchIsolation.TXN_COMMITTED:
                 target.hidden_from = _hidden_from(read)
+            found.reads.append(read)
             if size:
+                found.size += size
                 max_bytes -= size
                 min_one_message = False
-            found.add(read)
+                if read.remote is not None:
+                    found.needs_remote = found.is_decided = True
+            elif read.must_be_answered:
+                found.is_decided = True
         return found
 
     def _read(

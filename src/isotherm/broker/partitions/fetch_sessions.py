@@ -113,25 +113,24 @@ class FetchSession:
         self.partitions[target.key] = target
         self.unread.add(target)
 
-    def update(self, asked: AskedPartitions, forgotten: Iterable[PartitionKey]) -> None:
-        for key, partition in asked.items():
-            known = self.partitions.get(key)
-            if known is None:
-                self.add(FetchTarget(key, partition))
-            else:
-                known.asked = partition
-                self.unread.add(known)
-        for key in forgotten:
-            known = self.partitions.pop(key, None)
-            if known is not None:
-                self.unread.discard(known)
-                known.leave()
-                known.session = None
-
-    def read_on(self, terms: FetchTerms | None) -> None:
-        if terms is None or terms != self.terms:
-            self.unread.update(self.partitions.values())
-        self.terms = terms
+    def update(self, request: FetchRequest) -> None:
+        for topic in request.topics:
+            for asked in topic.partitions:
+                key = PartitionKey(topic.name, topic.topic_id, asked.partition)
+                known = self.partitions.get(key)
+                if known is None:
+                    self.add(FetchTarget(key, asked))
+                else:
+                    known.asked = asked
+                    self.unread.add(known)
+        for forgotten in request.forgotten_topics:
+            for index in forgotten.partitions:
+                key = PartitionKey(forgotten.name, forgotten.topic_id, index)
+                known = self.partitions.pop(key, None)
+                if known is not None:
+                    self.unread.discard(known)
+                    known.leave()
+                    known.session = None
 
     def targets(self) -> list[FetchTarget]:
         """The partitions to be read now, in order."""
@@ -289,26 +288,26 @@ class FullFetch(_Sessionless):
         return FetchResponse(_by_topic(targets, answers), session_id=session.session_id)
 
 
+@dataclass(frozen=True, slots=True)
 class IncrementalFetch:
-    __slots__ = ("_epoch", "_session")
+    """`next_epoch` is that of the session's next request."""
 
-    def __init__(self, session: FetchSession, epoch: int) -> None:
-        self._session = session
-        self._epoch = epoch
+    session: FetchSession
+    next_epoch: int
 
     @property
     def is_empty(self) -> bool:
-        return not self._session.partitions
+        return not self.session.partitions
 
     def targets(self) -> Sequence[FetchTarget]:
-        return self._session.targets()
+        return self.session.targets()
 
     def changeable(self) -> Iterable[FetchTarget]:
-        return self._session.unread | self._session.marked
+        return self.session.unread | self.session.marked
 
     @property
     def wait_keys(self) -> Sequence[Hashable]:
-        return (self._session,)
+        return (self.session,)
 
     def respond(
         self,
@@ -317,8 +316,8 @@ class IncrementalFetch:
         now_ms: TimestampMs,
     ) -> FetchResponse:
         """INVALID_FETCH_SESSION_EPOCH if another connection has used the session meanwhile."""
-        session = self._session
-        if session.epoch != next_epoch(self._epoch):
+        session = self.session
+        if session.epoch != self.next_epoch:
             error = ErrorCode.invalid_fetch_session_epoch
             return FetchResponse((), error_code=error, session_id=session.session_id)
         told, told_answers = [], []
@@ -404,7 +403,7 @@ class FetchSessionCache:
         terms: FetchTerms | None,
     ) -> FetchContext:
         if request.topics or request.forgotten_topics:
-            session.update(_asked(request), _forgotten(request))
+            session.update(request)
         if not session.partitions:
             self._close(session.session_id)
             return SessionlessFetch({})
@@ -413,9 +412,11 @@ class FetchSessionCache:
             # The client creates a new session, if that fits.
             self._close(session.session_id)
             return FailedSessionFetch(ErrorCode.fetch_session_id_not_found)
-        session.read_on(terms)
+        if terms is None or terms != session.terms:
+            session.unread.update(session.partitions.values())
+        session.terms = terms
         session.epoch = next_epoch(session.epoch)
-        return IncrementalFetch(session, request.session_epoch)
+        return IncrementalFetch(session, session.epoch)
 
     def open_session(
         self, size: int, now_ms: TimestampMs, *, is_privileged: bool, uses_topic_ids: bool
@@ -490,9 +491,3 @@ def _asked(request: FetchRequest) -> AskedPartitions:
         for asked in topic.partitions:
             wanted[PartitionKey(topic.name, topic.topic_id, asked.partition)] = asked
     return wanted
-
-
-def _forgotten(request: FetchRequest) -> Iterable[PartitionKey]:
-    for topic in request.forgotten_topics:
-        for partition in topic.partitions:
-            yield PartitionKey(topic.name, topic.topic_id, partition)
