@@ -31,7 +31,7 @@ def entity_of(entity_type: type[Any], values: Mapping[str, Any]) -> Any:
     """An entity with these fields. Fields that only other versions have are left out.
 
     A nested message is given as a mapping of its own fields, an array of them as an iterable of
-    mappings. Fields without a default must be given, as to the class itself, and a field that no version
+    mappings, or of entities of `item_class`. Fields without a default must be given, as to the class itself, and a field that no version
     has is a mistake (TypeError).
     """
     fields = _fields_by_name(entity_type)
@@ -92,7 +92,17 @@ def _field_value(field: SchemaField, value: Any) -> Any:
     if not field.is_array:
         return entity_of(field.entity_type, value)
     items = cast("Iterable[Mapping[str, Any]]", value)
-    return tuple(entity_of(field.entity_type, item) for item in items)
+    item_type = field.entity_type
+    return tuple(
+        item if isinstance(item, item_type) else entity_of(item_type, item) for item in items
+    )
+
+
+def item_class(entity_type: type[Any], name: str) -> type[Any]:
+    """The class of the items of an array of messages."""
+    item_type = _fields_by_name(entity_type)[name].entity_type
+    assert item_type is not None
+    return item_type
 
 
 def blank_entity(entity_type: type[Any], values: Mapping[str, Any]) -> Any:

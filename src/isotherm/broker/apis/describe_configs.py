@@ -15,7 +15,8 @@ KIPs      133 · 226 synonyms · 412 loggers · 569 documentation · 714 · 848
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -39,7 +40,8 @@ from isotherm.broker.requests.refusals import Items
 from isotherm.broker.requests.served_api import Api
 from isotherm.config.definition import PASSWORD
 from isotherm.errors import InvalidRequestError, RejectedError, UnknownTopicOrPartitionError
-from isotherm.protocol.api_keys import ApiKey, VersionRange
+from isotherm.protocol.api_keys import ApiKey, VersionRange, response_class
+from isotherm.protocol.entities import entity_of, item_class
 
 TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
 
@@ -58,38 +60,67 @@ CONFIG_TYPES = {
 
 
 def handle(context: RequestContext, request: Any) -> Any:
-    results = [_result(context, request, asked) for asked in request.resources]
+    describing = _Describing(context, request)
+    results = [describing.result(asked) for asked in request.resources]
     return context.response({"results": results})
 
 
-def _result(context: RequestContext, request: Any, asked: Any) -> dict[str, Any]:
-    try:
-        described = _described(context.services, asked.resource_type, asked.resource_name)
+class _Describing:
+    """The results of one request. Topics with the same settings differ in their names alone, so
+    the description of one is that of the others, with another name: a client may ask for thousands."""
+
+    def __init__(self, context: RequestContext, request: Any) -> None:
+        header = context.header
+        response_type = response_class(header.api_key, header.api_version)
+        self._result_type = item_class(response_type, "results")
+        self._services = context.services
+        self._request = request
+        # By the settings and the keys asked for; at most as many as the request has resources.
+        self._of_topics: dict[Hashable, Any] = {}
+
+    def result(self, asked: Any) -> Any:
+        try:
+            if asked.resource_type == TOPIC:
+                return self._topic(asked)
+            described = _described(self._services, asked.resource_type, asked.resource_name)
+            return self._made(asked, described)
+        except RejectedError as error:
+            return _error_fields(asked, code_of(error), str(error))
+
+    def _topic(self, asked: Any) -> Any:
+        name, metadata = asked.resource_name, self._services.metadata
+        check_topic_name(name)
+        if name not in metadata.image.topics_by_name:
+            raise UnknownTopicOrPartitionError(f"no such topic topic={name}")
+        texts = metadata.topic_texts(name)
+        settings = frozenset(texts.items()), frozenset(asked.configuration_keys or ())
+        known = self._of_topics.get(settings)
+        if known is not None:
+            return dataclasses.replace(known, resource_name=name)
+        described = describe_topic_config(texts, metadata.topic_config(name), self._services.config)
+        made = self._of_topics[settings] = self._made(asked, described)
+        return made
+
+    def _made(self, asked: Any, described: Iterable[DescribedConfig]) -> Any:
         wanted = set(asked.configuration_keys or ())
-        return {
-            "error_code": ErrorCode.none,
-            "error_message": None,
-            "resource_type": asked.resource_type,
-            "resource_name": asked.resource_name,
-            "configs": [
-                _config_fields(config, request)
-                for config in described
-                if not wanted or config.name in wanted
-            ],
-        }
-    except RejectedError as error:
-        return _error_fields(asked, code_of(error), str(error))
+        return entity_of(
+            self._result_type,
+            {
+                "error_code": ErrorCode.none,
+                "error_message": None,
+                "resource_type": asked.resource_type,
+                "resource_name": asked.resource_name,
+                "configs": [
+                    _config_fields(config, self._request)
+                    for config in described
+                    if not wanted or config.name in wanted
+                ],
+            },
+        )
 
 
 def _described(services: BrokerServices, kind: int, name: str) -> Iterable[DescribedConfig]:
-    if kind == TOPIC:
-        check_topic_name(name)
-        metadata = services.metadata
-        if name not in metadata.image.topics_by_name:
-            raise UnknownTopicOrPartitionError(f"no such topic topic={name}")
-        return describe_topic_config(
-            metadata.topic_texts(name), metadata.topic_config(name), services.config
-        )
+    """Of a resource that is no topic."""
     if kind == BROKER:
         if not name:
             return describe_dynamic_defaults(services.config)

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.apis.describe_configs import BROKER, CONFIG_TYPES, TOPIC
+from isotherm.broker.apis.describe_configs import BROKER, CONFIG_TYPES, TOPIC, handle
 from isotherm.broker.configs.config_description import describe_broker_config
 from isotherm.broker.controller.topic_rules import NewTopic
 from isotherm.config.broker import BrokerConfig, parse_broker_config
-from isotherm.protocol.api_keys import ApiKey
+from isotherm.protocol.api_keys import ApiKey, request_class
+from isotherm.protocol.entities import entity_of
 
 BROKER_LOGGER, GROUP = 8, 32
+FURTHER_TOPIC_CALLS_MAX = 12
 
 
 def describe(broker, kind, name, *, version=4, keys=None, synonyms=True, documentation=True):
@@ -117,3 +121,70 @@ def test_settings_of_all_brokers_at_once_are_none(broker):
 def test_every_type_of_a_key_has_a_number():
     types = {config.type_name for config in describe_broker_config(BrokerConfig())}
     assert types <= set(CONFIG_TYPES)
+
+
+SETTINGS = {
+    "a": {"retention.ms": "5"},
+    "b": {"retention.ms": "5"},
+    "c": {"retention.ms": "6"},
+    "d": {},
+    "e": {"retention.ms": "5", "segment.ms": "7"},
+    "f": {},
+}
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+def test_topics_asked_for_at_once_are_described_like_each_alone(broker, version):
+    for name, configs in SETTINGS.items():
+        broker.controller.create_topics([NewTopic(name=name, configs=configs)])
+    asked = [(name, keys) for keys in (None, ["retention.ms"]) for name in SETTINGS]
+    results = broker.call(
+        ApiKey.DESCRIBE_CONFIGS,
+        version,
+        resources=[
+            {"resource_type": TOPIC, "resource_name": name, "configuration_keys": keys}
+            for name, keys in [*asked, ("missing", None)]
+        ],
+        include_synonyms=True,
+        include_documentation=True,
+    ).results
+    assert [result.resource_name for result in results] == [*SETTINGS, *SETTINGS, "missing"]
+    for (name, keys), result in zip(asked, results, strict=False):
+        assert result == describe(broker, TOPIC, name, version=version, keys=keys)
+    assert results[-1].error_code is ErrorCode.unknown_topic_or_partition
+
+
+def test_further_topic_with_the_same_settings_takes_few_calls(broker):
+    """Clients ask for the settings of thousands of topics at once."""
+    names = [f"t{index}" for index in range(51)]
+    for name in names:
+        broker.controller.create_topics([NewTopic(name=name, configs={"retention.ms": "5"})])
+
+    def calls(count):
+        seen = 0
+
+        def note(frame, event, argument):
+            nonlocal seen
+            seen += event == "call"
+
+        context = broker.context(ApiKey.DESCRIBE_CONFIGS, 4)
+        request = entity_of(
+            request_class(ApiKey.DESCRIBE_CONFIGS, 4),
+            {
+                "resources": [
+                    {"resource_type": TOPIC, "resource_name": name, "configuration_keys": None}
+                    for name in names[:count]
+                ],
+                "include_synonyms": False,
+                "include_documentation": False,
+            },
+        )
+        sys.setprofile(note)
+        try:
+            handle(context, request)
+        finally:
+            sys.setprofile(None)
+        return seen
+
+    calls(1)
+    assert (calls(51) - calls(1)) / 50 <= FURTHER_TOPIC_CALLS_MAX
