@@ -22,6 +22,7 @@ WAIT_S = 60
 PICTURES = (
     ("overview", "/", 1100, 780, "light"),
     ("topic", "/#/topics/orders", 1100, 880, "light"),
+    ("groups", "/#/groups", 1100, 260, "light"),
     ("history", "/#/topics/history", 1100, 560, "dark"),
     ("phone", "/#/topics/orders", 360, 900, "dark"),
 )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from selenium import webdriver
 from selenium.webdriver.common.by import By
@@ -167,6 +168,23 @@ def test_page_fits_a_phone_and_its_words_can_be_read(
     assert [each for each in contrasts if each[1] < each[2]] == []
 
 
+def test_groups_are_listed_with_the_tier_they_read(browser: Browser, address: str) -> None:
+    browser.open(f"{address}/#/groups", "main table a")
+    rows = [row.text for row in browser.all("main tbody tr")]
+    assert rows[0].startswith("backfill")
+    assert "the remote tier (1)" in rows[0]
+    browser.all("main table a")[1].click()
+    browser.wait(lambda: browser.text("h1") == "billing")
+    assert "the local tier" in browser.text()
+    assert browser.messages() == []
+
+
+def commit(servers: str, position: TopicPartition) -> None:
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "readers"})
+    consumer.commit(offsets=[position], asynchronous=False)
+    consumer.close()
+
+
 def test_page_says_that_the_broker_is_gone_and_comes_back(browser: Browser, tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path) as broker:
         servers = broker.bootstrap_servers
@@ -177,7 +195,10 @@ def test_page_says_that_the_broker_is_gone_and_comes_back(browser: Browser, tmp_
         def opened() -> StorageReader:
             return StorageReader({"bootstrap.servers": servers}, SystemClock())
 
+        commit(servers, TopicPartition("letters", 0, 3))
         with running_console(opened) as address:
+            browser.open(f"{address}/#/groups/readers", "main table a")
+            assert "the end of the log" in browser.text()
             browser.open(address, "main table a")
             assert "letters" in browser.text()
             assert not browser.all("#problem")[0].is_displayed()

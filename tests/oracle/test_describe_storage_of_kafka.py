@@ -6,9 +6,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from confluent_kafka import Consumer, TopicPartition
 from typer.testing import CliRunner
 
 from isotherm.cli.main import app
+from isotherm.clock import SystemClock
+from isotherm.storage_view.cluster_storage import StorageReader
+from isotherm.storage_view.group_lag import ReadsFrom, group_lags
 from oracle.kafka import KafkaOracle, run_tool
 from oracle.tiered_topic import TieredTopic
 
@@ -20,6 +24,23 @@ def kafkas_offsets(topic: TieredTopic, time: str) -> dict[int, int]:
     )
     lines = [line.split(":") for line in tool.splitlines() if line.startswith(topic.name)]
     return {int(partition): int(offset) for _, partition, offset in lines}
+
+
+def test_groups_are_kafkas(kafka_tiered_topic: TieredTopic) -> None:
+    properties = {"bootstrap.servers": kafka_tiered_topic.bootstrap_server}
+    place = TopicPartition(kafka_tiered_topic.name, 1, 7)
+    consumer = Consumer({**properties, "group.id": "storage-view"})
+    consumer.commit(offsets=[place], asynchronous=False)
+    consumer.close()
+    with StorageReader(properties, SystemClock()) as reader:
+        storage = reader.read()
+        (group,) = (g for g in reader.read_groups(storage.brokers) if g.group_id == "storage-view")
+    assert (group.state, group.kind, group.error) == ("Empty", "classic", None)
+    (found,) = group_lags(group, storage.topics, storage.read_at_ms)
+    assert (found.place, found.committed_offset) == ((place.topic, place.partition), 7)
+    assert found.reads_from is ReadsFrom.REMOTE
+    start = kafka_tiered_topic.local_start_offsets[place.partition]
+    assert found.remote_lag == start - 7
 
 
 def size_of(folder: Path, pattern: str) -> int:

@@ -18,6 +18,7 @@ from isotherm.storage_view.cluster_storage import (
     PartitionStorage,
     TopicStorage,
 )
+from isotherm.storage_view.group_reader import GroupState
 from isotherm.storage_view.partition_storage import (
     LocalTier,
     Retention,
@@ -27,7 +28,7 @@ from isotherm.storage_view.partition_storage import (
 )
 from isotherm.storage_view.remote_segments import RemoteSegments
 from isotherm.storage_view.segment_sources import MetadataEnds
-from isotherm.types import Offset, TopicIdPartition
+from isotherm.types import Offset, TopicIdPartition, TopicPartition
 
 NOW_MS = 1_767_225_600_000
 _STATE = RemoteLogSegmentState
@@ -39,6 +40,7 @@ class ScriptedCluster:
 
     def __init__(self) -> None:
         self.is_gone = False
+        self.groups: list[GroupState] = []
         self._topics: dict[str, list[PartitionStorage]] = {}
         self._segments: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = {}
 
@@ -71,6 +73,11 @@ class ScriptedCluster:
             topics,
             MetadataTopicSize(3, 300, 1),
         )
+
+    def read_groups(self, brokers: Sequence[BrokerState]) -> list[GroupState]:
+        if self.is_gone:
+            raise BrokerUnreachableError("no broker is reachable at 127.0.0.1:9: refused")
+        return self.groups
 
     def refresh(self, partitions: Iterable[TopicIdPartition], ends: MetadataEnds) -> None:
         raise NotImplementedError("nothing is new here")
@@ -141,6 +148,15 @@ def damaged_cluster() -> ScriptedCluster:
         if n != 61_234
     ]
     cluster.add("history", many, local_tier(0, 9_999_900, 10_000_050, 150_000))
+    cluster.groups = [
+        GroupState("backfill", "Stable", "classic", {TopicPartition("history", 0): 2_000_000}),
+        GroupState(
+            "billing",
+            "Stable",
+            "consumer",
+            {TopicPartition("orders", 0): 12_500, TopicPartition("orders", 1): 11_400},
+        ),
+    ]
     cluster.add("quiet", [], local_tier(0, 0, 0, 0))
     return cluster
 

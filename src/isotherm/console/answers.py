@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from isotherm.remote.metadata.state.segment_columns import id_texts
 from isotherm.storage_view.cluster_storage import ClusterStorage, PartitionStorage, TopicStorage
+from isotherm.storage_view.group_lag import PartitionLag, group_lags
+from isotherm.storage_view.group_reader import GroupState
 from isotherm.storage_view.partition_storage import added
 from isotherm.storage_view.rows import Row, partition_row, sums_row, topic_row
 from isotherm.storage_view.tier_map import (
@@ -90,6 +93,48 @@ def _tier_map(
             ]
             for kinds in lanes
         ],
+    }
+
+
+def group_rows(groups: Iterable[GroupState], storage: ClusterStorage) -> list[Row]:
+    """A row for each group: its lags added up, its oldest age, where its partitions read from."""
+    return [
+        _group_row(each, group_lags(each, storage.topics, storage.read_at_ms)) for each in groups
+    ]
+
+
+def group_detail(group: GroupState, storage: ClusterStorage) -> Row:
+    lags = group_lags(group, storage.topics, storage.read_at_ms)
+    return {
+        **_group_row(group, lags),
+        "by_partition": [
+            {
+                "topic": each.place.topic,
+                "partition": each.place.partition,
+                "committed_offset": each.committed_offset,
+                "reads_from": each.reads_from,
+                "lag": each.lag,
+                "remote_lag": each.remote_lag,
+                "age_s": each.age_s,
+            }
+            for each in lags
+        ],
+    }
+
+
+def _group_row(group: GroupState, lags: Sequence[PartitionLag]) -> Row:
+    behind = [each for each in lags if each.lag]
+    ages = [each.age_s for each in behind if each.age_s is not None]
+    return {
+        "group": group.group_id,
+        "state": group.state,
+        "type": group.kind,
+        "group_error": group.error,
+        "partitions": len(lags),
+        "lag": sum(each.lag or 0 for each in lags),
+        "remote_lag": sum(each.remote_lag or 0 for each in lags),
+        "age_s": max(ages, default=None) if behind else 0.0,
+        "reads_from": dict(Counter(each.reads_from for each in lags)),
     }
 
 

@@ -24,10 +24,11 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from isotherm.console.answers import overview, tier_maps, topic_detail
+from isotherm.console.answers import group_detail, group_rows, overview, tier_maps, topic_detail
 from isotherm.console.openapi import COLUMNS_MAX, PARTITIONS_MAX, openapi_document
-from isotherm.console.watched_cluster import Look, WatchedCluster
+from isotherm.console.watched_cluster import WatchedCluster
 from isotherm.storage_view.cluster_storage import ClusterStorage, TopicStorage
+from isotherm.storage_view.group_reader import GroupState
 from isotherm.storage_view.segment_facts import segment_facts
 from isotherm.types import uuid_from_text
 
@@ -72,6 +73,8 @@ def console_app(cluster: WatchedCluster, settings: ConsoleSettings) -> Starlette
             Route("/api/topics/{topic}", pages.topic),
             Route("/api/topics/{topic}/map", pages.tier_map),
             Route("/api/topics/{topic}/partitions/{partition:int}/segments/{id}", pages.segment),
+            Route("/api/groups", pages.groups),
+            Route("/api/groups/{group:path}", pages.group),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         exception_handlers={HTTPException: _problem},
@@ -152,6 +155,23 @@ class _Pages:
 
         return self._answer(maps)
 
+    def groups(self, _: Request) -> Response:
+        listed = self._groups()
+        return self._answer(lambda storage: {"groups": group_rows(listed, storage)})
+
+    def group(self, request: Request) -> Response:
+        name = request.path_params["group"]
+        found = next((each for each in self._groups() if each.group_id == name), None)
+        if found is None:
+            raise HTTPException(404, f"no such group: {name}")
+        return self._answer(lambda storage: group_detail(found, storage))
+
+    def _groups(self) -> list[GroupState]:
+        look = self._cluster.groups()
+        if look.content is None:
+            raise HTTPException(UNAVAILABLE, look.error)
+        return look.content
+
     def segment(self, request: Request) -> Response:
         return self._answer(functools.partial(self._segment, request))
 
@@ -166,11 +186,11 @@ class _Pages:
 
     def _answer(self, content: Callable[[ClusterStorage], Row]) -> Response:
         """`error` is why the cluster does not answer now; the content is then of the last time."""
-        look: Look = self._cluster.look()
-        if look.storage is None:
+        look = self._cluster.look()
+        if look.content is None:
             return JSONResponse({"error": look.error}, UNAVAILABLE)
         return JSONResponse(
-            {"read_at_ms": look.storage.read_at_ms, "error": look.error, **content(look.storage)}
+            {"read_at_ms": look.content.read_at_ms, "error": look.error, **content(look.content)}
         )
 
 

@@ -50,6 +50,8 @@ def openapi_document() -> Schema:
                     content={"$ref": "#/components/schemas/Maps"},
                 )
             },
+            "/api/groups": _get("How far each group is behind, and which tier it reads from."),
+            "/api/groups/{group}": _get("The same for each partition of a group.", _path("group")),
             "/api/topics/{topic}/partitions/{partition}/segments/{id}": _get(
                 "All that is known of one remote segment.",
                 _path("topic"),

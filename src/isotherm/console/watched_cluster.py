@@ -1,19 +1,23 @@
-"""The newest look at a cluster, shared by all pages that ask. No page asks, no request goes out."""
+"""The newest looks at a cluster, shared by all pages that ask. No page asks, no request goes out."""
 
 from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from isotherm.clock import Clock
 from isotherm.errors import IsothermError
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.storage_view.cluster_reader import BrokerState
 from isotherm.storage_view.cluster_storage import ClusterStorage
+from isotherm.storage_view.group_reader import GroupState
 from isotherm.storage_view.segment_sources import SegmentSource
 from isotherm.types import TopicIdPartition
+
+T = TypeVar("T")
 
 
 class Reader(Protocol):
@@ -24,44 +28,77 @@ class Reader(Protocol):
 
     def read(self) -> ClusterStorage: ...
 
+    def read_groups(self, brokers: Sequence[BrokerState]) -> list[GroupState]: ...
+
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """`storage` is the last one that succeeded, None before that; `error` says why a later one did
-    not."""
+class Look(Generic[T]):
+    """`content` is that of the last look that succeeded, None before that; `error` says why a later
+    one did not."""
 
-    storage: ClusterStorage | None
+    content: T | None
     error: str | None
 
 
+class _Newest(Generic[T]):
+    """Thread-safe. At most one thread reads, at most once in `interval_s`."""
+
+    def __init__(
+        self, read: Callable[[], T], lock: threading.Lock, clock: Clock, interval_s: float
+    ) -> None:
+        self._read = read
+        self._lock = lock
+        self._clock = clock
+        self._interval_s = interval_s
+        self.last: Look[T] = Look(None, None)
+        self._read_at_s: float | None = None
+
+    def look(self) -> Look[T]:
+        if not self._is_due():
+            return self.last
+        if not self._lock.acquire(blocking=self._read_at_s is None):
+            return self.last
+        try:
+            if self._is_due():
+                self.last = self._fresh()
+                self._read_at_s = self._clock.monotonic_s()
+        finally:
+            self._lock.release()
+        return self.last
+
+    def _is_due(self) -> bool:
+        return (
+            self._read_at_s is None
+            or self._clock.monotonic_s() - self._read_at_s >= self._interval_s
+        )
+
+    def _fresh(self) -> Look[T]:
+        try:
+            return Look(self._read(), None)
+        except IsothermError as error:
+            return Look(self.last.content, str(error))
+
+
 class WatchedCluster:
-    """Thread-safe. At most one thread reads the cluster, at most once in `interval_s`."""
+    """Thread-safe. A look waits for the cluster if the last one is older than the interval, or if there
+    is none and another thread is at it."""
 
     def __init__(self, open_reader: Callable[[], Reader], clock: Clock, interval_s: float) -> None:
         self._open_reader = open_reader
-        self._clock = clock
-        self._interval_s = interval_s
         self._reader: Reader | None = None
         self._reading = threading.Lock()  # of the reader and its source
-        self._look = Look(None, None)
-        self._read_at_s: float | None = None
+        self._storage = _Newest(self._read_storage, self._reading, clock, interval_s)
+        self._groups = _Newest(self._read_groups, self._reading, clock, interval_s)
 
-    def look(self) -> Look:
-        """Waits for the cluster if the last look is older than the interval, or if there is none and
-        another thread is at it."""
-        if not self._is_due():
-            return self._look
-        if not self._reading.acquire(blocking=self._read_at_s is None):
-            return self._look
-        try:
-            if self._is_due():
-                self._look = self._read()
-                self._read_at_s = self._clock.monotonic_s()
-        finally:
-            self._reading.release()
-        return self._look
+    def look(self) -> Look[ClusterStorage]:
+        return self._storage.look()
+
+    def groups(self) -> Look[list[GroupState]]:
+        """Of the brokers of the last look at the cluster, which this takes first."""
+        self.look()
+        return self._groups.look()
 
     def metadata(
         self, partition: TopicIdPartition, segment_id: uuid.UUID
@@ -76,16 +113,14 @@ class WatchedCluster:
             if self._reader is not None:
                 self._reader.close()
 
-    def _is_due(self) -> bool:
-        return (
-            self._read_at_s is None
-            or self._clock.monotonic_s() - self._read_at_s >= self._interval_s
-        )
+    def _opened(self) -> Reader:
+        if self._reader is None:
+            self._reader = self._open_reader()
+        return self._reader
 
-    def _read(self) -> Look:
-        try:
-            if self._reader is None:
-                self._reader = self._open_reader()
-            return Look(self._reader.read(), None)
-        except IsothermError as error:
-            return Look(self._look.storage, str(error))
+    def _read_storage(self) -> ClusterStorage:
+        return self._opened().read()
+
+    def _read_groups(self) -> list[GroupState]:
+        storage = self._storage.last.content
+        return self._opened().read_groups(() if storage is None else storage.brokers)

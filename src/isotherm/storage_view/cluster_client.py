@@ -51,9 +51,16 @@ class ClusterClient:
         self._guard = threading.Lock()
 
     def ask(
-        self, address: PeerAddress, key: ApiKey, fields: Mapping[str, Any], *, newest: int
+        self,
+        address: PeerAddress,
+        key: ApiKey,
+        fields: Mapping[str, Any],
+        *,
+        newest: int,
+        oldest: int = 0,
     ) -> Any:
-        """The response to a request of version `newest` or older, which has the broker's own version.
+        """The response to a request of the newest version that the broker serves, from `oldest` to
+        `newest`.
 
         Raises PeerDisconnectedError, PeerTimeoutError, and UnsupportedVersionError if there is none.
         """
@@ -62,7 +69,7 @@ class ClusterClient:
             try:
                 if node.served is None:
                     node.served = _served(node.connection)
-                version = _version(node.served, key, newest, address)
+                version = _version(node.served, key, VersionRange(oldest, newest), address)
                 return node.connection.send(entity_of(request_class(key, version), fields))
             except RetriableError:
                 # The next one there may be of another release.
@@ -116,12 +123,12 @@ def _served(connection: PeerConnection) -> dict[int, VersionRange]:
 
 
 def _version(
-    served: Mapping[int, VersionRange], key: ApiKey, newest: int, address: PeerAddress
+    served: Mapping[int, VersionRange], key: ApiKey, wanted: VersionRange, address: PeerAddress
 ) -> int:
     found = served.get(key)
-    if found is None or found.min > newest:
+    if found is None or found.min > wanted.max or found.max < wanted.min:
         raise UnsupportedVersionError(
             f"a broker does not serve an API that is needed peer={address} api={api_name(key)}"
-            f" version={newest} served={'none' if found is None else f'{found.min}-{found.max}'}"
+            f" versions={wanted.min}-{wanted.max} served={'none' if found is None else f'{found.min}-{found.max}'}"
         )
-    return min(newest, found.max)
+    return min(wanted.max, found.max)

@@ -213,9 +213,8 @@ def _list_offsets(
             "topics": [{"name": name, "partitions": each} for name, each in by_topic.items()],
         },
         newest=_LIST_OFFSETS_VERSION,
+        oldest=_LIST_OFFSETS_VERSION_OF_TIERS if timestamp == _EARLIEST_LOCAL else 1,
     )
-    if timestamp == _EARLIEST_LOCAL and answer.__version__ < _LIST_OFFSETS_VERSION_OF_TIERS:
-        raise UnsupportedVersionError(f"the broker has no tiers peer={address}")
     return {
         TopicPartition(topic.name, each.partition_index): each.offset
         for topic in answer.topics

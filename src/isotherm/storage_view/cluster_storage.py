@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Self
 
+from isotherm.broker.peers.peer_connection import PeerAddress
 from isotherm.clock import Clock
 from isotherm.errors import UnknownTopicOrPartitionError
 from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
@@ -19,6 +20,7 @@ from isotherm.storage_view.cluster_reader import (
     list_topic_names,
     read_cluster,
 )
+from isotherm.storage_view.group_reader import GroupState, read_groups
 from isotherm.storage_view.partition_storage import (
     StorageSums,
     added,
@@ -122,6 +124,11 @@ class StorageReader:
     def topic_names(self) -> list[str]:
         """All topics of the cluster, wanted or not. Raises BrokerUnreachableError."""
         return list_topic_names(self._client)
+
+    def read_groups(self, brokers: Sequence[BrokerState]) -> list[GroupState]:
+        """The groups of these brokers that answer."""
+        addresses = [PeerAddress(each.host, each.port) for each in brokers if each.error is None]
+        return read_groups(self._client, addresses)
 
     @property
     def source(self) -> SegmentSource | None:

@@ -98,11 +98,23 @@ def test_segment_has_all_its_facts(address: str) -> None:
     assert len(facts["objects"]) == 3
 
 
+def test_groups_say_how_far_behind_they_are_and_what_they_read(address: str) -> None:
+    backfill, billing = json_of(address, "/api/groups")["groups"]
+    assert (backfill["lag"], backfill["remote_lag"]) == (8_000_050, 7_999_900)
+    assert (backfill["reads_from"], backfill["age_s"]) == ({"the remote tier": 1}, 60)
+    assert (billing["lag"], billing["remote_lag"], billing["age_s"]) == (200, 0, None)
+    assert billing["reads_from"] == {"the local tier": 1, "the end of the log": 1}
+    first, second = json_of(address, "/api/groups/billing")["by_partition"]
+    assert (first["partition"], first["lag"], first["age_s"]) == (0, 200, None)
+    assert (second["partition"], second["lag"], second["age_s"]) == (1, 0, 0)
+
+
 @pytest.mark.parametrize(
     ("path", "status"),
     [
         ("/api/topics/none", 404),
         ("/api/topics/orders/partitions/0/segments/short", 400),
+        ("/api/groups/none", 404),
         (f"/api/topics/orders/partitions/0/segments/{'A' * 22}", 404),
         ("/api/topics/orders/map?columns=0", 400),
         ("/api/topics/orders/map?columns=100000", 400),
@@ -155,7 +167,12 @@ def test_document_describes_the_routes(address: str) -> None:
     document = json_of(address, "/api/openapi.json")
     assert document == openapi_document()
     sound, _ = json_of(address, "/api/topics/orders/map")["maps"]
-    names = {"topic": "orders", "partition": "0", "id": sound["lanes"][0][0]["id"]}
+    names = {
+        "topic": "orders",
+        "partition": "0",
+        "id": sound["lanes"][0][0]["id"],
+        "group": "billing",
+    }
     for path in document["paths"]:
         json_of(address, path.format(**names))
 

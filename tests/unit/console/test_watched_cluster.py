@@ -36,11 +36,11 @@ def test_cluster_is_read_once_in_an_interval_and_only_if_a_page_asks() -> None:
 def test_last_look_stays_while_the_cluster_is_gone() -> None:
     cluster, clock = Counted(), SimClock()
     watched = WatchedCluster(lambda: cluster, clock, INTERVAL_S)
-    before = watched.look().storage
+    before = watched.look().content
     cluster.is_gone = True
     clock.advance(INTERVAL_MS)
     lost = watched.look()
-    assert lost.storage is before
+    assert lost.content is before
     assert "no broker is reachable" in (lost.error or "")
     watched.look()
     assert cluster.reads == 2
@@ -61,8 +61,8 @@ def test_cluster_that_never_answered_is_tried_again() -> None:
         return cluster
 
     watched = WatchedCluster(opened, clock, INTERVAL_S)
-    assert watched.look().storage is None
-    assert watched.look().storage is None
+    assert watched.look().content is None
+    assert watched.look().content is None
     clock.advance(INTERVAL_MS)
-    assert watched.look().storage is not None
+    assert watched.look().content is not None
     assert len(attempts) == 2

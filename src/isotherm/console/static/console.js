@@ -1,5 +1,6 @@
 // Which page is shown, and when it is read again.
 
+import { groupPage, groupsPage } from "/static/groups.js";
 import { overviewPage } from "/static/overview.js";
 import { fetchJson } from "/static/requests.js";
 import { topicPage } from "/static/topic.js";
@@ -14,8 +15,10 @@ let timer = 0;
 let turn = 0;
 
 function pageOf(hash) {
-  const topic = /^#\/topics\/(.+)$/.exec(hash);
-  return topic ? topicPage(decodeURIComponent(topic[1])) : overviewPage();
+  const [, kind, name] = /^#\/(topics|groups)(?:\/(.+))?$/.exec(hash) || [];
+  if (kind === "topics" && name) return topicPage(decodeURIComponent(name));
+  if (kind === "groups") return name ? groupPage(decodeURIComponent(name)) : groupsPage();
+  return overviewPage();
 }
 
 function tell(message) {

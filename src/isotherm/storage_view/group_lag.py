@@ -1,0 +1,102 @@
+"""How far behind a group is, and which tier its next records come from. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from isotherm.remote.segment_metadata import RemoteLogSegmentState
+from isotherm.storage_view.cluster_storage import PartitionStorage, TopicStorage
+from isotherm.storage_view.group_reader import GroupState
+from isotherm.storage_view.partition_storage import LocalTier
+from isotherm.storage_view.remote_segments import RemoteSegments
+from isotherm.types import Offset, TimestampMs, TopicPartition
+
+
+class ReadsFrom(enum.StrEnum):
+    """Where the record at the committed offset is. DELETED is below the log start: the group's reset
+    policy applies. UNKNOWN is a partition that is gone, or whose leader does not answer."""
+
+    END = "the end of the log"
+    LOCAL = "the local tier"
+    REMOTE = "the remote tier"
+    DELETED = "deleted offsets"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """`lag` and `remote_lag` count offsets, the second those below the local log start. `age_s` is the
+    least age of the record at the committed offset: that of the newest record in its remote segment;
+    0 at the end of the log, None where no segment tells."""
+
+    place: TopicPartition
+    committed_offset: Offset
+    reads_from: ReadsFrom
+    lag: int | None
+    remote_lag: int | None
+    age_s: float | None
+
+
+def group_lags(
+    group: GroupState, topics: Mapping[str, TopicStorage], now_ms: TimestampMs
+) -> list[PartitionLag]:
+    """Of each partition with a committed offset, by topic and partition."""
+    return [
+        _partition_lag(place, offset, _partition(topics, place), now_ms)
+        for place, offset in sorted(group.committed.items())
+    ]
+
+
+def _partition(
+    topics: Mapping[str, TopicStorage], place: TopicPartition
+) -> PartitionStorage | None:
+    topic = topics.get(place.topic)
+    found = (
+        each
+        for each in (topic.partitions if topic is not None else ())
+        if each.state.partition.partition == place.partition
+    )
+    return next(found, None)
+
+
+def _partition_lag(
+    place: TopicPartition, offset: Offset, storage: PartitionStorage | None, now_ms: TimestampMs
+) -> PartitionLag:
+    local = storage.state.local if storage is not None else None
+    if storage is None or local is None:
+        return PartitionLag(place, offset, ReadsFrom.UNKNOWN, None, None, None)
+    first = max(offset, local.log_start_offset)
+    end = max(offset, local.high_watermark)
+    tier = _reads_from(offset, local)
+    return PartitionLag(
+        place,
+        offset,
+        tier,
+        end - first,
+        max(0, local.local_log_start_offset - first),
+        0.0 if tier is ReadsFrom.END else _age_s(storage.segments, first, now_ms),
+    )
+
+
+def _reads_from(offset: Offset, local: LocalTier) -> ReadsFrom:
+    if offset >= local.high_watermark:
+        return ReadsFrom.END
+    if offset < local.log_start_offset:
+        return ReadsFrom.DELETED
+    return ReadsFrom.REMOTE if offset < local.local_log_start_offset else ReadsFrom.LOCAL
+
+
+def _age_s(segments: RemoteSegments, offset: Offset, now_ms: TimestampMs) -> float | None:
+    holds = (
+        segments.in_state(RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
+        & (segments.start_offset <= offset)
+        & (segments.end_offset >= offset)
+    )
+    if not holds.any():
+        return None
+    newest_ms = int(np.min(segments.max_timestamp_ms[holds]))
+    return max(0, now_ms - newest_ms) / 1000

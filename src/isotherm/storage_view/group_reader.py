@@ -1,0 +1,90 @@
+"""The groups of a cluster and what they have committed: a request to each broker for its groups, and one
+for each hundred of them. Source: KIP-709 for OffsetFetch of several groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.peers.peer_connection import PeerAddress
+from isotherm.errors import CoordinatorNotAvailableError
+from isotherm.protocol.api_keys import ApiKey
+from isotherm.storage_view.cluster_client import ClusterClient
+from isotherm.types import Offset, TopicPartition
+
+GROUPS_PER_REQUEST = 100
+_LIST_GROUPS_VERSION = 5
+_OFFSET_FETCH_VERSION = 8  # the first for several groups; a later one names topics by id
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """`state` and `kind` are the broker's words, empty from a release that does not tell. `error` is why
+    the offsets are not known."""
+
+    group_id: str
+    state: str
+    kind: str
+    committed: Mapping[TopicPartition, Offset]
+    error: str | None = None
+
+
+def read_groups(client: ClusterClient, brokers: Iterable[PeerAddress]) -> list[GroupState]:
+    """By group id. Raises what `ClusterClient.ask` raises, and CoordinatorNotAvailableError while a
+    broker is still loading its groups."""
+    found = [group for address in brokers for group in _groups_of(client, address)]
+    return sorted(found, key=lambda group: group.group_id)
+
+
+def _groups_of(client: ClusterClient, address: PeerAddress) -> list[GroupState]:
+    """The groups that a broker coordinates."""
+    answer = client.ask(address, ApiKey.LIST_GROUPS, {}, newest=_LIST_GROUPS_VERSION)
+    if answer.error_code is not ErrorCode.none:
+        raise CoordinatorNotAvailableError(
+            f"a broker does not list its groups peer={address} reason={_reason(answer.error_code)}"
+        )
+    listed = list(answer.groups)
+    found = []
+    for first in range(0, len(listed), GROUPS_PER_REQUEST):
+        some = listed[first : first + GROUPS_PER_REQUEST]
+        found += _with_offsets(client, address, some)
+    return found
+
+
+def _with_offsets(
+    client: ClusterClient, address: PeerAddress, listed: Sequence[Any]
+) -> list[GroupState]:
+    answer = client.ask(
+        address,
+        ApiKey.OFFSET_FETCH,
+        {"groups": [{"group_id": each.group_id, "topics": None} for each in listed]},
+        newest=_OFFSET_FETCH_VERSION,
+        oldest=_OFFSET_FETCH_VERSION,
+    )
+    offsets = {each.group_id: each for each in answer.groups}
+    return [
+        GroupState(
+            each.group_id,
+            getattr(each, "group_state", ""),
+            getattr(each, "group_type", ""),
+            _committed(offsets[each.group_id]),
+            _reason(offsets[each.group_id].error_code),
+        )
+        for each in listed
+    ]
+
+
+def _committed(group: Any) -> dict[TopicPartition, Offset]:
+    return {
+        TopicPartition(topic.name, each.partition_index): each.committed_offset
+        for topic in group.topics
+        for each in topic.partitions
+        if each.error_code is ErrorCode.none and each.committed_offset >= 0
+    }
+
+
+def _reason(error: ErrorCode) -> str | None:
+    return None if error is ErrorCode.none else error.name.upper()

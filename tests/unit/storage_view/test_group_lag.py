@@ -1,0 +1,48 @@
+"""Where a group's next record is, at each border of a log: remote up to 90, local from there to 127."""
+
+from __future__ import annotations
+
+import pytest
+
+from isotherm.storage_view.group_lag import ReadsFrom, group_lags
+from isotherm.storage_view.group_reader import GroupState
+from isotherm.types import TopicPartition
+from tests.support.scripted_cluster import NOW_MS, ScriptedCluster, local_tier, remote_segment
+
+PLACE = TopicPartition("topic", 0)
+TIER = ReadsFrom
+
+
+@pytest.mark.parametrize(
+    ("committed", "reads_from", "lag", "remote_lag", "age_s"),
+    [
+        (5, TIER.DELETED, 117, 80, 9),
+        (10, TIER.REMOTE, 117, 80, 9),
+        (89, TIER.REMOTE, 38, 1, 2),
+        (90, TIER.LOCAL, 37, 0, 1),
+        (100, TIER.LOCAL, 27, 0, None),
+        (127, TIER.END, 0, 0, 0),
+        (130, TIER.END, 0, 0, 0),
+    ],
+)
+def test_lag_and_tier_at_each_border(
+    committed: int, reads_from: ReadsFrom, lag: int, remote_lag: int, age_s: float | None
+) -> None:
+    cluster = ScriptedCluster()
+    segments = [
+        remote_segment(n + 1, n * 10, n * 10 + 9, age_ms=(10 - n) * 1000) for n in range(10)
+    ]
+    cluster.add("topic", segments, local_tier(10, 90, 127, 37))
+    group = GroupState("readers", "Stable", "classic", {PLACE: committed})
+    (found,) = group_lags(group, cluster.read().topics, NOW_MS)
+    assert found.reads_from is reads_from
+    assert (found.lag, found.remote_lag, found.age_s) == (lag, remote_lag, age_s)
+
+
+def test_partition_that_is_gone_is_unknown() -> None:
+    group = GroupState("readers", "Empty", "classic", {PLACE: 7, TopicPartition("topic", 9): 3})
+    cluster = ScriptedCluster()
+    cluster.add("topic", [], local_tier(0, 0, 10, 10))
+    known, gone = group_lags(group, cluster.read().topics, NOW_MS)
+    assert (known.reads_from, known.lag) == (TIER.LOCAL, 3)
+    assert (gone.reads_from, gone.lag) == (TIER.UNKNOWN, None)
