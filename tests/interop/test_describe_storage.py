@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from typer.testing import CliRunner
 
 from isotherm.cli.main import app
+from isotherm.cli.output import human_size
 from isotherm.errors import UnknownTopicOrPartitionError
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 
@@ -120,6 +121,14 @@ def test_tables_name_sizes_and_lags(tiered: EmbeddedBroker) -> None:
     text = run(tiered, TOPIC).stdout
     assert all(word in text for word in ("local log start", "overlap", "copy lag", "all"))
     assert "the topic is not tiered" in run(tiered, "plain").stdout
+
+
+def test_top_prints_the_cluster_once(tiered: EmbeddedBroker) -> None:
+    result = CliRunner().invoke(app, ["top", "--once", "-b", tiered.bootstrap_servers])
+    assert result.exit_code == 0, result.output
+    rows = {line.split()[0]: line for line in result.stdout.splitlines() if line.strip()}
+    assert human_size(size_of(bucket_logs(tiered, TOPIC))) in rows[TOPIC]
+    assert "not tiered" in rows["plain"]
 
 
 def test_unknown_topic_and_price_are_refused(tiered: EmbeddedBroker) -> None:

@@ -95,6 +95,12 @@ def _console() -> Command:
     return console
 
 
+def _top() -> Command:
+    from isotherm.cli.top import top
+
+    return top
+
+
 def _config() -> Command:
     from isotherm.cli.config import app as config
 
@@ -116,6 +122,7 @@ COMMANDS: dict[str, Callable[[], Command]] = {
     "dump-log": _dump_log,
     "remote": _remote,
     "console": _console,
+    "top": _top,
     "pipeline": _pipeline,
     "config": _config,
     "storage": _storage,

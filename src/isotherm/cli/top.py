@@ -1,0 +1,192 @@
+"""`isotherm top`: the console's overview in a terminal, kept up to date."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from isotherm.cli.options import (
+    DEFAULT_BOOTSTRAP_SERVER,
+    BootstrapServer,
+    ClientProperties,
+    CommandConfig,
+    client_settings,
+)
+from isotherm.cli.output import console, human_size
+from isotherm.cli.topic_storage import Price, age_text
+from isotherm.clock import SystemClock
+from isotherm.errors import BrokerUnreachableError
+from isotherm.storage_view.prices import DEFAULT_PRICE, monthly_cost, price_of
+
+if TYPE_CHECKING:
+    from isotherm.console.watched_cluster import Look, WatchedCluster
+    from isotherm.storage_view.cluster_storage import ClusterStorage, TopicStorage
+    from isotherm.storage_view.partition_storage import StorageSums
+
+_BAR_WIDTH = 24
+_NARROW_BAR_WIDTH = 10
+# Below it, columns are left out.
+_WIDTH_OF_ALL_COLUMNS = 130
+_NAME_WIDTH_MIN = 12
+_NARROW = ("topic", "where", "in all", "remote", "copy lag", "missing")
+_BLOCK = "█"
+_COLOURS = {"local": "yellow", "both": "magenta", "remote": "blue"}
+# Of the screen: the lines above and below the rows of topics.
+_OTHER_LINES = 6
+_SCREEN_LINES_MIN = 3
+
+
+def top(
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    interval_s: Annotated[
+        float, typer.Option(min=1, help="Read the cluster once in so many seconds.")
+    ] = 5.0,
+    once: Annotated[bool, typer.Option("--once", help="Print all topics once, and end.")] = False,
+    price: Price = DEFAULT_PRICE,
+    client_property: ClientProperties = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """Show what each tier holds of a cluster's topics, the largest first. It ends with Ctrl+C.
+
+    Works with Isotherm and with any Kafka cluster with tiered storage. `isotherm topics
+    describe-storage` says what the columns are.
+    """
+    dollars = price_of(price)
+    extra = client_settings(command_config, client_property)
+    properties = {"bootstrap.servers": bootstrap_server, **extra}
+    with _watched(properties, interval_s) as cluster:
+        first = cluster.look()
+        if first.content is None:
+            raise BrokerUnreachableError(first.error or "the cluster does not answer")
+        if once:
+            console().print(screen(first, dollars, width=console().width))
+            return
+        _follow(cluster, dollars, interval_s)
+
+
+@contextmanager
+def _watched(properties: dict[str, str], interval_s: float) -> Iterator[WatchedCluster]:
+    from isotherm.console.watched_cluster import WatchedCluster
+    from isotherm.storage_view.cluster_storage import StorageReader
+
+    clock = SystemClock()
+    with closing(
+        WatchedCluster(lambda: StorageReader(properties, clock), clock, interval_s)
+    ) as cluster:
+        yield cluster
+
+
+def _follow(cluster: WatchedCluster, price: float, interval_s: float) -> None:
+    clock, never = SystemClock(), threading.Event()
+    terminal = Console(highlight=False)
+    try:
+        with Live(console=terminal, screen=terminal.is_terminal, auto_refresh=False) as live:
+            while True:
+                rows_max = max(_SCREEN_LINES_MIN, terminal.height - _OTHER_LINES)
+                shown = screen(cluster.look(), price, rows_max, terminal.width)
+                live.update(shown, refresh=True)
+                clock.wait(never, interval_s)
+    except KeyboardInterrupt:
+        return
+
+
+def screen(
+    look: Look[ClusterStorage],
+    price: float,
+    rows_max: int | None = None,
+    width: int = _WIDTH_OF_ALL_COLUMNS,
+) -> RenderableType:
+    """The whole screen; with all topics, unless there are more than `rows_max`. A look that failed shows the storage of the last one that
+    did not."""
+    assert look.content is not None
+    found = [each for each in look.content.topics.values() if not each.state.name.startswith("__")]
+    found.sort(key=lambda each: (-each.sums.total_bytes, each.state.name))
+    parts: list[RenderableType] = [_summary(look.content, price)]
+    if look.error is not None:
+        parts.append(Text(f"the cluster does not answer; old numbers: {look.error}", "bold red"))
+    parts.append(_topics(found[:rows_max], price, is_narrow=width < _WIDTH_OF_ALL_COLUMNS))
+    left_out = len(found) - len(found[:rows_max])
+    if left_out:
+        parts.append(Text(f"{left_out} more, which are smaller; --once prints all", "dim"))
+    return Group(*parts)
+
+
+def _summary(storage: ClusterStorage, price: float) -> Text:
+    sums = [each.sums for each in storage.topics.values()]
+    total, remote = sum(each.total_bytes for each in sums), sum(each.remote_bytes for each in sums)
+    missing = sum(each.missing_offsets for each in sums)
+    lost = [str(each.broker_id) for each in storage.brokers if each.error is not None]
+    text = Text.assemble(
+        *((_BLOCK + kind + " ", colour) for kind, colour in _COLOURS.items()),
+        f" cluster {storage.cluster_id}: ",
+        (human_size(total), "bold"),
+        " in all, ",
+        (human_size(remote), "bold"),
+        f" remote, ${monthly_cost(remote, price):.2f} a month",
+    )
+    if missing:
+        text.append(f", {missing} offsets missing", "bold red")
+    if lost:
+        text.append(f", no answer from broker {', '.join(lost)}", "bold red")
+    return text
+
+
+def _topics(topics: list[TopicStorage], price: float, *, is_narrow: bool) -> Table:
+    bar_width = _NARROW_BAR_WIDTH if is_narrow else _BAR_WIDTH
+    rows = [_cells(each, price, bar_width) for each in topics]
+    table = Table(header_style="bold", show_edge=False, box=None, padding=(0, 1))
+    names = _NARROW if is_narrow else tuple(rows[0]) if rows else ()
+    for name in names:
+        is_left = name in ("topic", "where")
+        table.add_column(
+            name,
+            justify="left" if is_left else "right",
+            no_wrap=name != "topic",
+            min_width=_NAME_WIDTH_MIN if name == "topic" else None,
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*(row[name] for name in names))
+    return table
+
+
+def _cells(topic: TopicStorage, price: float, bar_width: int) -> dict[str, Text | str]:
+    sums, is_tiered = topic.sums, topic.state.is_tiered
+    return {
+        "topic": topic.state.name,
+        "where": tier_bar(sums, bar_width),
+        "in all": human_size(sums.total_bytes),
+        "local": human_size(sums.local_bytes),
+        "remote": human_size(sums.remote_bytes),
+        "copy lag": human_size(sums.copy_lag_bytes) if is_tiered else "not tiered",
+        "newest copy": age_text(sums.copy_lag_s) if is_tiered else "",
+        "deletion lag": human_size(sums.deletion_lag_bytes),
+        "missing": Text(str(sums.missing_offsets), "bold red" if sums.missing_offsets else ""),
+        "a month": f"${monthly_cost(sums.remote_bytes, price):.2f}",
+    }
+
+
+def tier_bar(sums: StorageSums, width: int) -> Text:
+    """The shares of the tiers, each with a block at least where it has a byte."""
+    parts = {
+        "local": sums.local_bytes - sums.overlap_bytes,
+        "both": sums.overlap_bytes,
+        "remote": sums.total_bytes - sums.local_bytes,
+    }
+    if not sums.total_bytes:
+        return Text("·" * width, "dim")
+    widths = {
+        kind: max(1, round(width * size / sums.total_bytes)) if size else 0
+        for kind, size in parts.items()
+    }
+    widest = max(widths, key=lambda kind: widths[kind])
+    widths[widest] += width - sum(widths.values())
+    return Text.assemble(*((_BLOCK * count, _COLOURS[kind]) for kind, count in widths.items()))
