@@ -21,6 +21,7 @@ export class TierMap {
   constructor(partition, { load, select }) {
     this.partition = partition;
     this.window = null; // null: the whole log
+    this.zooms = 0;
     this.load = load;
     this.select = select;
     this.cells = [];
@@ -133,9 +134,10 @@ export class TierMap {
       const from = Math.max(low, Math.min(around - Math.floor(width / 2), high - width));
       this.window = { first: from, end: from + width };
     }
+    const mine = ++this.zooms;
     try {
       const map = await this.load(this.partition, this.window);
-      if (map) this.show(map);
+      if (map && mine === this.zooms) this.show(map);
     } catch (error) {
       this.told.textContent = error.message;
     }

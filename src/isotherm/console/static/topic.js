@@ -16,6 +16,7 @@ export function topicPage(name) {
   const columns = () => Math.max(100, Math.min(1600, Math.floor(document.getElementById("main").clientWidth - 60)));
 
   page.load = async (fetchJson) => {
+    const zooms = new Map([...maps].map(([partition, map]) => [partition, map.zooms]));
     const query = `columns=${columns()}&partition=${first}&partitions=${PARTITIONS_AT_ONCE}`;
     const [topic, drawn] = await Promise.all([
       fetchJson(topicPath(name)),
@@ -26,7 +27,7 @@ export function topicPage(name) {
       const window = maps.get(map.partition)?.window;
       if (window) drawn.maps[place] = (await loadWindow(map.partition, window)) ?? map;
     }));
-    return { ...topic, ...drawn, sums: topic };
+    return { ...topic, ...drawn, sums: topic, zooms };
   };
 
   async function loadWindow(partition, window) {
@@ -80,7 +81,9 @@ export function topicPage(name) {
         maps.set(each.partition, made);
         host.append(made.element);
       }
-      maps.get(each.partition).show(each);
+      const map = maps.get(each.partition);
+      // One that was zoomed meanwhile has another window by now.
+      if (map.zooms === (data.zooms.get(each.partition) ?? 0)) map.show(each);
     }
     reload = () => page.load(fetchJson).then((fresh) => page.show(main, fresh));
     main.querySelector("#more").replaceChildren(...pager(data.partitions));
