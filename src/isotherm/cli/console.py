@@ -97,6 +97,11 @@ def console(
             log_level="warning",
             server_header=False,
         )
+    except SystemExit as error:
+        # uvicorn has printed the reason, and would leave with a code that means damage here.
+        raise ConfigError(
+            f"the console cannot listen there host={host} port={port} hint='--port'"
+        ) from error
     finally:
         cluster.close()
 

@@ -45,6 +45,19 @@ def test_wrong_price_is_refused_before_the_start(started: list[dict[str, Any]]) 
     assert not started
 
 
+def test_address_that_is_taken_is_an_error_of_the_options(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: object, **options: Any) -> None:
+        assert options["port"] == 8613
+        raise SystemExit(3)
+
+    monkeypatch.setattr(uvicorn, "run", refused)
+    result = run("--port", "8613")
+    assert isinstance(result.exception, ConfigError)
+    assert "port=8613" in str(result.exception)
+
+
 def test_installation_without_the_extra_is_told_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
