@@ -9,7 +9,6 @@ from typing import Any, Self
 
 from isotherm.broker.peers.peer_connection import PeerAddress
 from isotherm.clock import Clock
-from isotherm.errors import UnknownTopicOrPartitionError
 from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
 from isotherm.storage_view.cluster_client import ClusterClient
 from isotherm.storage_view.cluster_reader import (
@@ -29,7 +28,13 @@ from isotherm.storage_view.partition_storage import (
 )
 from isotherm.storage_view.remote_segments import NO_SEGMENTS, RemoteSegments
 from isotherm.storage_view.segment_sources import MetadataTopicSource, SegmentSource
-from isotherm.types import REMOTE_LOG_METADATA_TOPIC, BrokerId, Offset, TimestampMs
+from isotherm.types import (
+    REMOTE_LOG_METADATA_TOPIC,
+    BrokerId,
+    Offset,
+    TimestampMs,
+    TopicIdPartition,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,7 @@ class StorageReader:
         )
         source = self._source_of(metadata_topic)
         if source is not None:
-            source.refresh(_tiered_partitions(state), _ends(metadata_topic))
+            source.refresh(_own_partitions(state), _ends(metadata_topic))
         now_ms = self._clock.now_ms()
         return ClusterStorage(
             now_ms,
@@ -152,16 +157,9 @@ class StorageReader:
         return self._source
 
 
-def read_topic(storage: ClusterStorage, name: str) -> TopicStorage:
-    """Raises UnknownTopicOrPartitionError."""
-    if name not in storage.topics:
-        raise UnknownTopicOrPartitionError(f"no such topic topic={name}")
-    return storage.topics[name]
-
-
-def _tiered_partitions(state: ClusterState) -> list[Any]:
-    """Of tiered topics. One whose `remote.storage.enable` was set to false again keeps what it has
-    in the remote tier, so that setting does not decide."""
+def _own_partitions(state: ClusterState) -> list[TopicIdPartition]:
+    """Of all topics that users have made: one that is no longer tiered keeps what it has in the remote
+    tier, so `remote.storage.enable` does not decide."""
     return [
         partition.partition
         for topic in state.topics
