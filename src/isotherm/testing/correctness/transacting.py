@@ -42,6 +42,7 @@ from isotherm.testing.correctness.workload import (
 )
 from isotherm.types import TopicPartition
 
+IDLE_MS_MAX = 5_000
 TRANSACTION_TIMEOUT_MS = 5_000
 STEPS_MAX = 4
 RECORDS_PER_STEP_MAX = 10
@@ -107,6 +108,10 @@ def transactional_producer(workload: Workload, transactional_id: str) -> Produce
             batch_size=BATCH_SIZE,
             transactional_id=transactional_id,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            # send_offsets_to_transaction waits for a group coordinator that is gone until any
+            # connection changes its state, past its own timeout (librdkafka issues 5456, 5511). Idle
+            # connections that are closed early are such a change.
+            connections_max_idle_ms=IDLE_MS_MAX,
         )
     )
     deadline_s = workload.clock.monotonic_s() + PATIENCE_S
