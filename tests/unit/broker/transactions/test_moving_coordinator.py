@@ -39,6 +39,7 @@ from isotherm.errors import (
     CoordinatorNotAvailableError,
     FencedError,
     InvalidProducerIdMappingError,
+    InvalidTxnStateError,
     NotCoordinatorError,
 )
 from isotherm.record.batch import iterate_batches, read_records
@@ -220,9 +221,9 @@ class Client:
                 return await request(cluster.coordinators[asked])
             except COME_AGAIN:
                 await asyncio.sleep(0)
-            except (FencedError, InvalidProducerIdMappingError):
-                # One that has not heard of its successor takes newer producers for strangers, as
-                # Kafka's does. What it confirms would be worse.
+            except (FencedError, InvalidProducerIdMappingError, InvalidTxnStateError):
+                # One that has not heard of its successor takes newer producers for strangers and does
+                # not know their transactions, as Kafka's does. What it confirms would be worse.
                 if not is_late:
                     raise
                 await asyncio.sleep(0)
