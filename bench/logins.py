@@ -8,7 +8,7 @@ import struct
 from collections.abc import Mapping
 
 from isotherm.protocol.api_keys import ApiKey
-from oracle.raw_requests import request_frame
+from oracle.raw_requests import receive_frame, request_frame
 
 TIMEOUT_S = 60
 LOGIN_ANSWERS = 2
@@ -34,8 +34,7 @@ def connect(address: str, properties: Mapping[str, str]) -> socket.socket:
 def _log_in(connection: socket.socket, user: str, password: str) -> None:
     connection.sendall(login_requests(user, password))
     for _ in range(LOGIN_ANSWERS):
-        (size,) = struct.unpack(">i", _received(connection, 4))
-        (code,) = ERROR_CODE.unpack_from(_received(connection, size))
+        (code,) = ERROR_CODE.unpack_from(receive_frame(connection))
         assert code == 0, f"the login failed error_code={code}"
 
 
@@ -47,13 +46,3 @@ def login_requests(user: str, password: str) -> bytes:
         request_frame(ApiKey.SASL_AUTHENTICATE, _LOGIN_VERSION, {"auth_bytes": token}),
     )
     return b"".join(struct.pack(">i", len(frame)) + frame for frame in frames)
-
-
-def _received(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        part = connection.recv(size - len(data))
-        if not part:
-            raise ConnectionError("the broker hung up")
-        data += part
-    return data

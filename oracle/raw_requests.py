@@ -21,10 +21,12 @@ from kio.static.primitive import TZAware, i32Timedelta, i64Timedelta
 
 from isotherm.protocol.api_keys import ApiKey, request_class, response_class
 from isotherm.protocol.codec import decoder, encoder
+from isotherm.protocol.tls_stream import Stream, receive
 
 TIMEOUT_S = 60
 CORRELATION_ID = 7
 CLIENT_ID = b"raw"
+_SIZE = struct.Struct(">i")
 
 # How a broker can leave a request without an answer.
 CLOSED = "the connection was closed"
@@ -58,6 +60,17 @@ def request_frame(api_key: int, api_version: int, fields: Mapping[str, Any]) -> 
     )
     encoder(entity_type)(_entity(entity_type, fields), out)
     return bytes(out)
+
+
+def receive_frame(connection: Stream) -> bytes:
+    """The next answer on a connection, without its size. ConnectionError if the broker closes it first."""
+    head = receive(connection, _SIZE.size)
+    if len(head) == _SIZE.size:
+        (size,) = _SIZE.unpack(head)
+        frame = receive(connection, size)
+        if len(frame) == size:
+            return frame
+    raise ConnectionError("the broker closed the connection")
 
 
 def ask(bootstrap_server: str, frame: bytes, timeout_s: float = TIMEOUT_S) -> bytes | str:

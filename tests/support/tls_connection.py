@@ -10,7 +10,7 @@ from pathlib import Path
 from cryptography import x509
 
 from isotherm.protocol.api_keys import ApiKey
-from oracle.raw_requests import read_answer, request_frame
+from oracle.raw_requests import read_answer, receive_frame, request_frame
 from tests.support.certificates import Issued
 
 TIMEOUT_S = 60
@@ -39,15 +39,4 @@ def certificate_of(connection: ssl.SSLSocket) -> x509.Certificate:
 def answers(connection: ssl.SSLSocket) -> bool:
     frame = request_frame(ApiKey.API_VERSIONS, 0, {})
     connection.sendall(struct.pack(">i", len(frame)) + frame)
-    (size,) = struct.unpack(">i", _read(connection, 4))
-    return bool(read_answer(ApiKey.API_VERSIONS, 0, _read(connection, size)).api_keys)
-
-
-def _read(connection: ssl.SSLSocket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        part = connection.recv(size - len(data))
-        if not part:
-            raise OSError("closed")
-        data += part
-    return data
+    return bool(read_answer(ApiKey.API_VERSIONS, 0, receive_frame(connection)).api_keys)
