@@ -58,6 +58,9 @@ from tests.support.cluster.replicas import (
 
 ROUND_S: Final = 120.0
 HANGS_MAX: Final = 3
+FROZEN_S: Final = 3 * PATIENCE_S
+"""A round that ends so long after its work is frozen by a client that keeps the interpreter locked: the
+stacks are printed, and the process ends without its brokers."""
 """Rounds that a call of a client may end without a result."""
 CLUSTERS: Final = {
     "isotherm": ("III",),
@@ -103,6 +106,7 @@ def run(
         profile = _profile(kind, local_retention_bytes)
         say(f"seed={seed} round={number} brokers={kind}")
         work_s = min(round_s, left_s)
+        faulthandler.dump_traceback_later(work_s + FROZEN_S, exit=True)
         try:
             faults += run_round(report, rng, folder, kind, clock, work_s, say, weights, profile)
         except ClientHangsError as error:
@@ -112,6 +116,8 @@ def run(
             if hangs == HANGS_MAX:
                 raise
             continue
+        finally:
+            faulthandler.cancel_dump_traceback_later()
         report.rounds += 1
         left_s -= round_s
         say(f"seed={seed} round={number} brokers={kind} anomalies={len(report.anomalies)}")

@@ -180,7 +180,20 @@ def run_group_member(
                 break
             if rng.random() < 0.3:
                 _commit(consumer)
-        consumer.close()
+        close_member(consumer)
+
+
+def close_member(consumer: Consumer) -> None:
+    """Leaves the group and closes, with every callback of the subscription served before.
+
+    librdkafka may wait for itself for ever, with the interpreter locked, when `close` serves a revocation
+    that no poll has served (its issue 4041).
+    """
+    consumer.unsubscribe()
+    consumer.poll(0)
+    while consumer.assignment():
+        consumer.poll(POLL_TIMEOUT_S)
+    consumer.close()
 
 
 def _commit(consumer: Consumer) -> None:

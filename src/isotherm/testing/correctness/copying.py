@@ -13,6 +13,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from isotherm.testing.correctness.consuming import (
     SESSION_TIMEOUT_MS,
     Ends,
+    close_member,
     new_consumer,
     to_read,
 )
@@ -98,7 +99,7 @@ class Copier:
         return outcome is Outcome.OK
 
     def close(self) -> None:
-        self._consumer.close()
+        close_member(self._consumer)
 
     def _read_some(self) -> list[Read]:
         """What one assignment handed out: a rebalance takes back what came before it."""
