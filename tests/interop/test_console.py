@@ -183,6 +183,48 @@ def test_groups_are_listed_with_the_tier_they_read(browser: Browser, address: st
     assert browser.messages() == []
 
 
+def test_records_are_found_in_steps_that_can_be_stopped(browser: Browser, address: str) -> None:
+    browser.open(f"{address}/#/topics/history", "main a")
+    browser.click("main p a")
+    browser.wait(lambda: browser.all("form button"))
+    # Ten million offsets, of which none matches.
+    browser.all("input[name=value]")[0].send_keys("no such flight")
+    browser.click("form button")
+    browser.wait(lambda: "looked at" in browser.text("p[role=status]"))
+    assert browser.text("progress + button") == "Stop"
+    browser.click("progress + button")
+    browser.wait(lambda: browser.text("progress + button") == "Go on")
+    assert float(str(browser.run("return document.querySelector('progress').value"))) < 1
+    assert "0 records found" in browser.text("p[role=status]")
+    assert "remote" in browser.text("table[aria-label='What it cost to fetch'] tbody")
+    assert browser.messages() == []
+
+
+def test_record_is_shown_as_json_text_or_hex(browser: Browser, address: str) -> None:
+    browser.open(f"{address}/#/records/orders?partition=0&offset=8999", "#records details")
+    assert [
+        browser.text(f"#records tbody tr:nth-child({n}) td:nth-child(3)").strip() for n in (1, 2)
+    ] == [
+        "remote",
+        "remote",
+    ]
+    browser.click("#records summary")
+    browser.wait(lambda: browser.all("#records details pre"))
+    # As it was written: a parser of numbers would have made 1.1 of it.
+    assert browser.text("#records pre") == (
+        '{\n  "flight": 8999,\n  "carrier": "UA",\n  "delay": 1.10\n}'
+    )
+    browser.click("#records summary", 1)
+    browser.wait(lambda: len(browser.all("#records details pre")) == 2)
+    assert "header trace" in browser.text("#records tbody tr:nth-child(2)")
+    browser.run(
+        "const choice = document.querySelector('select[name=format]'); choice.value = 'hex';"
+        "choice.dispatchEvent(new Event('change'))"
+    )
+    assert "6b 65 79 2d 38 39 39 39" in browser.text("#records tbody tr:nth-child(1)")
+    assert browser.messages() == []
+
+
 def commit(servers: str, position: TopicPartition) -> None:
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "readers"})
     consumer.commit(offsets=[position], asynchronous=False)

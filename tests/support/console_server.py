@@ -11,7 +11,9 @@ import uvicorn
 from isotherm.clock import SystemClock
 from isotherm.console.app import ConsoleSettings, console_app
 from isotherm.console.watched_cluster import Reader, WatchedCluster
+from isotherm.storage_view.record_sources import RecordSource
 from isotherm.storage_view.segment_facts import named_layout
+from tests.support.scripted_records import ScriptedRecords
 
 PRICE = 0.023
 START_TIMEOUT_S = 60
@@ -30,12 +32,21 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def running_console(open_reader: Callable[[], Reader], interval_s: float = 0.0) -> Iterator[str]:
+def running_console(
+    open_reader: Callable[[], Reader],
+    interval_s: float = 0.0,
+    records: RecordSource | None = None,
+) -> Iterator[str]:
     """The address of its pages."""
+    source = records or ScriptedRecords()
     watched = WatchedCluster(open_reader, SystemClock(), interval_s)
     settings = ConsoleSettings(PRICE, named_layout("aiven", None), ["127.0.0.1"])
     config = uvicorn.Config(
-        console_app(watched, settings), host="127.0.0.1", port=0, log_level="error", lifespan="off"
+        console_app(watched, source, settings),
+        host="127.0.0.1",
+        port=0,
+        log_level="error",
+        lifespan="off",
     )
     server = _Server(config)
     thread = threading.Thread(target=server.run, name="console", daemon=True)
@@ -48,3 +59,4 @@ def running_console(open_reader: Callable[[], Reader], interval_s: float = 0.0) 
         server.should_exit = True
         thread.join()
         watched.close()
+        source.close()

@@ -129,8 +129,8 @@ def remote_segment(
     )
 
 
-def damaged_cluster() -> ScriptedCluster:
-    """`orders` has every kind of span, in partition 1; `history` has 100,000 segments but one."""
+def damaged_cluster(history: int = 100_000) -> ScriptedCluster:
+    """`orders` has every kind of span, in partition 1; `history` has so many segments but one."""
     cluster = ScriptedCluster()
     mib = 1 << 20
     sound = [remote_segment(n + 1, n * 1000, n * 1000 + 999) for n in range(12)]
@@ -144,7 +144,7 @@ def damaged_cluster() -> ScriptedCluster:
     cluster.add("orders", damaged, local_tier(1000, 8000, 11_400, 3 * mib + 400_000))
     many = [
         remote_segment(n + 100, n * 100, n * 100 + 99, size=100_000)
-        for n in range(100_000)
+        for n in range(history)
         if n != 61_234
     ]
     cluster.add("history", many, local_tier(0, 9_999_900, 10_000_050, 150_000))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +21,10 @@ from isotherm.clock import SystemClock
 from isotherm.errors import ConfigError
 from isotherm.remote.storage.settings import AIVEN
 from isotherm.storage_view.prices import DEFAULT_PRICE, price_of
+
+if TYPE_CHECKING:
+    from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
+    from isotherm.remote.storage.settings import ObjectStoreSettings
 
 DEFAULT_PORT = 8585
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -73,6 +77,7 @@ def console(
     from isotherm.console.app import ConsoleSettings, console_app
     from isotherm.console.watched_cluster import WatchedCluster
     from isotherm.storage_view.cluster_storage import StorageReader
+    from isotherm.storage_view.record_sources import ClusterRecords
     from isotherm.storage_view.segment_facts import named_layout
     from isotherm.storage_view.segment_sources import open_bucket_source
 
@@ -81,17 +86,19 @@ def console(
         price_of(price), named_layout(layout, key_prefix), _hosts(host, allow_host or [])
     )
     bucket = None if path is None else store_settings(path, option)
+    properties, clock = {"bootstrap.servers": bootstrap_server, **extra}, SystemClock()
 
     def open_reader() -> StorageReader:
         source = None if bucket is None else open_bucket_source(bucket, lambda _: True)
-        properties = {"bootstrap.servers": bootstrap_server, **extra}
-        return StorageReader(properties, SystemClock(), source=source)
+        return StorageReader(properties, clock, source=source)
 
-    cluster = WatchedCluster(open_reader, SystemClock(), interval_s)
+    cluster = WatchedCluster(open_reader, clock, interval_s)
+    storage = None if bucket is None else _opened(bucket)
+    records = ClusterRecords(properties, clock, storage)
     terminal().print(f"console of {bootstrap_server}: http://{_named(host)}:{port}/")
     try:
         uvicorn.run(
-            console_app(cluster, settings),
+            console_app(cluster, records, settings),
             host=host,
             port=port,
             log_level="warning",
@@ -104,6 +111,19 @@ def console(
         ) from error
     finally:
         cluster.close()
+        records.close()
+        if storage is not None:
+            storage.close()
+
+
+def _opened(bucket: ObjectStoreSettings) -> ObjectStoreRemoteStorageManager:
+    """Only for reading: a folder that is not there is an error."""
+    from isotherm.remote.storage.object_client import open_object_store
+    from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
+
+    return ObjectStoreRemoteStorageManager(
+        bucket, store=open_object_store(bucket, create_folder=False)
+    )
 
 
 def _hosts(host: str, allowed: list[str]) -> list[str]:

@@ -6,7 +6,6 @@ Every answer forbids the browser to load anything from elsewhere, and to show th
 
 from __future__ import annotations
 
-import functools
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,10 +24,20 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from isotherm.console.answers import group_detail, group_rows, overview, tier_maps, topic_detail
-from isotherm.console.openapi import COLUMNS_MAX, PARTITIONS_MAX, openapi_document
+from isotherm.console.openapi import (
+    COLUMNS_MAX,
+    FOUND_MAX,
+    PARTITIONS_MAX,
+    openapi_document,
+)
+from isotherm.console.records import RecordBrowser, RecordsWanted, TooManyScansError
 from isotherm.console.watched_cluster import WatchedCluster
-from isotherm.storage_view.cluster_storage import ClusterStorage, TopicStorage
+from isotherm.errors import IsothermError
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.storage_view.cluster_storage import ClusterStorage, PartitionStorage, TopicStorage
 from isotherm.storage_view.group_reader import GroupState
+from isotherm.storage_view.record_scan import RecordFilter
+from isotherm.storage_view.record_sources import RecordSource
 from isotherm.storage_view.segment_facts import segment_facts
 from isotherm.types import uuid_from_text
 
@@ -40,6 +49,9 @@ if TYPE_CHECKING:
 
 STATIC = Path(__file__).parent / "static"
 UNAVAILABLE = 503
+_BUSY = 429
+_UPSTREAM_FAILED = 502
+_FOUND_DEFAULT = 50
 _COLUMNS_DEFAULT = 600
 _GZIP_BYTES_MIN = 1024
 _HEADERS = {
@@ -62,8 +74,10 @@ class ConsoleSettings:
     hosts: Sequence[str]
 
 
-def console_app(cluster: WatchedCluster, settings: ConsoleSettings) -> Starlette:
-    pages = _Pages(cluster, settings)
+def console_app(
+    cluster: WatchedCluster, records: RecordSource, settings: ConsoleSettings
+) -> Starlette:
+    pages = _Pages(cluster, records, settings)
     return Starlette(
         routes=[
             Route("/", _index),
@@ -73,6 +87,7 @@ def console_app(cluster: WatchedCluster, settings: ConsoleSettings) -> Starlette
             Route("/api/topics/{topic}", pages.topic),
             Route("/api/topics/{topic}/map", pages.tier_map),
             Route("/api/topics/{topic}/partitions/{partition:int}/segments/{id}", pages.segment),
+            Route("/api/topics/{topic}/partitions/{partition:int}/records", pages.records),
             Route("/api/groups", pages.groups),
             Route("/api/groups/{group:path}", pages.group),
             Mount("/static", StaticFiles(directory=STATIC)),
@@ -124,16 +139,22 @@ async def _problem(_: Request, error: Exception) -> Response:
 class _Pages:
     """Functions that are not coroutines: the server calls each in a thread."""
 
-    def __init__(self, cluster: WatchedCluster, settings: ConsoleSettings) -> None:
+    def __init__(
+        self, cluster: WatchedCluster, records: RecordSource, settings: ConsoleSettings
+    ) -> None:
         self._cluster = cluster
         self._settings = settings
+        self._browser = RecordBrowser(records, self._metadata)
 
     def overview(self, _: Request) -> Response:
         return self._answer(lambda storage: overview(storage, self._settings.price))
 
     def topic(self, request: Request) -> Response:
         return self._answer(
-            lambda storage: topic_detail(_topic(storage, request), self._settings.price)
+            lambda storage: {
+                **topic_detail(_topic(storage, request), self._settings.price),
+                "reads_bucket": self._browser.reads_bucket,
+            }
         )
 
     def tier_map(self, request: Request) -> Response:
@@ -173,16 +194,37 @@ class _Pages:
         return look.content
 
     def segment(self, request: Request) -> Response:
-        return self._answer(functools.partial(self._segment, request))
+        def facts(storage: ClusterStorage) -> Row:
+            partition = _partition(storage, request)
+            found = self._metadata(partition, _segment_id(request).bytes)
+            if found is None:
+                raise HTTPException(404, "no such segment: it may have been deleted meanwhile")
+            return segment_facts(found, self._settings.layout)
 
-    def _segment(self, request: Request, storage: ClusterStorage) -> Row:
-        number = request.path_params["partition"]
-        for each in _topic(storage, request).partitions:
-            if each.state.partition.partition == number:
-                found = self._cluster.metadata(each.state.partition, _segment_id(request))
-                if found is not None:
-                    return segment_facts(found, self._settings.layout)
-        raise HTTPException(404, "no such segment: it may have been deleted meanwhile")
+        return self._answer(facts)
+
+    def _metadata(
+        self, partition: PartitionStorage, segment_id: bytes
+    ) -> RemoteLogSegmentMetadata | None:
+        return self._cluster.metadata(partition.state.partition, uuid.UUID(bytes=segment_id))
+
+    def records(self, request: Request) -> Response:
+        wanted = _records_wanted(request)
+        if wanted.prefers_bucket and not self._browser.reads_bucket:
+            raise HTTPException(400, "the console knows no bucket: start it with --path")
+        return self._answer(
+            lambda storage: self._records(storage, _partition(storage, request), wanted)
+        )
+
+    def _records(
+        self, storage: ClusterStorage, partition: PartitionStorage, wanted: RecordsWanted
+    ) -> Row:
+        try:
+            return self._browser.step(storage, partition, wanted)
+        except TooManyScansError as error:
+            raise HTTPException(_BUSY, "other pages are reading records: try again") from error
+        except IsothermError as error:
+            raise HTTPException(_UPSTREAM_FAILED, str(error)) from error
 
     def _answer(self, content: Callable[[ClusterStorage], Row]) -> Response:
         """`error` is why the cluster does not answer now; the content is then of the last time."""
@@ -199,6 +241,30 @@ def _topic(storage: ClusterStorage, request: Request) -> TopicStorage:
     if found is None:
         raise HTTPException(404, f"no such topic: {request.path_params['topic']}")
     return found
+
+
+def _partition(storage: ClusterStorage, request: Request) -> PartitionStorage:
+    number = request.path_params["partition"]
+    for each in _topic(storage, request).partitions:
+        if each.state.partition.partition == number:
+            return each
+    raise HTTPException(404, f"no such partition: {number}")
+
+
+def _records_wanted(request: Request) -> RecordsWanted:
+    query = request.query_params
+    return RecordsWanted(
+        offset=_optional_number(request, "offset"),
+        timestamp_ms=_optional_number(request, "time"),
+        found_max=_number(request, "limit", _FOUND_DEFAULT, least=1, most=FOUND_MAX),
+        filter=RecordFilter(
+            key=query.get("key", "").encode(),
+            value=query.get("value", "").encode(),
+            header_name=query.get("header", ""),
+            header_value=query.get("header_value", "").encode(),
+        ),
+        prefers_bucket=query.get("from") == "bucket",
+    )
 
 
 def _segment_id(request: Request) -> uuid.UUID:

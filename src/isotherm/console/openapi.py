@@ -9,6 +9,7 @@ from isotherm.storage_view.tier_map import SpanKind
 
 COLUMNS_MAX = 4000
 PARTITIONS_MAX = 64
+FOUND_MAX = 500
 
 Schema = dict[str, Any]
 
@@ -58,6 +59,26 @@ def openapi_document() -> Schema:
                 _path("partition", _INTEGER),
                 _path("id"),
             ),
+            "/api/topics/{topic}/partitions/{partition}/records": _get(
+                "One bounded step of a scan: the records that match, and what they cost to fetch. Go"
+                " on at next_offset until is_end. Control records are passed over.",
+                _path("topic"),
+                _path("partition", _INTEGER),
+                _query("offset", "The first offset; by default that of the log."),
+                _query(
+                    "time", "Instead: begin at the first record since, milliseconds since 1970."
+                ),
+                _query("limit", "Records that match at most.", 1, FOUND_MAX),
+                _query("key", "Text that the key contains.", schema=_TEXT),
+                _query("value", "Text that the value contains.", schema=_TEXT),
+                _query("header", "The name of a header.", schema=_TEXT),
+                _query("header_value", "Text that a header's value contains.", schema=_TEXT),
+                _query(
+                    "from",
+                    "bucket: what the bucket has is read there, without the brokers.",
+                    schema={"enum": ["leader", "bucket"]},
+                ),
+            ),
         },
         "components": {"schemas": {"Maps": _maps(), "Cell": _cell(), "Problem": _problem()}},
     }
@@ -83,9 +104,15 @@ def _path(name: str, schema: Schema = _TEXT) -> Schema:
     return {"name": name, "in": "path", "required": True, "schema": schema}
 
 
-def _query(name: str, description: str, least: int = 0, most: int | None = None) -> Schema:
-    schema = {**_INTEGER, "minimum": least, **({} if most is None else {"maximum": most})}
-    return {"name": name, "in": "query", "description": description, "schema": schema}
+def _query(
+    name: str,
+    description: str,
+    least: int = 0,
+    most: int | None = None,
+    schema: Schema | None = None,
+) -> Schema:
+    number = {**_INTEGER, "minimum": least, **({} if most is None else {"maximum": most})}
+    return {"name": name, "in": "query", "description": description, "schema": schema or number}
 
 
 def _maps() -> Schema:

@@ -27,7 +27,7 @@ TOPIC_RESOURCE = 2
 _LATEST = -1
 _EARLIEST = -2
 _EARLIEST_LOCAL = -4
-_READ_UNCOMMITTED = 0
+READ_UNCOMMITTED = 0
 _READ_COMMITTED = 1
 # The newest versions of the requests that are made here.
 _METADATA_VERSION = 12
@@ -172,9 +172,9 @@ def _ask_broker(
     topics: set[str],
 ) -> _Answers:
     def offsets(
-        timestamp: int, isolation_level: int = _READ_UNCOMMITTED
+        timestamp: int, isolation_level: int = READ_UNCOMMITTED
     ) -> dict[TopicPartition, int]:
-        return _list_offsets(client, address, led, timestamp, isolation_level)
+        return list_offsets(client, address, led, timestamp, isolation_level)
 
     log_start = offsets(_EARLIEST)
     try:
@@ -191,13 +191,13 @@ def _ask_broker(
     )
 
 
-def _list_offsets(
+def list_offsets(
     client: ClusterClient,
     address: PeerAddress,
     partitions: Sequence[TopicPartition],
     timestamp: int,
-    isolation_level: int,
-) -> dict[TopicPartition, int]:
+    isolation_level: int = READ_UNCOMMITTED,
+) -> dict[TopicPartition, Offset]:
     """Without the partitions that are refused: their leader has just moved, say."""
     if not partitions:
         return {}

@@ -2,6 +2,7 @@
 
 import { groupPage, groupsPage } from "/static/groups.js";
 import { overviewPage } from "/static/overview.js";
+import { recordsPage } from "/static/records.js";
 import { fetchJson } from "/static/requests.js";
 import { topicPage } from "/static/topic.js";
 
@@ -15,7 +16,8 @@ let timer = 0;
 let turn = 0;
 
 function pageOf(hash) {
-  const [, kind, name] = /^#\/(topics|groups)(?:\/(.+))?$/.exec(hash) || [];
+  const [, kind, name, query] = /^#\/(topics|groups|records)(?:\/([^?]+))?(?:\?(.*))?$/.exec(hash) || [];
+  if (kind === "records" && name) return recordsPage(decodeURIComponent(name), new URLSearchParams(query));
   if (kind === "topics" && name) return topicPage(decodeURIComponent(name));
   if (kind === "groups") return name ? groupPage(decodeURIComponent(name)) : groupsPage();
   return overviewPage();
@@ -44,6 +46,7 @@ async function refresh() {
 }
 
 function open() {
+  page?.close?.();
   page = pageOf(location.hash);
   main.replaceChildren();
   document.title = `${page.title} · Isotherm console`;

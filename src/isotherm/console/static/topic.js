@@ -46,6 +46,8 @@ export function topicPage(name) {
       } catch (error) {
         facts.push(["segment", error.message]);
       }
+      const place = `partition=${map.partition}&offset=${cell.start}`;
+      facts.push(["records", element("a", { href: `#/records/${encodeURIComponent(name)}?${place}` }, "read them")]);
     } else if (cell.segments) {
       facts.push(["segments", `${plural(cell.segments, "segment")} begin here, ${bytes(cell.bytes)}`], ["see them", "zoom in: + or double click"]);
     }
@@ -60,7 +62,9 @@ export function topicPage(name) {
     const { sums } = data;
     if (!page.isShown) {
       page.isShown = true;
-      main.replaceChildren(element("h1", {}, name), element("div", { id: "sums" }),
+      main.replaceChildren(element("h1", {}, name),
+        element("p", {}, element("a", { href: `#/records/${encodeURIComponent(name)}` }, "Its records")),
+        element("div", { id: "sums" }),
         element("section", { class: "card" }, element("h2", {}, "Tier map"), legend(),
           element("p", { class: "quiet" }, "Keys on a bar: ← → moves, + and − zoom, Home and End jump, Enter shows the segment."),
           element("div", { id: "more", class: "tools" }), element("div", { id: "maps" })),

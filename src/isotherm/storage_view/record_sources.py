@@ -1,0 +1,195 @@
+"""Where the records of a partition are read from for people: its leader, or the bucket itself."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.peers.peer_connection import PeerAddress
+from isotherm.clock import Clock
+from isotherm.errors import CorruptObjectError, NotLeaderOrFollowerError
+from isotherm.protocol.api_keys import ApiKey
+from isotherm.record.batch_header import iterate_batches, read_batch_header
+from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
+from isotherm.remote.storage.api import RemoteStorageManager
+from isotherm.segment.offset_index import lookup_offset
+from isotherm.storage_view.cluster_client import ClusterClient
+from isotherm.storage_view.cluster_reader import list_offsets
+from isotherm.storage_view.record_scan import Fetched, Tier
+from isotherm.types import Offset, Position, TimestampMs, TopicPartition
+
+FETCH_BYTES = 1024 * 1024
+BATCH_BYTES_MAX = 128 * 1024 * 1024
+FETCH_WAIT = datetime.timedelta(seconds=5)
+INDEXES_MAX = 64
+_FETCH_VERSION = 12  # the last that names topics by their names
+
+
+class RecordSource(Protocol):
+    """Thread-safe. An offset of a segment in `remote` is read from the bucket, any other from the leader."""
+
+    def fetch(
+        self,
+        leader: PeerAddress,
+        place: TopicPartition,
+        offset: Offset,
+        tier: Tier,
+        remote: RemoteLogSegmentMetadata | None,
+    ) -> Fetched: ...
+
+    def offset_at(
+        self, leader: PeerAddress, place: TopicPartition, timestamp_ms: TimestampMs
+    ) -> Offset | None:
+        """That of the first record which is not older; None without one."""
+
+    @property
+    def reads_bucket(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class ClusterRecords:
+    """`RecordSource`; connections of its own, so that a long read holds up no look at the cluster."""
+
+    def __init__(
+        self,
+        properties: Mapping[str, Any],
+        clock: Clock,
+        storage: RemoteStorageManager | None = None,
+    ) -> None:
+        """Opens nothing yet."""
+        self._properties = properties
+        self._clock = clock
+        self._bucket = None if storage is None else BucketRecords(storage, clock)
+        self._client: ClusterClient | None = None
+        self._opening = threading.Lock()
+
+    @property
+    def reads_bucket(self) -> bool:
+        return self._bucket is not None
+
+    def fetch(
+        self,
+        leader: PeerAddress,
+        place: TopicPartition,
+        offset: Offset,
+        tier: Tier,
+        remote: RemoteLogSegmentMetadata | None,
+    ) -> Fetched:
+        """Raises what `ClusterClient.ask` raises, NotLeaderOrFollowerError with the leader's reason, and
+        what the bucket's storage manager raises."""
+        if remote is not None and self._bucket is not None:
+            return self._bucket.fetch(remote, offset)
+        began_s = self._clock.monotonic_s()
+        partition = {
+            "partition": place.partition,
+            "fetch_offset": offset,
+            "partition_max_bytes": FETCH_BYTES,
+        }
+        answer = self._opened().ask(
+            leader,
+            ApiKey.FETCH,
+            {
+                "replica_id": -1,
+                "max_wait": FETCH_WAIT,
+                "min_bytes": 1,
+                "max_bytes": FETCH_BYTES,
+                "isolation_level": 0,
+                "topics": [{"topic": place.topic, "partitions": [partition]}],
+                "forgotten_topics_data": (),
+            },
+            newest=_FETCH_VERSION,
+            oldest=4,
+        )
+        ((found,),) = (topic.partitions for topic in answer.responses)
+        if found.error_code is not ErrorCode.none:
+            raise NotLeaderOrFollowerError(
+                f"the leader does not give records partition={place} offset={offset} peer={leader}"
+                f" reason={found.error_code.name.upper()}"
+            )
+        data = memoryview(found.records or b"")
+        seconds = self._clock.monotonic_s() - began_s
+        return Fetched(data, tier, f"broker {leader}", 1, len(data), seconds)
+
+    def offset_at(
+        self, leader: PeerAddress, place: TopicPartition, timestamp_ms: TimestampMs
+    ) -> Offset | None:
+        found = list_offsets(self._opened(), leader, [place], timestamp_ms)
+        offset = found.get(place, -1)
+        return None if offset < 0 else offset
+
+    def close(self) -> None:
+        with self._opening:
+            if self._client is not None:
+                self._client.close()
+
+    def _opened(self) -> ClusterClient:
+        with self._opening:
+            if self._client is None:
+                self._client = ClusterClient(self._properties)
+            return self._client
+
+
+class BucketRecords:
+    """Ranges of remote segments, found by their offset indexes. It keeps the last INDEXES_MAX of these."""
+
+    def __init__(self, storage: RemoteStorageManager, clock: Clock) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._indexes: OrderedDict[object, bytes] = OrderedDict()
+        self._guard = threading.Lock()
+
+    def fetch(self, metadata: RemoteLogSegmentMetadata, offset: Offset) -> Fetched:
+        """Batches with one that ends at `offset` or above. Raises what the storage manager raises, and
+        CorruptObjectError for a segment without it."""
+        began_s = self._clock.monotonic_s()
+        index, reads = self._index(metadata)
+        size = len(index) if reads else 0
+        position = lookup_offset(index, metadata.start_offset, offset).position
+        length = FETCH_BYTES
+        while position < metadata.segment_size_in_bytes:
+            data = self._storage.fetch_log_segment(metadata, position, position + length - 1)
+            reads += 1
+            size += len(data)
+            end, next_offset = _whole_batches(data)
+            if next_offset > offset:
+                seconds = self._clock.monotonic_s() - began_s
+                return Fetched(data[:end], "remote", "bucket", reads, size, seconds)
+            position += end
+            length = FETCH_BYTES
+            if not end:
+                # A batch that is larger than a range is asked for as a whole, once.
+                length = read_batch_header(data).size_in_bytes
+                if not len(data) < length <= BATCH_BYTES_MAX:
+                    break
+        raise CorruptObjectError(
+            "a remote segment does not have an offset that its metadata name"
+            f" segment={metadata.segment_id} offset={offset} position={position}"
+        )
+
+    def _index(self, metadata: RemoteLogSegmentMetadata) -> tuple[bytes, int]:
+        """And how many reads that took."""
+        segment_id = metadata.segment_id.id
+        with self._guard:
+            if segment_id in self._indexes:
+                self._indexes.move_to_end(segment_id)
+                return self._indexes[segment_id], 0
+        found = self._storage.fetch_index(metadata, IndexType.OFFSET)
+        with self._guard:
+            self._indexes[segment_id] = found
+            if len(self._indexes) > INDEXES_MAX:
+                self._indexes.popitem(last=False)
+        return found, 1
+
+
+def _whole_batches(data: memoryview) -> tuple[Position, Offset]:
+    """Where the last whole batch ends, and the offset after it; zeros without one."""
+    end, next_offset = 0, 0
+    for position, header in iterate_batches(data):
+        end, next_offset = position + header.size_in_bytes, header.next_offset
+    return end, next_offset

@@ -1,0 +1,61 @@
+"""Records as the console reads them, made when they are asked for: any offset of any partition."""
+
+from __future__ import annotations
+
+from isotherm.broker.peers.peer_connection import PeerAddress
+from isotherm.record.batch import NewRecord, build_batch
+from isotherm.record.compression import CompressionType
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.storage_view.record_scan import Fetched, Tier
+from isotherm.types import Offset, TimestampMs, TopicPartition
+
+FIRST_MS = 1_767_000_000_000
+BATCH_RECORDS = 100
+BATCHES = 10  # of one fetch
+
+
+class ScriptedRecords:
+    """A `RecordSource`: a record each millisecond, in batches of 100, ten in each fetch. The key of offset
+    7 is `key-7`; every 500th value is not UTF-8; every 50th record has a header."""
+
+    def __init__(self, *, reads_bucket: bool = False) -> None:
+        self._reads_bucket = reads_bucket
+
+    @property
+    def reads_bucket(self) -> bool:
+        return self._reads_bucket
+
+    def fetch(
+        self,
+        leader: PeerAddress,
+        place: TopicPartition,
+        offset: Offset,
+        tier: Tier,
+        remote: RemoteLogSegmentMetadata | None,
+    ) -> Fetched:
+        base = offset - offset % BATCH_RECORDS
+        data = b"".join(_batch(base + n * BATCH_RECORDS) for n in range(BATCHES))
+        if remote is not None:
+            return Fetched(memoryview(data), "remote", "bucket", 2, len(data), 0.02)
+        return Fetched(memoryview(data), tier, f"broker {leader}", 1, len(data), 0.01)
+
+    def offset_at(
+        self, leader: PeerAddress, place: TopicPartition, timestamp_ms: TimestampMs
+    ) -> Offset | None:
+        return max(0, timestamp_ms - FIRST_MS)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def _batch(base: Offset) -> bytes:
+    records = [_record(offset) for offset in range(base, base + BATCH_RECORDS)]
+    return bytes(build_batch(records, base_offset=base, compression=CompressionType.LZ4))
+
+
+def _record(offset: Offset) -> NewRecord:
+    value = b'{"flight": %d, "carrier": "UA", "delay": 1.10}' % offset
+    if offset % 500 == 0:
+        value = bytes([0xFF, 0, offset % 256])
+    headers = [("trace", b"t-%d" % offset)] if offset % 50 == 0 else []
+    return NewRecord(FIRST_MS + offset, b"key-%d" % offset, value, headers)
