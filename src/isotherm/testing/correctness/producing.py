@@ -98,10 +98,13 @@ def run_producer(
 ) -> None:
     """Batches of records, each batch an operation (or one for each outcome in it).
 
-    Without idempotence nothing is sent twice, so that a duplicate is the broker's fault too.
+    Without idempotence nothing is sent twice, so that a duplicate is the broker's fault too. With it one
+    request is in flight: librdkafka answers an error of one among several by a higher producer epoch,
+    under which it sends again what may be in another partition already (its issue 4953). Transactional
+    producers have several in flight; they abort.
     """
     settings = (
-        {"enable.idempotence": True}
+        {"enable.idempotence": True, "max.in.flight": 1}
         if idempotent
         else {"acks": "all", "message.send.max.retries": 0}
     )
