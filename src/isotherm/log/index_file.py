@@ -42,7 +42,8 @@ class IndexFile:
         missing file is created.
         """
         self._entry_size = entry_size
-        self._size_max = size_max - size_max % entry_size
+        self.size_full = size_max - size_max % entry_size
+        """`entries` of this size have no room for another one."""
         self._fs = fs
         self._path = path
         # Keeps a sync from writing while the file is truncated.
@@ -84,10 +85,6 @@ class IndexFile:
             if self._written_size > size:
                 self._written_size = size
                 self._truncate_file(size)
-
-    def is_full(self, *, reserve: int = 0) -> bool:
-        """Whether there is no room for another entry plus `reserve` ones."""
-        return len(self.entries) + (1 + reserve) * self._entry_size > self._size_max
 
     def sync(self) -> None:
         if self._is_dirty:

@@ -245,8 +245,9 @@ class LogSegment:
 
     def roll_state(self, jitter_ms: int) -> ActiveSegmentState:
         """The state that `roll_reason` needs."""
-        assert self._offset_index is not None
-        assert self._time_index is not None
+        offset_index, time_index = self._offset_index, self._time_index
+        assert offset_index is not None
+        assert time_index is not None
         first_ms = self._first_batch_timestamp_ms
         return ActiveSegmentState(
             self.size_in_bytes,
@@ -254,7 +255,8 @@ class LogSegment:
             self.first_batch_timestamp_ms if first_ms is None else first_ms,
             jitter_ms,
             # The time index keeps room for its final entry.
-            self._offset_index.is_full() or self._time_index.is_full(reserve=1),
+            len(offset_index.entries) >= offset_index.size_full
+            or len(time_index.entries) + TIME_INDEX_ENTRY_SIZE >= time_index.size_full,
         )
 
     @property

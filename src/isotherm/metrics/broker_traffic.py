@@ -8,6 +8,7 @@ collected: marking one takes a tenth of a microsecond of a produce request.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
@@ -38,29 +39,26 @@ class TopicTraffic:
 
 
 class BrokerTraffic(Collector):
-    """Marked on the event loop thread only; collected on any thread."""
+    """Marked on the event loop thread only; collected on any thread.
+
+    `topics` has the counts of existing topics, each from when it is first looked up. Unknown names from
+    clients must not be looked up.
+    """
 
     def __init__(self) -> None:
-        self._topics: dict[str, TopicTraffic] = {}
+        self.topics: defaultdict[str, TopicTraffic] = defaultdict(TopicTraffic)
         self._forgotten = TopicTraffic()
-
-    def of(self, topic: str) -> TopicTraffic:
-        """The counts of an existing topic. Unknown names from clients must not create counts."""
-        traffic = self._topics.get(topic)
-        if traffic is None:
-            traffic = self._topics[topic] = TopicTraffic()
-        return traffic
 
     def forget(self, topic: str) -> None:
         """Remove a deleted topic. The sums over all topics keep its counts."""
-        gone = self._topics.pop(topic, None)
+        gone = self.topics.pop(topic, None)
         if gone is not None:
             for each in fields(TopicTraffic):
                 sum_before = getattr(self._forgotten, each.name)
                 setattr(self._forgotten, each.name, sum_before + getattr(gone, each.name))
 
     def collect(self) -> Iterable[CounterMetricFamily]:
-        topics = list(self._topics.items())
+        topics = list(self.topics.items())
         for each in fields(TopicTraffic):
             kafka_name = "".join(word.capitalize() for word in each.name.split("_")) + "PerSec"
             family = CounterMetricFamily(

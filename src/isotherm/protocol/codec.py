@@ -41,6 +41,9 @@ from isotherm.protocol.wire_types import (
 
 E = TypeVar("E")
 
+MALFORMED = (IndexError, struct.error, ValueError, OverflowError)
+"""What a decoder that is not `guarded` raises for malformed bytes, beside ProtocolError."""
+
 
 def guarded(
     decode: Callable[[Buffer, int], tuple[E, int]], subject: str
@@ -50,12 +53,17 @@ def guarded(
     def guarded_decode(buffer: Buffer, position: int) -> tuple[E, int]:
         try:
             return decode(buffer, position)
-        except (IndexError, struct.error) as error:
-            raise ProtocolError(f"the bytes end within a message message={subject}") from error
-        except (ValueError, OverflowError) as error:
-            raise ProtocolError(f"a field has no legal value message={subject}") from error
+        except MALFORMED as error:
+            raise malformed(error, subject) from error
 
     return guarded_decode
+
+
+def malformed(error: Exception, subject: str) -> ProtocolError:
+    """The error of a message whose decoder raised one of MALFORMED."""
+    if isinstance(error, IndexError | struct.error):
+        return ProtocolError(f"the bytes end within a message message={subject}")
+    return ProtocolError(f"a field has no legal value message={subject}")
 
 
 @cached_by_class

@@ -6,11 +6,13 @@ fields. Flexible versions use COMPACT: varint lengths, and tagged fields after e
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
 from isotherm.protocol import primitives
 from isotherm.protocol.primitives import Buffer
+
+SMALL_COUNTS: Final = 128
 
 
 class Dialect(NamedTuple):
@@ -24,6 +26,8 @@ class Dialect(NamedTuple):
     write_string: Callable[[str, bytearray], None]
     write_nullable_string: Callable[[str | None, bytearray], None]
     write_count: Callable[[int | None, bytearray], None]
+    counts: Mapping[int, bytes]
+    """What `write_count` writes, without a call of Python for small counts."""
     no_tags: bytes
     """An empty section of tagged fields."""
     no_array: bytes
@@ -32,6 +36,19 @@ class Dialect(NamedTuple):
     """An empty array."""
     no_string: bytes
     """A string that is null."""
+
+
+class _Counts(dict[int, bytes]):
+    def __init__(self, write: Callable[[int | None, bytearray], None]) -> None:
+        super().__init__()
+        self._write = write
+        for count in range(SMALL_COUNTS):
+            self[count] = self.__missing__(count)
+
+    def __missing__(self, count: int) -> bytes:
+        out = bytearray()
+        self._write(count, out)
+        return bytes(out)
 
 
 def _there_are_no_tags(_buffer: Buffer, position: int) -> int:
@@ -48,6 +65,7 @@ LEGACY = Dialect(
     write_string=primitives.write_legacy_string,
     write_nullable_string=primitives.write_legacy_nullable_string,
     write_count=primitives.write_legacy_array_length,
+    counts=_Counts(primitives.write_legacy_array_length),
     no_tags=b"",
     no_array=b"\xff\xff\xff\xff",
     no_items=b"\0\0\0\0",
@@ -64,6 +82,7 @@ COMPACT = Dialect(
     write_string=primitives.write_compact_string,
     write_nullable_string=primitives.write_compact_nullable_string,
     write_count=primitives.write_compact_array_length,
+    counts=_Counts(primitives.write_compact_array_length),
     no_tags=b"\0",
     no_array=b"\0",
     no_items=b"\1",

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from isotherm.protocol import fetch, produce
 from isotherm.protocol.api_keys import ApiKey, request_class, response_class
-from isotherm.protocol.codec import decoder, encoder
+from isotherm.protocol.codec import MALFORMED, decoder, encoder, malformed
 from isotherm.protocol.errors import ProtocolError
 from isotherm.protocol.primitives import (
     Buffer,
@@ -133,7 +133,7 @@ def _skip_tags(payload: memoryview, position: int) -> int:
     try:
         return skip_tagged_fields(payload, position)
     finally:
-        element_budget.left = None
+        element_budget.left = math.inf
 
 
 @functools.cache
@@ -165,8 +165,10 @@ def version_codec(api_key: int, api_version: int) -> VersionCodec:
         element_budget.left = elements_max
         try:
             return read(body, 0)[0]
+        except MALFORMED as error:
+            raise malformed(error, f"{request_type.__name__} version={api_version}") from error
         finally:
-            element_budget.left = None
+            element_budget.left = math.inf
 
     return VersionCodec(bool(request_type.__flexible__), read_request, write)
 

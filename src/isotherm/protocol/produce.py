@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from isotherm.errors import RecordFault
-from isotherm.protocol.codec import guarded
 from isotherm.protocol.dialect import COMPACT, LEGACY, Dialect
 from isotherm.protocol.leader_hints import (
     LeaderIdAndEpoch,
@@ -28,7 +27,7 @@ from isotherm.protocol.leader_hints import (
     write_leader,
     write_node_endpoints,
 )
-from isotherm.protocol.primitives import Buffer, read_uuid, write_tagged_field, write_uuid
+from isotherm.protocol.primitives import Buffer, read_topic_id, write_tagged_field, write_uuid
 from isotherm.types import NO_TIMESTAMP, Offset, TimestampMs
 
 FIRST_FLEXIBLE_VERSION = 9
@@ -92,7 +91,7 @@ def _dialect(version: int) -> Dialect:
 def request_reader(version: int) -> Callable[[Buffer, int], tuple[ProduceRequest, int]]:
     """A function that reads a request, and returns it with the position after it.
 
-    It raises ProtocolError for malformed bytes. Records are views into the buffer, not validated.
+    It raises ProtocolError or one of `codec.MALFORMED`. Records are views into the buffer, not validated.
     """
     dialect = _dialect(version)
     read_records, read_count, skip_tags = (
@@ -106,7 +105,7 @@ def request_reader(version: int) -> Callable[[Buffer, int], tuple[ProduceRequest
     def read_topic(buffer: Buffer, position: int) -> tuple[ProduceTopic, int]:
         name = topic_id = None
         if has_topic_ids:
-            topic_id, position = read_uuid(buffer, position)
+            topic_id, position = read_topic_id(buffer, position)
         else:
             name, position = dialect.read_string(buffer, position)
         count, position = read_count(buffer, position, 5)
@@ -133,23 +132,23 @@ def request_reader(version: int) -> Callable[[Buffer, int], tuple[ProduceRequest
             position = position + 1 if buffer[position] == 0 else skip_tags(buffer, position)
         return ProduceRequest(transactional_id, acks, timeout_ms, topics), position
 
-    return guarded(read, f"ProduceRequest version={version}")
+    return read
 
 
 def response_writer(version: int) -> Callable[[ProduceResponse, bytearray], None]:
     """A function that appends a response to a buffer."""
     dialect = _dialect(version)
-    no_tags = dialect.no_tags
+    no_tags, counts = dialect.no_tags, dialect.counts
 
     def write(response: ProduceResponse, out: bytearray) -> None:
-        dialect.write_count(len(response.topics), out)
+        out += counts[len(response.topics)]
         for topic in response.topics:
             if version >= FIRST_TOPIC_ID_VERSION:
                 write_uuid(topic.topic_id, out)
             else:
                 assert topic.name is not None
                 dialect.write_string(topic.name, out)
-            dialect.write_count(len(topic.partitions), out)
+            out += counts[len(topic.partitions)]
             for partition in topic.partitions:
                 _write_partition_response(partition, version, dialect, out)
             out += no_tags

@@ -47,9 +47,12 @@ def offset_index_entry_count(buffer: Buffer) -> int:
     return bisect_left(range(count), True, key=lambda index: _position_at(buffer, index) == 0)
 
 
-def _places(count: int) -> range:
-    """Where the first `count` entries begin."""
-    return range(0, count * OFFSET_INDEX_ENTRY_SIZE, OFFSET_INDEX_ENTRY_SIZE)
+def _places(buffer: Buffer) -> range:
+    """Where the entries before the padding begin."""
+    end = len(buffer) - len(buffer) % OFFSET_INDEX_ENTRY_SIZE
+    if end and not _POSITION.unpack_from(buffer, end - OFFSET_INDEX_ENTRY_SIZE)[0]:
+        end = offset_index_entry_count(buffer) * OFFSET_INDEX_ENTRY_SIZE
+    return range(0, end, OFFSET_INDEX_ENTRY_SIZE)
 
 
 def read_offset_index(buffer: Buffer, base_offset: Offset) -> list[OffsetPosition]:
@@ -98,7 +101,7 @@ def lookup_offset(buffer: Buffer, base_offset: Offset, target: Offset) -> Offset
     if not buffer:
         return OffsetPosition(base_offset, 0)
     relative, read = (target - base_offset,), partial(_RELATIVE_OFFSET.unpack_from, buffer)
-    index = bisect_right(_places(offset_index_entry_count(buffer)), relative, key=read)
+    index = bisect_right(_places(buffer), relative, key=read)
     return _entry_before(buffer, base_offset, index)
 
 
@@ -106,8 +109,8 @@ def lookup_position(buffer: Buffer, base_offset: Offset, position: Position) -> 
     """The last entry at or before a byte position: a batch boundary from which to scan."""
     if not buffer:
         return OffsetPosition(base_offset, 0)
-    places = _places(offset_index_entry_count(buffer))
-    index = bisect_right(places, (position,), key=partial(_POSITION.unpack_from, buffer))
+    read = partial(_POSITION.unpack_from, buffer)
+    index = bisect_right(_places(buffer), (position,), key=read)
     return _entry_before(buffer, base_offset, index)
 
 
@@ -118,10 +121,9 @@ def fetch_upper_bound(
 
     Its offset is above every offset that a read of `size` bytes from `start` can return.
     """
-    count = offset_index_entry_count(buffer)
-    end = (start.position + size,)
-    index = bisect_left(_places(count), end, key=partial(_POSITION.unpack_from, buffer))
-    return _entry_at(buffer, base_offset, index) if index < count else None
+    places, end = _places(buffer), (start.position + size,)
+    index = bisect_left(places, end, key=partial(_POSITION.unpack_from, buffer))
+    return _entry_at(buffer, base_offset, index) if index < len(places) else None
 
 
 def last_offset_index_entry(buffer: Buffer, base_offset: Offset) -> OffsetPosition:
@@ -132,7 +134,7 @@ def last_offset_index_entry(buffer: Buffer, base_offset: Offset) -> OffsetPositi
 def truncated_offset_index_size(buffer: Buffer, base_offset: Offset, offset: Offset) -> int:
     """Size in bytes of the index without its entries of `offset` and above."""
     relative = offset - base_offset
-    places = _places(offset_index_entry_count(buffer))
+    places = _places(buffer)
     count = bisect_left(places, (relative,), key=partial(_RELATIVE_OFFSET.unpack_from, buffer))
     return count * OFFSET_INDEX_ENTRY_SIZE
 

@@ -167,7 +167,7 @@ def test_meters_count_what_is_read(parts: Any) -> None:
         parts.append(b"a", b"b")
         await answer(parts, request(asked(0), asked(0, 1)))
         await answer(parts, request(asked(1000)))
-        traffic = parts.services.traffic.of("t")
+        traffic = parts.services.traffic.topics["t"]
         assert traffic.bytes_out == parts.partition().log.size_in_bytes
         assert (traffic.total_fetch_requests, traffic.failed_fetch_requests) == (3, 0)
 
@@ -183,7 +183,7 @@ def test_fetch_of_damaged_records_is_counted_as_failed(parts: Any) -> None:
             file.write(b"\xff\xff\xff\xff")
         (response,) = await answer(parts, request(asked(0)))
         assert response.error_code == ErrorCode.corrupt_message
-        assert parts.services.traffic.of("t").failed_fetch_requests == 1
+        assert parts.services.traffic.topics["t"].failed_fetch_requests == 1
 
     parts.run(scenario)
 

@@ -466,7 +466,7 @@ def test_meters_count_what_was_written(parts: Any) -> None:
         records = batch(parts, b"a", b"b", b"c")
         answer(parts, request(records))
         answer(parts, request(batch(parts, b"d"), partition=1))
-        traffic = parts.services.traffic.of("t")
+        traffic = parts.services.traffic.topics["t"]
         assert traffic.messages_in == 4
         assert traffic.bytes_in == len(records) + len(batch(parts, b"d"))
         assert traffic.total_produce_requests == 2
@@ -480,7 +480,7 @@ def test_meters_count_what_was_refused(parts: Any) -> None:
         parts.partition().log.update_config(TopicConfig(max_message_bytes=100))
         large = batch(parts, bytes(200))
         assert answer(parts, request(large)).error_code == ErrorCode.message_too_large
-        traffic = parts.services.traffic.of("t")
+        traffic = parts.services.traffic.topics["t"]
         assert (traffic.bytes_rejected, traffic.failed_produce_requests) == (len(large), 0)
         not_first = batch(parts, b"a", base_offset=5)
         assert answer(parts, request(not_first)).error_code == ErrorCode.invalid_record

@@ -12,9 +12,9 @@ MESSAGES_IN = "kafka_server_brokertopicmetrics_messagesin_total"
 def test_topics_are_counted_apart_and_together() -> None:
     metrics, traffic = Metrics(), BrokerTraffic()
     metrics.registry.register(traffic)
-    traffic.of("a").messages_in += 3
-    traffic.of("b").messages_in += 4
-    traffic.of("a").failed_fetch_requests += 1
+    traffic.topics["a"].messages_in += 3
+    traffic.topics["b"].messages_in += 4
+    traffic.topics["a"].failed_fetch_requests += 1
     text = generate_latest(metrics.registry).decode()
     assert f'{MESSAGES_IN}{{topic="a"}} 3.0' in text
     assert f'{MESSAGES_IN}{{topic="b"}} 4.0' in text
@@ -26,10 +26,10 @@ def test_topics_are_counted_apart_and_together() -> None:
 def test_deleted_topic_stays_in_the_sum_alone() -> None:
     metrics, traffic = Metrics(), BrokerTraffic()
     metrics.registry.register(traffic)
-    traffic.of("a").messages_in += 3
+    traffic.topics["a"].messages_in += 3
     traffic.forget("a")
     traffic.forget("a")
-    traffic.of("b").messages_in += 1
+    traffic.topics["b"].messages_in += 1
     text = generate_latest(metrics.registry).decode()
     assert 'topic="a"' not in text
     assert f'{MESSAGES_IN}{{topic=""}} 4.0' in text

@@ -130,7 +130,7 @@ def _find(services: BrokerServices, target: FetchTarget) -> None:
     except IsothermError as error:
         target.lose(code_of(error))
     else:
-        target.find(partition, services.traffic.of(partition.topic_partition.topic))
+        target.find(partition, services.traffic.topics[partition.topic_partition.topic])
 
 
 def _finish(

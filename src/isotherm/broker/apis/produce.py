@@ -337,7 +337,7 @@ def _produce(
         partition = services.replica_manager.find_partition(
             topic.name, topic.topic_id, produced.partition
         )
-        traffic = services.traffic.of(partition.topic_partition.topic)
+        traffic = services.traffic.topics[partition.topic_partition.topic]
         traffic.total_produce_requests += 1
         records = _checked_records(context, request, partition, produced, verdicts)
         is_metadata = partition.topic_partition.topic in REMOTE_LOG_METADATA_TOPICS
@@ -391,25 +391,23 @@ def _mark_refused(traffic: TopicTraffic, error: IsothermError, size: int) -> Non
         traffic.failed_produce_requests += 1
 
 
-def _checked_attributes(records: memoryview) -> int:
-    """The attributes of a batch whose magic and size are right. The errors are Kafka's: anything but
-    a whole batch of magic 2 is no record batch to it."""
+def _misshapen(records: memoryview) -> IsothermError:
+    """The error of records that do not begin with a whole batch of magic 2, which to Kafka are no
+    record batch."""
     if not records:
-        raise InvalidRecordError("no record batch")
+        return InvalidRecordError("no record batch")
     if len(records) < HEADER_SIZE:
-        raise InvalidRecordError(f"a record batch is cut short size={len(records)}")
-    length, magic, attributes = SHAPE_LAYOUT.unpack_from(records)
+        return InvalidRecordError(f"a record batch is cut short size={len(records)}")
+    length, magic, _ = SHAPE_LAYOUT.unpack_from(records)
     if magic > MAGIC:
-        raise CorruptMessageError(f"no such magic magic={magic}")
+        return CorruptMessageError(f"no such magic magic={magic}")
     if magic < MAGIC:
-        raise InvalidRecordError(
+        return InvalidRecordError(
             f"only record batches of magic {MAGIC} may be produced magic={magic}"
         )
-    if length + LOG_OVERHEAD > len(records):
-        raise InvalidRecordError(
-            f"a record batch is cut short size={len(records)} announced={length + LOG_OVERHEAD}"
-        )
-    return int(attributes)
+    return InvalidRecordError(
+        f"a record batch is cut short size={len(records)} announced={length + LOG_OVERHEAD}"
+    )
 
 
 def _checked_records(
@@ -428,7 +426,12 @@ def _checked_records(
     if topic in WRITTEN_BY_BROKER_ALONE and not is_of_brokers:
         raise InvalidTopicError(f"topic is written by the broker alone topic={topic}")
     records = produced.records or memoryview(b"")
-    attributes, api_version = _checked_attributes(records), context.header.api_version
+    if len(records) < HEADER_SIZE:
+        raise _misshapen(records)
+    length, magic, attributes = SHAPE_LAYOUT.unpack_from(records)
+    if magic != MAGIC or length + LOG_OVERHEAD > len(records):
+        raise _misshapen(records)
+    api_version = context.header.api_version
     if attributes & TRANSACTIONAL_FLAG:
         admit_batch(context, request, partition, read_batch_header(records), verdicts)
     if attributes & CODEC_MASK == CompressionType.ZSTD and api_version < FIRST_ZSTD_VERSION:

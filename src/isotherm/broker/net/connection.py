@@ -334,24 +334,23 @@ class Connection(asyncio.BufferedProtocol):
 
     def _work(self) -> None:
         """Answer waiting frames until one must wait or the client does not keep up."""
-        while self._waiting and self._may_work:
+        while (
+            self._waiting
+            and (not self._unanswered or self._may_overtake_answers)
+            and not self._write_is_paused
+            and self._unmuting is None
+            and not self._is_closed
+        ):
             frame = self._waiting.popleft()
             self._proceed(frame, partial(self._requests.handle_frame, frame, self))
-        if self._unsent:
-            self._send_soon()
+        if self._unsent and not self._more_is_expected:
+            self._send()
+        elif self._unsent and self._sending is None:
+            self._sending = self._loop.call_soon(self._send)
         is_idle = not self._waiting and not self._unanswered and not self._is_closed
         if self._refusal is not None and is_idle:
             self._close_with(self._refusal)
         self.update_reading()
-
-    @property
-    def _may_work(self) -> bool:
-        return (
-            (not self._unanswered or self._may_overtake_answers)
-            and not self._write_is_paused
-            and self._unmuting is None
-            and not self._is_closed
-        )
 
     @property
     def _may_overtake_answers(self) -> bool:
@@ -436,12 +435,6 @@ class Connection(asyncio.BufferedProtocol):
             self._send()
         if is_last:
             self._transport.close()
-
-    def _send_soon(self) -> None:
-        if not self._more_is_expected:
-            self._send()
-        elif self._sending is None:
-            self._sending = self._loop.call_soon(self._send)
 
     def _send(self) -> None:
         if self._sending is not None:
