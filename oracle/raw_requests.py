@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import socket
 import struct
 import types
@@ -121,8 +122,12 @@ def _outcomes(value: Any, path: str) -> Iterator[tuple[str, Outcome]]:
                 yield from _outcomes(attribute, path)
 
 
+# A request may have a hundred thousand elements of one type, and the hints are parsed texts.
+_annotations_of = functools.cache(typing.get_type_hints)
+
+
 def _entity(entity_type: Any, fields: Mapping[str, Any]) -> Any:
-    annotations = typing.get_type_hints(entity_type)
+    annotations = _annotations_of(entity_type)
     declared = dataclasses.fields(entity_type)
     assert fields.keys() <= {field.name for field in declared}, (entity_type, fields)
     values = {}
