@@ -16,6 +16,8 @@ import struct
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
+from isotherm.protocol.tls_stream import receive
+
 TIMEOUT_S = 10
 _HANDSHAKE, _CLIENT_HELLO, _SERVER_HELLO = 22, 1, 2
 _TLS_1_2, _TLS_1_3 = 0x0303, 0x0304
@@ -156,10 +158,10 @@ def _sized(data: bytes) -> bytes:
 
 def _server_hello_version(connection: socket.socket) -> int | None:
     """None for an alert, or a connection that is closed."""
-    head = _received(connection, 5)
+    head = receive(connection, 5)
     if len(head) < 5 or head[0] != _HANDSHAKE:
         return None
-    message = _received(connection, struct.unpack(">H", head[3:])[0])
+    message = receive(connection, struct.unpack(">H", head[3:])[0])
     if message[:1] != bytes([_SERVER_HELLO]):
         return None
     (version,) = struct.unpack_from(">H", message, 4)
@@ -174,13 +176,6 @@ def _server_hello_version(connection: socket.socket) -> int | None:
             (version,) = struct.unpack_from(">H", message, position + 4)
         position += 4 + size
     return int(version)
-
-
-def _received(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size and (part := connection.recv(size - len(data))):
-        data += part
-    return data
 
 
 if __name__ == "__main__":
