@@ -10,10 +10,8 @@ import functools
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import venv
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -22,13 +20,14 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from isotherm.testing.local_servers import free_ports
+from tests.support.wheel_environment import build_wheel, install_wheel
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"(<!-- background -->\n)?```(sh|python)([^\n]*)\n(.*?)```", re.DOTALL)
 README = ROOT / "README.md"
 GUIDES = ROOT / "docs" / "guides"
 # A guard: a busy machine compiles kernels for minutes.
-RUN_TIMEOUT_S = 600
+RUN_TIMEOUT_S = 1200
 _ANSWER_TRIES = 600
 _TIERING_TRIES = 100
 
@@ -50,29 +49,14 @@ def blocks_of(page: Path) -> list[Block]:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Makes an environment that has the wheel with these extras (`` for none) and nothing else."""
+    """Makes an environment that has the wheel with this extra (`` for none) and nothing else."""
     folder = tmp_path_factory.mktemp("wheel")
-    pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
-    (wheel,) = folder.glob("*.whl")
-    constraints = str(ROOT / "constraints.txt")
+    wheel = build_wheel(ROOT, folder)
 
     @functools.cache
-    def install(extras: str) -> Path:
-        environment = folder / f"environment-{extras}"
-        venv.create(environment)
-        if extras:
-            # What each extra needs too is installed once: the files are the same, pip replaces some.
-            (plain,) = install("").glob("lib/*/site-packages")
-            shutil.copytree(
-                plain,
-                environment / plain.relative_to(install("")),
-                copy_function=os.link,
-                dirs_exist_ok=True,
-            )
-        what = f"isotherm[{extras}] @ {wheel.as_uri()}" if extras else str(wheel)
-        # Most of what is installed is never imported: Python compiles what is, once.
-        install_there = ("--python", str(environment / "bin" / "python"), "install", "--no-compile")
-        pip(*install_there, "-c", constraints, what)
+    def install(extra: str) -> Path:
+        environment = folder / f"environment-{extra}"
+        install_wheel(wheel, environment, frozenset({extra} - {""}))
         return environment
 
     return install
@@ -87,12 +71,6 @@ def machine_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("machine-code")
     subprocess.run([sys.executable, "-m", "isotherm.kernels", "--into", str(folder)], check=True)
     return folder
-
-
-def pip(*arguments: str) -> None:
-    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 class Shell:
@@ -173,16 +151,18 @@ class Shell:
         pytest.fail("nothing was copied to the remote tier")
 
 
-# One after the other, on one session of Spark. What was found is no failure: code 3.
-JOBS = """
+# The README's program, then the jobs and a read that maps columns, all on its session: a session of
+# its own would start a JVM for each. What a job found is no failure: code 3.
+SESSION = """
 import sys
 import isotherm.spark
 from typer.testing import CliRunner
 from isotherm.cli.main import app
 
+program, address, bucket = sys.argv[1:]
+exec(program, {"__name__": "__main__"})
 # Spark's own 200 partitions of a shuffle are each a task; the command line sets fewer, too.
-isotherm.spark.session(master="local[2]", config={"spark.sql.shuffle.partitions": "2"})
-address, bucket = sys.argv[1:]
+spark = isotherm.spark.session(config={"spark.sql.shuffle.partitions": "2"})
 cluster, path = ["-b", address], ["--path", bucket]
 for arguments in (
     ["replay", *cluster],
@@ -197,18 +177,11 @@ for arguments in (
     done = CliRunner().invoke(app, ["pipeline", *arguments], catch_exceptions=False)
     assert done.exit_code in (0, 3), done.output
     print("ran", arguments[0], done.exit_code)
-"""
-JOB_NAMES = ["replay", "project", "verify", "audit", "sweep", "scrub", "rebuild", "compact"]
-# The same rows at less cost, which maps columns.
-MAPPED = """
-import sys
-import isotherm.spark
-
-spark = isotherm.spark.session(master="local[2]")
-options = {"path": sys.argv[1], "subscribe": "numbers", "metadata": "bucket"}
-print("rows", isotherm.spark.read(spark, options).count())
+options = {"path": bucket, "subscribe": "numbers", "metadata": "bucket"}
+print("mapped", isotherm.spark.read(spark, options).count())
 spark.stop()
 """
+JOB_NAMES = ["replay", "project", "verify", "audit", "sweep", "scrub", "rebuild", "compact"]
 
 
 def assert_pyspark_is_asked_for(shell: Shell) -> None:
@@ -253,10 +226,13 @@ def test_readme_and_guides_work_word_for_word_from_the_wheel(
         tour = spark_tour[0].text.replace("/ABSOLUTE/PATH", str(shell.workspace))
         assert "count(1)=300001" in spark.run(Block("python", tour, False))
         ten_lines = program.text.replace("/ABSOLUTE/PATH", str(shell.workspace))
-        assert spark.run(Block("python", ten_lines, False)).split()[-1] == "300000"
-        jobs = spark.run_python(JOBS, shell.address, bucket)
-        assert [line.split()[1] for line in jobs.splitlines()] == JOB_NAMES
-        assert int(spark.run_python(MAPPED, bucket).split()[-1]) > 0
+        ten_lines = ten_lines.replace("localhost:9092", shell.address)
+        rows, *jobs, mapped = spark.run_python(
+            SESSION, ten_lines, shell.address, bucket
+        ).splitlines()
+        assert rows == "300000"
+        assert [line.split()[1] for line in jobs] == JOB_NAMES
+        assert int(mapped.removeprefix("mapped ")) > 0
     finally:
         broker.terminate()
         assert broker.wait(60) == 0
