@@ -24,6 +24,7 @@ PICTURES = (
     ("topic", "/#/topics/orders", 1100, 880, "light"),
     ("groups", "/#/groups", 1100, 260, "light"),
     ("records", "/#/records/orders?partition=0&offset=8950", 1100, 700, "light"),
+    ("answers", "/#/answers", 1100, 860, "light"),
     ("history", "/#/topics/history", 1100, 560, "dark"),
     ("phone", "/#/topics/orders", 360, 900, "dark"),
 )

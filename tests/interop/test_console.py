@@ -225,6 +225,23 @@ def test_record_is_shown_as_json_text_or_hex(browser: Browser, address: str) -> 
     assert browser.messages() == []
 
 
+def test_answers_stay_open_while_the_page_is_read_again(browser: Browser, address: str) -> None:
+    browser.open(f"{address}/#/answers", "details.answer")
+    closed = next(
+        n for n, each in enumerate(browser.all("details.answer")) if not each.get_attribute("open")
+    )
+    browser.click("details.answer summary", closed)
+    words = browser.text(f"details.answer:nth-of-type({closed + 1})")
+    assert "from offset" in words
+    browser.run("document.querySelector('h1').dataset.before = 'yes'")
+    browser.refresh()
+    browser.wait(lambda: not browser.all("h1[data-before]"))
+    assert browser.text(f"details.answer:nth-of-type({closed + 1})") == words
+    assert "upload was not finished" in browser.text("table[aria-label='Left over']")
+    assert browser.text("#sweep").startswith("isotherm pipeline sweep --path")
+    assert browser.messages() == []
+
+
 def commit(servers: str, position: TopicPartition) -> None:
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "readers"})
     consumer.commit(offsets=[position], asynchronous=False)

@@ -11,11 +11,13 @@ import uvicorn
 from isotherm.clock import SystemClock
 from isotherm.console.app import ConsoleSettings, console_app
 from isotherm.console.watched_cluster import Reader, WatchedCluster
+from isotherm.storage_view.prices import price_list
 from isotherm.storage_view.record_sources import RecordSource
 from isotherm.storage_view.segment_facts import named_layout
 from tests.support.scripted_records import ScriptedRecords
 
-PRICE = 0.023
+PRICE = "0.023"
+SWEEP_COMMAND = "isotherm pipeline sweep --path s3://bucket/kafka -b localhost:9092"
 START_TIMEOUT_S = 60
 
 
@@ -40,7 +42,9 @@ def running_console(
     """The address of its pages."""
     source = records or ScriptedRecords()
     watched = WatchedCluster(open_reader, SystemClock(), interval_s)
-    settings = ConsoleSettings(PRICE, named_layout("aiven", None), ["127.0.0.1"])
+    settings = ConsoleSettings(
+        price_list(PRICE), named_layout("aiven", None), ["127.0.0.1"], SWEEP_COMMAND
+    )
     config = uvicorn.Config(
         console_app(watched, source, settings),
         host="127.0.0.1",

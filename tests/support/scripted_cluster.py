@@ -19,6 +19,7 @@ from isotherm.storage_view.cluster_storage import (
     TopicStorage,
 )
 from isotherm.storage_view.group_reader import GroupState
+from isotherm.storage_view.local_holds import TierSettings
 from isotherm.storage_view.partition_storage import (
     LocalTier,
     Retention,
@@ -163,7 +164,10 @@ def damaged_cluster(history: int = 100_000) -> ScriptedCluster:
 
 def _topic(name: str, partitions: list[PartitionStorage]) -> TopicStorage:
     states = tuple(each.state for each in partitions)
-    state = TopicState(name, uuid.uuid5(_TOPIC_IDS, name), False, True, Retention(), states)
+    settings = TierSettings(Retention(), 1 << 20, is_copy_disabled=False)
+    state = TopicState(
+        name, uuid.uuid5(_TOPIC_IDS, name), False, True, Retention(), states, settings
+    )
     return TopicStorage(
         state, tuple(partitions), added(each.sums for each in partitions if each.sums is not None)
     )

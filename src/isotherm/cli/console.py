@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,7 +21,7 @@ from isotherm.cli.topic_storage import BucketPath, Price
 from isotherm.clock import SystemClock
 from isotherm.errors import ConfigError
 from isotherm.remote.storage.settings import AIVEN
-from isotherm.storage_view.prices import DEFAULT_PRICE, price_of
+from isotherm.storage_view.prices import DEFAULT_PRICE, price_list
 
 if TYPE_CHECKING:
     from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
@@ -83,7 +84,10 @@ def console(
 
     extra = client_settings(command_config, client_property)
     settings = ConsoleSettings(
-        price_of(price), named_layout(layout, key_prefix), _hosts(host, allow_host or [])
+        price_list(price),
+        named_layout(layout, key_prefix),
+        _hosts(host, allow_host or []),
+        sweep_command(bootstrap_server, path),
     )
     bucket = None if path is None else store_settings(path, option)
     properties, clock = {"bootstrap.servers": bootstrap_server, **extra}, SystemClock()
@@ -114,6 +118,11 @@ def console(
         records.close()
         if storage is not None:
             storage.close()
+
+
+def sweep_command(bootstrap_server: str, path: str | None) -> str:
+    place = shlex.quote(path) if path is not None else "s3://BUCKET/PREFIX"
+    return f"isotherm pipeline sweep --path {place} -b {shlex.quote(bootstrap_server)}"
 
 
 def _opened(bucket: ObjectStoreSettings) -> ObjectStoreRemoteStorageManager:

@@ -24,7 +24,7 @@ from isotherm.cli.output import console, human_size
 from isotherm.cli.topic_storage import Price, age_text
 from isotherm.clock import SystemClock
 from isotherm.errors import BrokerUnreachableError
-from isotherm.storage_view.prices import DEFAULT_PRICE, monthly_cost, price_of
+from isotherm.storage_view.prices import DEFAULT_PRICE, PriceList, monthly_cost, price_list
 
 if TYPE_CHECKING:
     from isotherm.console.watched_cluster import Look, WatchedCluster
@@ -59,7 +59,7 @@ def top(
     Works with Isotherm and with any Kafka cluster with tiered storage. `isotherm topics
     describe-storage` says what the columns are.
     """
-    dollars = price_of(price)
+    prices = price_list(price)
     extra = client_settings(command_config, client_property)
     properties = {"bootstrap.servers": bootstrap_server, **extra}
     with _watched(properties, interval_s) as cluster:
@@ -67,9 +67,9 @@ def top(
         if first.content is None:
             raise BrokerUnreachableError(first.error or "the cluster does not answer")
         if once:
-            console().print(screen(first, dollars, width=console().width))
+            console().print(screen(first, prices, width=console().width))
             return
-        _follow(cluster, dollars, interval_s)
+        _follow(cluster, prices, interval_s)
 
 
 @contextmanager
@@ -84,14 +84,14 @@ def _watched(properties: dict[str, str], interval_s: float) -> Iterator[WatchedC
         yield cluster
 
 
-def _follow(cluster: WatchedCluster, price: float, interval_s: float) -> None:
+def _follow(cluster: WatchedCluster, prices: PriceList, interval_s: float) -> None:
     clock, never = SystemClock(), threading.Event()
     terminal = Console(highlight=False)
     try:
         with Live(console=terminal, screen=terminal.is_terminal, auto_refresh=False) as live:
             while True:
                 rows_max = max(_SCREEN_LINES_MIN, terminal.height - _OTHER_LINES)
-                shown = screen(cluster.look(), price, rows_max, terminal.width)
+                shown = screen(cluster.look(), prices, rows_max, terminal.width)
                 live.update(shown, refresh=True)
                 clock.wait(never, interval_s)
     except KeyboardInterrupt:
@@ -100,13 +100,14 @@ def _follow(cluster: WatchedCluster, price: float, interval_s: float) -> None:
 
 def screen(
     look: Look[ClusterStorage],
-    price: float,
+    prices: PriceList,
     rows_max: int | None = None,
     width: int = _WIDTH_OF_ALL_COLUMNS,
 ) -> RenderableType:
     """The whole screen; with all topics, unless there are more than `rows_max`. A look that failed shows the storage of the last one that
     did not."""
     assert look.content is not None
+    price = prices.mean_price(look.content.remote_bytes)
     found = [each for each in look.content.topics.values() if not each.state.name.startswith("__")]
     found.sort(key=lambda each: (-each.sums.total_bytes, each.state.name))
     parts: list[RenderableType] = [_summary(look.content, price)]

@@ -18,7 +18,7 @@ from isotherm.cli.options import (
 from isotherm.cli.output import console, human_size, print_json, print_rows
 from isotherm.cli.pipeline_metadata import StoreOption, store_settings
 from isotherm.clock import SystemClock
-from isotherm.storage_view.prices import DEFAULT_PRICE, price_of
+from isotherm.storage_view.prices import DEFAULT_PRICE, price_list
 
 if TYPE_CHECKING:
     from isotherm.storage_view.cluster_storage import TopicStorage
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 Price = Annotated[
     str,
     typer.Option(
-        metavar="NAME|DOLLARS",
+        metavar="NAME|DOLLARS|FILE",
         help="What a GiB of the remote tier costs a month: s3-standard, s3-standard-ia,"
-        " s3-glacier-instant, gcs-standard, azure-hot, or dollars.",
+        " s3-glacier-instant, gcs-standard, azure-hot, dollars, or a price list in TOML"
+        " (docs/console.md).",
     ),
 ]
 BucketPath = Annotated[
@@ -71,7 +72,7 @@ def describe_storage(
     from isotherm.storage_view.rows import partition_row, topic_row
     from isotherm.storage_view.segment_sources import open_bucket_source
 
-    dollars = price_of(price)
+    prices = price_list(price)
     extra = client_settings(command_config, client_property)
     wants_topic = topic.__eq__
     source = None if path is None else open_bucket_source(store_settings(path, option), wants_topic)
@@ -88,6 +89,7 @@ def describe_storage(
         if topic not in storage.topics:
             raise unknown_topic(topic, reader.topic_names())
     found = storage.topics[topic]
+    dollars = prices.mean_price(found.sums.remote_bytes)
     rows = [{"topic": topic, **partition_row(each, dollars)} for each in found.partitions]
     total = topic_row(found, dollars)
     if as_json:

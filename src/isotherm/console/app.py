@@ -31,6 +31,7 @@ from isotherm.console.openapi import (
     openapi_document,
 )
 from isotherm.console.records import RecordBrowser, RecordsWanted, TooManyScansError
+from isotherm.console.topic_answers import topic_answers
 from isotherm.console.watched_cluster import WatchedCluster
 from isotherm.errors import IsothermError
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from isotherm.remote.storage.layout.segment_layout import Layout
+    from isotherm.storage_view.prices import PriceList
     from isotherm.storage_view.rows import Row
 
 STATIC = Path(__file__).parent / "static"
@@ -67,11 +69,12 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
-    """`price` is in dollars for a GiB and month; `hosts` are the names that a request may ask for."""
+    """`hosts` are the names that a request may ask for; `sweep_command` is shown to be copied."""
 
-    price: float
+    prices: PriceList
     layout: Layout
     hosts: Sequence[str]
+    sweep_command: str
 
 
 def console_app(
@@ -84,6 +87,7 @@ def console_app(
             Route("/api/", _api_page),
             Route("/api/openapi.json", _openapi),
             Route("/api/overview", pages.overview),
+            Route("/api/answers", pages.answers),
             Route("/api/topics/{topic}", pages.topic),
             Route("/api/topics/{topic}/map", pages.tier_map),
             Route("/api/topics/{topic}/partitions/{partition:int}/segments/{id}", pages.segment),
@@ -147,12 +151,21 @@ class _Pages:
         self._browser = RecordBrowser(records, self._metadata)
 
     def overview(self, _: Request) -> Response:
-        return self._answer(lambda storage: overview(storage, self._settings.price))
+        return self._answer(lambda storage: overview(storage, self._price(storage)))
+
+    def answers(self, _: Request) -> Response:
+        settings = self._settings
+        return self._answer(
+            lambda storage: topic_answers(storage, settings.prices, settings.sweep_command)
+        )
+
+    def _price(self, storage: ClusterStorage) -> float:
+        return self._settings.prices.mean_price(storage.remote_bytes)
 
     def topic(self, request: Request) -> Response:
         return self._answer(
             lambda storage: {
-                **topic_detail(_topic(storage, request), self._settings.price),
+                **topic_detail(_topic(storage, request), self._price(storage)),
                 "reads_bucket": self._browser.reads_bucket,
             }
         )

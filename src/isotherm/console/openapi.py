@@ -38,6 +38,9 @@ def openapi_document() -> Schema:
         },
         "paths": {
             "/api/overview": _get("The cluster, its brokers and its topics."),
+            "/api/answers": _get(
+                "Why each topic's local tier is so large, what is left over, what it will cost."
+            ),
             "/api/topics/{topic}": _get("Sums of a topic, and of each partition.", _path("topic")),
             "/api/topics/{topic}/map": {
                 **_get(

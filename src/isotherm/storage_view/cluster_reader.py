@@ -19,6 +19,7 @@ from isotherm.broker.peers.peer_connection import PeerAddress
 from isotherm.errors import IsothermError, UnsupportedVersionError
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.storage_view.cluster_client import ClusterClient
+from isotherm.storage_view.local_holds import SEGMENT_BYTES_DEFAULT, TierSettings
 from isotherm.storage_view.partition_storage import LocalTier, Retention
 from isotherm.types import BrokerId, Offset, TopicIdPartition, TopicPartition
 
@@ -35,7 +36,11 @@ _LIST_OFFSETS_VERSION = 9
 _LIST_OFFSETS_VERSION_OF_TIERS = 8
 _LOG_DIRS_VERSION = 4
 _CONFIGS_VERSION = 4
-_SETTINGS = ("remote.storage.enable", "retention.ms", "retention.bytes")
+_SETTINGS = (
+    *("remote.storage.enable", "remote.log.copy.disable", "segment.bytes"),
+    *("retention.ms", "retention.bytes", "local.retention.ms", "local.retention.bytes"),
+)
+_AS_TOTAL = -2  # local.retention.*: the same as retention.*
 
 Offsets: TypeAlias = Mapping[TopicPartition, Offset]
 
@@ -74,6 +79,7 @@ class TopicState:
     is_tiered: bool
     retention: Retention
     partitions: tuple[PartitionState, ...]
+    tier_settings: TierSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +264,25 @@ def _topic_state(
         topic.topic_id,
         topic.is_internal,
         settings.get("remote.storage.enable") == "true",
-        Retention(int(settings.get("retention.ms", -1)), int(settings.get("retention.bytes", -1))),
+        _retention(settings),
         tuple(_partition_state(topic, each, found) for each in partitions),
+        _tier_settings(settings),
+    )
+
+
+def _retention(settings: Mapping[str, str]) -> Retention:
+    return Retention(
+        int(settings.get("retention.ms", -1)), int(settings.get("retention.bytes", -1))
+    )
+
+
+def _tier_settings(settings: Mapping[str, str]) -> TierSettings:
+    total = _retention(settings)
+    ms, size = (int(settings.get(f"local.retention.{unit}", -2)) for unit in ("ms", "bytes"))
+    return TierSettings(
+        Retention(total.ms if ms == _AS_TOTAL else ms, total.bytes if size == _AS_TOTAL else size),
+        int(settings.get("segment.bytes", SEGMENT_BYTES_DEFAULT)),
+        settings.get("remote.log.copy.disable") == "true",
     )
 
 

@@ -75,6 +75,11 @@ class ClusterStorage:
     topics: Mapping[str, TopicStorage]
     metadata_topic: MetadataTopicSize | None
 
+    @property
+    def remote_bytes(self) -> int:
+        """Of all topics."""
+        return sum(each.sums.remote_bytes for each in self.topics.values())
+
 
 class StorageReader:
     """Reads a cluster again and again; one thread at a time. `close` may be called from any thread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import Any
 
@@ -10,6 +11,7 @@ import uvicorn
 from click.testing import Result
 from typer.testing import CliRunner
 
+from isotherm.cli.console import sweep_command
 from isotherm.cli.main import app
 from isotherm.errors import ConfigError
 
@@ -32,6 +34,12 @@ def test_pages_are_for_this_machine_alone_by_default(started: list[dict[str, Any
     assert "http://127.0.0.1:8585/" in result.stdout
     (options,) = started
     assert (options["host"], options["port"]) == ("127.0.0.1", 8585)
+
+
+def test_sweep_command_can_be_pasted_into_a_shell() -> None:
+    made = sweep_command("localhost:9092", "/data/my bucket")
+    assert shlex.split(made)[3:5] == ["--path", "/data/my bucket"]
+    assert shlex.split(made)[-2:] == ["-b", "localhost:9092"]
 
 
 def test_address_of_all_networks_needs_a_host_name(started: list[dict[str, Any]]) -> None:

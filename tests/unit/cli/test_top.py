@@ -8,9 +8,11 @@ from rich.console import Console, RenderableType
 
 from isotherm.cli.top import screen, tier_bar
 from isotherm.console.watched_cluster import Look
+from isotherm.storage_view.prices import price_list
 from tests.support.scripted_cluster import ScriptedCluster, local_tier, remote_segment
 
 MIB = 1 << 20
+ONE_DOLLAR = price_list("1")
 
 
 def cluster() -> ScriptedCluster:
@@ -30,7 +32,7 @@ def printed(shown: RenderableType) -> list[str]:
 
 
 def test_largest_topic_is_first_and_internal_ones_are_left_out() -> None:
-    lines = printed(screen(Look(cluster().read(), None), 1.0))
+    lines = printed(screen(Look(cluster().read(), None), ONE_DOLLAR))
     names = [line.split()[0] for line in lines[-2:]]
     assert names == ["large", "small"]
     assert "4.0 MiB" in lines[-2]
@@ -48,13 +50,13 @@ def test_bar_has_the_shares_of_the_tiers() -> None:
 
 
 def test_screen_that_is_too_low_names_what_it_leaves_out() -> None:
-    lines = printed(screen(Look(cluster().read(), None), 1.0, 1))
+    lines = printed(screen(Look(cluster().read(), None), ONE_DOLLAR, 1))
     assert "1 more, which are smaller" in lines[-1]
     assert not any(line.split()[0] == "small" for line in lines)
 
 
 def test_cluster_that_is_gone_keeps_its_numbers_and_says_so() -> None:
-    lines = printed(screen(Look(cluster().read(), "no broker is reachable"), 1.0))
+    lines = printed(screen(Look(cluster().read(), "no broker is reachable"), ONE_DOLLAR))
     assert "does not answer" in lines[1]
     assert "no broker is reachable" in lines[1]
     assert lines[-2].split()[0] == "large"
@@ -62,7 +64,7 @@ def test_cluster_that_is_gone_keeps_its_numbers_and_says_so() -> None:
 
 def test_narrow_screen_keeps_whole_names_and_numbers() -> None:
     out = io.StringIO()
-    Console(file=out, width=72).print(screen(Look(cluster().read(), None), 1.0, width=72))
+    Console(file=out, width=72).print(screen(Look(cluster().read(), None), ONE_DOLLAR, width=72))
     row = out.getvalue().splitlines()[-2]
     assert row.split()[0] == "large"
     assert "4.0 MiB" in row

@@ -14,7 +14,7 @@ import pytest
 from isotherm.console.app import STATIC
 from isotherm.console.openapi import openapi_document
 from isotherm.errors import BrokerUnreachableError
-from tests.support.console_server import running_console
+from tests.support.console_server import SWEEP_COMMAND, running_console
 from tests.support.scripted_cluster import ScriptedCluster, damaged_cluster
 
 Answer = tuple[int, dict[str, str], bytes]
@@ -107,6 +107,22 @@ def test_groups_say_how_far_behind_they_are_and_what_they_read(address: str) -> 
     first, second = json_of(address, "/api/groups/billing")["by_partition"]
     assert (first["partition"], first["lag"], first["age_s"]) == (0, 200, None)
     assert (second["partition"], second["lag"], second["age_s"]) == (1, 0, 0)
+
+
+def test_answers_say_why_what_is_left_and_what_it_costs(address: str) -> None:
+    found = json_of(address, "/api/answers")
+    orders = next(each for each in found["topics"] if each["topic"] == "orders")
+    assert sum(hold["bytes"] for hold in orders["holds"]) == orders["local_bytes"]
+    causes = {hold["cause"]: hold for hold in orders["holds"]}
+    copying = causes["being copied"]
+    assert (copying["worst_partition"], copying["first_offset"]) == (1, 10_000)
+    assert "local.retention.ms" in causes["local retention"]["remedy"]
+    left = {(each["topic"], each["cause"]): each for each in found["leftovers"]}
+    assert left["orders", "upload was not finished"]["first_offset"] == 2000
+    assert found["sweep_command"] == SWEEP_COMMAND
+    # All copies are a minute old.
+    assert orders["forecast_cost_per_month"] == [None, None, None]
+    assert orders["cost_per_month"] == pytest.approx(orders["remote_bytes"] / 2**30 * 0.023)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.errors import ConfigError
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -25,7 +23,6 @@ from isotherm.storage_view.partition_storage import (
     last_tiered_offset,
     partition_sums,
 )
-from isotherm.storage_view.prices import GIB, monthly_cost, price_of
 from isotherm.storage_view.remote_segments import RemoteSegments
 from isotherm.types import TopicIdPartition
 
@@ -201,11 +198,3 @@ def test_last_tiered_offset_is_of_finished_segments() -> None:
     ]
     assert last_tiered_offset(RemoteSegments.of_metadata(metadata_of(shapes))) == 9
     assert last_tiered_offset(RemoteSegments.of_metadata([])) == -1
-
-
-def test_price_is_a_name_or_dollars() -> None:
-    assert monthly_cost(100 * GIB, price_of("s3-standard")) == pytest.approx(2.3)
-    assert price_of("0.01") == 0.01
-    for text in ("s3", "-1", "nan", "inf"):
-        with pytest.raises(ConfigError):
-            price_of(text)

@@ -1,5 +1,6 @@
 // Which page is shown, and when it is read again.
 
+import { answersPage } from "/static/answers.js";
 import { groupPage, groupsPage } from "/static/groups.js";
 import { overviewPage } from "/static/overview.js";
 import { recordsPage } from "/static/records.js";
@@ -16,9 +17,10 @@ let timer = 0;
 let turn = 0;
 
 function pageOf(hash) {
-  const [, kind, name, query] = /^#\/(topics|groups|records)(?:\/([^?]+))?(?:\?(.*))?$/.exec(hash) || [];
+  const [, kind, name, query] = /^#\/(topics|groups|records|answers)(?:\/([^?]+))?(?:\?(.*))?$/.exec(hash) || [];
   if (kind === "records" && name) return recordsPage(decodeURIComponent(name), new URLSearchParams(query));
   if (kind === "topics" && name) return topicPage(decodeURIComponent(name));
+  if (kind === "answers") return answersPage();
   if (kind === "groups") return name ? groupPage(decodeURIComponent(name)) : groupsPage();
   return overviewPage();
 }

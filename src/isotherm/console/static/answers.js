@@ -1,0 +1,85 @@
+// Questions that operators ask: why is local so big, what is left over, what will it cost?
+
+import { age, bytes, count, dollars, element, plural, table, time } from "/static/format.js";
+
+const TOPICS_MAX = 100;
+
+export function answersPage() {
+  const page = { title: "Answers", isShown: false, load: (fetchJson) => fetchJson("/api/answers") };
+  const opened = new Set(); // topics whose reasons are shown
+  page.show = (main, data) => {
+    page.isShown = true;
+    const own = data.topics.filter((topic) => !topic.is_internal && !topic.topic.startsWith("__"));
+    main.replaceChildren(element("h1", {}, "Answers"),
+      card("Why is local so big?", own.length ? own.slice(0, TOPICS_MAX).map((topic, place) => reasons(topic, opened, place === 0))
+        : [element("p", { class: "quiet" }, "No topic has a byte.")]),
+      card("What is left over in the bucket?", leftovers(data)),
+      card("What does it cost, and what will it?", [money(own.slice(0, TOPICS_MAX), data)]));
+  };
+  return page;
+}
+
+const card = (question, answers) => element("section", { class: "card" }, element("h2", {}, question), answers);
+
+const topicLink = (name) => element("a", { href: `#/topics/${encodeURIComponent(name)}` }, name);
+
+function reasons(topic, opened, isFirst) {
+  if (isFirst && !opened.size) opened.add(topic.topic);
+  const box = element("details", { class: "answer", open: opened.has(topic.topic) },
+    element("summary", {}, element("strong", {}, topic.topic), ` ${bytes(topic.local_bytes)}: `,
+      topic.holds.map((hold) => `${hold.cause} ${bytes(hold.bytes)}`).join(", ") || "nothing local"),
+    element("ul", {}, topic.holds.map((hold) => element("li", {},
+      element("strong", {}, `${hold.cause}: ${bytes(hold.bytes)}`), ` in ${plural(hold.partitions, "partition")}`,
+      hold.since_ms === null ? "" : `, since ${time(hold.since_ms)}`,
+      hold.attempts ? `, ${plural(hold.attempts, "upload")} begun` : "", ". ", hold.remedy,
+      ` Most is in partition ${hold.worst_partition}, from offset ${count(hold.first_offset)}.`))),
+    element("p", {}, element("a", { href: `#/topics/${encodeURIComponent(topic.topic)}` }, `The tier map of ${topic.topic}`)));
+  // The page is made anew with each look; what was opened stays open.
+  box.addEventListener("toggle", () => (box.open ? opened.add(topic.topic) : opened.delete(topic.topic)));
+  return box;
+}
+
+function leftovers({ leftovers: rows, sweep_command: command }) {
+  const said = rows.length
+    ? table("Left over", [
+      ["topic", (row) => topicLink(row.topic)],
+      ["partition", (row) => String(row.partition)],
+      ["cause", (row) => row.cause, "left"],
+      ["segments", (row) => count(row.segments)],
+      ["bytes", (row) => bytes(row.bytes)],
+      ["oldest", (row) => age(row.oldest_s)],
+      ["from offset", (row) => count(row.first_offset)],
+    ], [...rows].sort((one, other) => other.oldest_s - one.oldest_s))
+    : element("p", {}, "Nothing that has metadata.");
+  const copied = element("span", { role: "status", class: "quiet" });
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(command);
+      copied.textContent = "copied";
+    } catch {
+      copied.textContent = "The browser does not allow it: mark it by hand.";
+    }
+  };
+  return [said, element("p", {}, "Objects without any metadata are found by a sweep, which only reports without ", element("code", {}, "--delete"), ":"),
+    element("div", { class: "tools" }, element("code", { id: "sweep" }, command),
+      element("button", { type: "button", onclick: copy }, "Copy"), copied)];
+}
+
+function money(topics, { price_per_gib_month: price, forecast_months: months }) {
+  const sum = (key, place) => topics.reduce((total, row) => total + ((place === undefined ? row[key] : row[key][place]) ?? 0), 0);
+  const known = (amount, words) => (amount === null ? "unknown" : words(amount));
+  const rows = [...topics].sort((one, other) => other.cost_per_month - one.cost_per_month);
+  const all = {
+    topic: null, remote_bytes: sum("remote_bytes"), cost_per_month: sum("cost_per_month"), growth_bytes_per_day: sum("growth_bytes_per_day"),
+    forecast_cost_per_month: months.map((_, place) => sum("forecast_cost_per_month", place)),
+  };
+  return element("div", {},
+    element("p", { class: "quiet" }, `At $${Number(price.toFixed(5))} a GiB and month, for what is stored. The forecast goes on with the copies of the last 30 days, and lets retention delete; it is unknown in a topic's first hour.`),
+    table("Cost", [
+      ["topic", (row) => (row.topic === null ? element("strong", {}, "all that are known") : topicLink(row.topic))],
+      ["remote", (row) => bytes(row.remote_bytes)],
+      ["grows a day", (row) => known(row.growth_bytes_per_day, bytes)],
+      ["a month now", (row) => dollars(row.cost_per_month)],
+      ...months.map((number, place) => [`in ${plural(number, "month")}`, (row) => known(row.forecast_cost_per_month[place], dollars)]),
+    ], [...rows, all]));
+}

@@ -1,0 +1,149 @@
+"""The JSON of the page "Answers": why a topic's local tier is so large, what is left over, what it will cost. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from isotherm.storage_view.cluster_storage import ClusterStorage, PartitionStorage, TopicStorage
+from isotherm.storage_view.growth import DAY_MS, MONTH_MS, forecast_bytes, growth
+from isotherm.storage_view.leftovers import Leftover, leftovers
+from isotherm.storage_view.local_holds import Hold, HoldCause, local_holds
+from isotherm.storage_view.prices import PriceList, monthly_cost
+from isotherm.storage_view.rows import Row
+from isotherm.types import TimestampMs
+
+FORECAST_MONTHS = (1, 3, 12)
+_REMEDIES = {
+    HoldCause.NOT_TIERED: "The topic is not tiered: set remote.storage.enable=true.",
+    HoldCause.LOCAL_RETENTION: "Copied, and kept for fast reads: lower local.retention.ms or local.retention.bytes.",
+    HoldCause.DELETION_LATE: "Due for local deletion: the broker looks every log.retention.check.interval.ms, and"
+    " never deletes a segment above one that is not copied.",
+    HoldCause.ACTIVE_SEGMENT: "Still written to, or just closed: a segment is copied after it has rolled, at"
+    " segment.bytes or segment.ms.",
+    HoldCause.COPY_DISABLED: "remote.log.copy.disable=true: nothing more is copied, so nothing of it is deleted locally.",
+    HoldCause.OPEN_TRANSACTION: "Above the last stable offset: an open transaction holds copies back. Find it with"
+    " kafka-transactions.sh find-hanging, and abort it.",
+    HoldCause.COPYING: "An upload is at work.",
+    HoldCause.COPY_FAILED: "Uploads were begun and did not finish: the leader's log has the reason"
+    " (RemoteCopyErrorsPerSec counts them); check the bucket's rights and that it answers.",
+    HoldCause.COPY_WAITS: "Closed segments that no upload was begun for: the copier is behind. See"
+    " remote.log.manager.copier.thread.pool.size and remote.log.manager.copy.max.bytes.per.second.",
+}
+
+
+def topic_answers(storage: ClusterStorage, prices: PriceList, sweep_command: str) -> Row:
+    """Of all topics that have bytes, the largest local tier first."""
+    price = prices.mean_price(storage.remote_bytes)
+    topics = [_topic_row(each, price, storage.read_at_ms) for each in storage.topics.values()]
+    return {
+        "price_per_gib_month": price,
+        "forecast_months": FORECAST_MONTHS,
+        "sweep_command": sweep_command,
+        "topics": sorted(
+            (each for each in topics if each["local_bytes"] or each["remote_bytes"]),
+            key=lambda each: -each["local_bytes"],
+        ),
+        "leftovers": [
+            row for topic in storage.topics.values() for row in _leftover_rows(topic, storage)
+        ],
+    }
+
+
+def _topic_row(topic: TopicStorage, price: float, now_ms: TimestampMs) -> Row:
+    return {
+        "topic": topic.state.name,
+        "is_internal": topic.state.is_internal,
+        "local_bytes": topic.sums.local_bytes,
+        "remote_bytes": topic.sums.remote_bytes,
+        "holds": _hold_rows(topic, now_ms),
+        "cost_per_month": monthly_cost(topic.sums.remote_bytes, price),
+        **_forecast_row(topic, price, now_ms),
+    }
+
+
+def _hold_rows(topic: TopicStorage, now_ms: TimestampMs) -> list[Row]:
+    """Those of all partitions together, with the partition that has most of it."""
+    found: dict[HoldCause, list[tuple[Hold, int]]] = defaultdict(list)
+    for each in topic.partitions:
+        for hold in _holds(topic, each, now_ms):
+            found[hold.cause].append((hold, each.state.partition.partition))
+    rows = []
+    for cause, held in found.items():
+        worst, partition = max(held, key=lambda one: one[0].size_in_bytes)
+        since = [hold.since_ms for hold, _ in held if hold.since_ms is not None]
+        rows.append(
+            {
+                "cause": cause.value,
+                "bytes": sum(hold.size_in_bytes for hold, _ in held),
+                "partitions": len(held),
+                "attempts": sum(hold.attempts for hold, _ in held),
+                "since_ms": min(since, default=None),
+                "worst_partition": partition,
+                "first_offset": worst.first_offset,
+                "remedy": _REMEDIES[cause],
+            }
+        )
+    return sorted(rows, key=lambda row: -row["bytes"])
+
+
+def _holds(topic: TopicStorage, partition: PartitionStorage, now_ms: TimestampMs) -> list[Hold]:
+    local = partition.state.local
+    if local is None or partition.sums is None:
+        return []
+    return local_holds(
+        local,
+        partition.segments,
+        partition.sums,
+        topic.state.tier_settings,
+        now_ms,
+        is_tiered=topic.state.is_tiered,
+    )
+
+
+def _forecast_row(topic: TopicStorage, price: float, now_ms: TimestampMs) -> Row:
+    """Null for a topic one of whose partitions has too short a history."""
+    growths = [growth(each.segments, now_ms) for each in topic.partitions if len(each.segments)]
+    rates = [each.bytes_per_ms for each in growths]
+    row: Row = {"growth_bytes_per_day": _sum(None if r is None else r * DAY_MS for r in rates)}
+    sizes = [
+        _sum(
+            forecast_bytes(each.segments, topic.state.retention, now_ms, months * MONTH_MS)
+            for each in topic.partitions
+            if len(each.segments)
+        )
+        for months in FORECAST_MONTHS
+    ]
+    return {
+        **row,
+        "forecast_bytes": sizes,
+        "forecast_cost_per_month": [
+            None if size is None else monthly_cost(size, price) for size in sizes
+        ],
+    }
+
+
+def _sum(numbers: Iterable[float | None]) -> int | None:
+    found = list(numbers)
+    return None if None in found else round(sum(each for each in found if each is not None))
+
+
+def _leftover_rows(topic: TopicStorage, storage: ClusterStorage) -> list[Row]:
+    return [
+        _leftover_row(topic, each.state.partition.partition, left, storage.read_at_ms)
+        for each in topic.partitions
+        if each.state.local is not None
+        for left in leftovers(each.state.local, each.segments, storage.read_at_ms)
+    ]
+
+
+def _leftover_row(topic: TopicStorage, partition: int, left: Leftover, now_ms: TimestampMs) -> Row:
+    return {
+        "topic": topic.state.name,
+        "partition": partition,
+        "cause": left.cause.value,
+        "segments": left.segments,
+        "bytes": left.size_in_bytes,
+        "oldest_s": max(0, now_ms - left.oldest_event_ms) / 1000,
+        "first_offset": left.first_offset,
+    }

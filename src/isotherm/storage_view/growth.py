@@ -1,0 +1,65 @@
+"""How the remote tier of a partition grows, and how large it will be. Pure.
+
+The forecast goes on with the mean rate of the copies of the last 30 days, and lets retention take away what
+becomes too old or too much. It knows of no change of traffic or settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from isotherm.remote.segment_metadata import RemoteLogSegmentState
+from isotherm.storage_view.partition_storage import Retention
+from isotherm.storage_view.remote_segments import RemoteSegments
+from isotherm.types import TimestampMs
+
+DAY_MS = 86_400_000
+MONTH_MS = 30 * DAY_MS
+SPAN_MS_MIN = 3_600_000
+"""A shorter history tells no rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Copies that finished within the window, `span_ms` long: 30 days, or since the first copy."""
+
+    span_ms: int
+    size_in_bytes: int
+    segments: int
+
+    @property
+    def bytes_per_ms(self) -> float | None:
+        """None from too short a history."""
+        return self.size_in_bytes / self.span_ms if self.span_ms >= SPAN_MS_MIN else None
+
+    @property
+    def segments_per_month(self) -> float | None:
+        return self.segments * MONTH_MS / self.span_ms if self.span_ms >= SPAN_MS_MIN else None
+
+
+def growth(segments: RemoteSegments, now_ms: TimestampMs) -> Growth:
+    finished = segments.in_state(RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
+    copied_ms = segments.event_timestamp_ms[finished]
+    if not len(copied_ms):
+        return Growth(0, 0, 0)
+    recent = copied_ms > now_ms - MONTH_MS
+    span_ms = min(MONTH_MS, now_ms - int(copied_ms.min()))
+    size = int(segments.size_in_bytes[finished][recent].sum())
+    return Growth(span_ms, size, int(recent.sum()))
+
+
+def forecast_bytes(
+    segments: RemoteSegments, retention: Retention, now_ms: TimestampMs, ahead_ms: int
+) -> int | None:
+    """Of finished segments in `ahead_ms`; None where the history tells no rate."""
+    rate = growth(segments, now_ms).bytes_per_ms
+    if rate is None:
+        return None
+    finished = segments.in_state(RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
+    size = segments.size_in_bytes[finished]
+    arriving_ms = ahead_ms
+    if retention.ms >= 0:
+        size = size[segments.max_timestamp_ms[finished] + retention.ms >= now_ms + ahead_ms]
+        arriving_ms = min(ahead_ms, retention.ms)
+    total = int(size.sum()) + round(rate * arriving_ms)
+    return total if retention.bytes < 0 else min(total, retention.bytes)
