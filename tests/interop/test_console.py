@@ -18,6 +18,8 @@ from selenium.webdriver.support.wait import WebDriverWait
 from isotherm.clock import SystemClock
 from isotherm.storage_view.cluster_storage import StorageReader
 from isotherm.testing.embedded_broker import EmbeddedBroker
+from suites.results import SuiteUnavailableError
+from tests.support.axe import axe_source, findings
 from tests.support.console_server import running_console
 from tests.support.scripted_cluster import damaged_cluster
 
@@ -240,6 +242,44 @@ def test_answers_stay_open_while_the_page_is_read_again(browser: Browser, addres
     assert "upload was not finished" in browser.text("table[aria-label='Left over']")
     assert browser.text("#sweep").startswith("isotherm pipeline sweep --path")
     assert browser.messages() == []
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    try:
+        return axe_source()
+    except SuiteUnavailableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("page", "shown"),
+    [
+        ("/", "main table a"),
+        ("/#/topics/orders", "canvas[data-cells]"),
+        ("/#/records/orders?partition=0&offset=8999", "#records details"),
+        ("/#/groups", "main table a"),
+        ("/#/answers", "details.answer"),
+        ("/api/", "main code"),
+    ],
+)
+def test_axe_finds_nothing(
+    browser: Browser, address: str, axe: str, page: str, shown: str, scheme: str
+) -> None:
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    browser.open(f"{address}{page}", shown)
+    for opened in ("#records summary", "canvas"):
+        if browser.all(opened):
+            browser.click(opened)
+    assert findings(browser.driver, axe) == []
+
+
+def test_axe_would_find_something(browser: Browser, address: str, axe: str) -> None:
+    browser.open(address, "main table a")
+    browser.run("document.querySelector('input[type=search]').closest('label').firstChild.remove()")
+    assert any("label" in each for each in findings(browser.driver, axe))
 
 
 def commit(servers: str, position: TopicPartition) -> None:

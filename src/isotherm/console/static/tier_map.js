@@ -41,7 +41,7 @@ export class TierMap {
     this.element = element("section", { class: "map", "aria-label": `Partition ${partition}` },
       element("header", {}, element("h3", {}, `Partition ${partition}`), this.title, element("div", {},
         button("−", "Zoom out", () => this.zoom(4)), button("+", "Zoom in", () => this.zoom(0.25)),
-        button("All", "Whole log", () => this.zoom(Infinity)))),
+        button("All", "All offsets", () => this.zoom(Infinity)))),
       this.canvas, this.ends, this.told);
     new ResizeObserver(() => this.draw()).observe(this.canvas);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());

@@ -1,0 +1,52 @@
+"""axe-core, which finds what people with disabilities cannot use on a page: npm's package, for tests only."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from suites.building import run_step
+from suites.results import SuiteUnavailableError
+
+if TYPE_CHECKING:
+    from selenium import webdriver
+
+VERSION = "4.14.1"
+TOOLS = Path(__file__).parents[2] / ".tools"
+# WCAG 2.2 at levels A and AA, and axe's own best practices.
+_TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+
+def axe_source() -> str:
+    """The script; got once. SuiteUnavailableError without npm or its registry."""
+    kept = TOOLS / f"axe-core-{VERSION}.js"
+    if not kept.exists():
+        if shutil.which("npm") is None:
+            raise SuiteUnavailableError("axe-core cannot be had: missing=npm")
+        TOOLS.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=TOOLS) as folder:
+            scratch = Path(folder)
+            command = ["npm", "pack", "--silent", f"axe-core@{VERSION}"]
+            packed = run_step(command, scratch, SuiteUnavailableError)
+            with tarfile.open(scratch / packed.split()[-1]) as archive:
+                archive.extract("package/axe.min.js", scratch, filter="data")
+            (scratch / "package" / "axe.min.js").replace(kept)
+    return kept.read_text(encoding="utf-8")
+
+
+def findings(driver: webdriver.Chrome, source: str) -> list[str]:
+    """Of the page that is shown: impact, rule, and the first place of each."""
+    driver.execute_script(source)
+    options = json.dumps({"runOnly": _TAGS, "resultTypes": ["violations"]})
+    found: Any = driver.execute_async_script(
+        f"const done = arguments[0]; axe.run(document, {options})"
+        ".then((result) => done(result.violations), (error) => done([{ id: String(error), nodes: [] }]))"
+    )
+    return [
+        f"{each.get('impact')} {each['id']}: {each['nodes'][0]['html'] if each['nodes'] else ''}"
+        for each in found
+    ]
