@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import uvicorn
@@ -38,12 +38,13 @@ def running_console(
     open_reader: Callable[[], Reader],
     interval_s: float = 0.0,
     records: RecordSource | None = None,
+    credentials: Mapping[bytes, bytes] | None = None,
 ) -> Iterator[str]:
     """The address of its pages."""
     source = records or ScriptedRecords()
     watched = WatchedCluster(open_reader, SystemClock(), interval_s)
     settings = ConsoleSettings(
-        price_list(PRICE), named_layout("aiven", None), ["127.0.0.1"], SWEEP_COMMAND
+        price_list(PRICE), named_layout("aiven", None), ["127.0.0.1"], SWEEP_COMMAND, credentials
     )
     config = uvicorn.Config(
         console_app(watched, source, settings),

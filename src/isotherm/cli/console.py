@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import shlex
+import ssl
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,9 +18,11 @@ from isotherm.cli.options import (
     client_settings,
 )
 from isotherm.cli.output import console as terminal
+from isotherm.cli.output import error_console
 from isotherm.cli.pipeline_metadata import StoreOption, store_settings
 from isotherm.cli.topic_storage import BucketPath, Price
 from isotherm.clock import SystemClock
+from isotherm.config.http_credentials import read_credentials
 from isotherm.errors import ConfigError
 from isotherm.remote.storage.settings import AIVEN
 from isotherm.storage_view.prices import DEFAULT_PRICE, price_list
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from isotherm.remote.storage.settings import ObjectStoreSettings
 
 DEFAULT_PORT = 8585
+REQUESTS_AT_ONCE = 100
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -37,10 +42,30 @@ def console(
     host: Annotated[
         str,
         typer.Option(
-            help="The address to listen at. Pages have no login: leave it, and put a reverse proxy"
-            " with a login before it."
+            help="The address to listen at. Any but this machine's own needs --credentials-file."
         ),
     ] = "127.0.0.1",
+    credentials_file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="NAME:PASSWORD on each line: the pages ask for one of them (HTTP basic).",
+        ),
+    ] = None,
+    without_login: Annotated[
+        bool,
+        typer.Option(
+            "--without-login",
+            help="Listen at an address of the network all the same: a proxy before it asks who it is.",
+        ),
+    ] = False,
+    tls_certificate: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Serve https with this certificate and its chain (PEM)."),
+    ] = None,
+    tls_key: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The certificate's private key (PEM).")
+    ] = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
@@ -88,7 +113,13 @@ def console(
         named_layout(layout, key_prefix),
         _hosts(host, allow_host or []),
         sweep_command(bootstrap_server, path),
+        _credentials(credentials_file, host, without_login=without_login),
     )
+    with_tls = _has_identity(tls_certificate, tls_key)
+    if settings.credentials is not None and not with_tls and not _is_loopback(host):
+        error_console().print(
+            "passwords cross the network as they are; --tls-certificate hides them"
+        )
     bucket = None if path is None else store_settings(path, option)
     properties, clock = {"bootstrap.servers": bootstrap_server, **extra}, SystemClock()
 
@@ -99,7 +130,8 @@ def console(
     cluster = WatchedCluster(open_reader, clock, interval_s)
     storage = None if bucket is None else _opened(bucket)
     records = ClusterRecords(properties, clock, storage)
-    terminal().print(f"console of {bootstrap_server}: http://{_named(host)}:{port}/")
+    scheme = "https" if with_tls else "http"
+    terminal().print(f"console of {bootstrap_server}: {scheme}://{_named(host)}:{port}/")
     try:
         uvicorn.run(
             console_app(cluster, records, settings),
@@ -107,6 +139,9 @@ def console(
             port=port,
             log_level="warning",
             server_header=False,
+            limit_concurrency=REQUESTS_AT_ONCE,
+            ssl_certfile=tls_certificate,
+            ssl_keyfile=tls_key,
         )
     except SystemExit as error:
         # uvicorn has printed the reason, and would leave with a code that means damage here.
@@ -143,6 +178,43 @@ def _hosts(host: str, allowed: list[str]) -> list[str]:
     if not allowed:
         raise ConfigError(f"name the pages' host key=--allow-host host={host} hint='or * for any'")
     return [*_LOCAL_NAMES, *allowed]
+
+
+def _credentials(
+    file: str | None, host: str, *, without_login: bool
+) -> Mapping[bytes, bytes] | None:
+    """ConfigError for an address that others reach, unless it has a login or is said to need none: the
+    pages show the records of every topic that the console may read."""
+    if file is not None:
+        return read_credentials(file, "--credentials-file")
+    if _is_loopback(host) or without_login:
+        return None
+    raise ConfigError(
+        "anyone who reaches this address could read all topics key=--credentials-file"
+        f" host={host} hint='--without-login, if a proxy before it asks who it is'"
+    )
+
+
+def _has_identity(certificate: str | None, key: str | None) -> bool:
+    """ConfigError for files that do not make a server's identity."""
+    if certificate is None and key is None:
+        return False
+    if certificate is None or key is None:
+        raise ConfigError("a certificate needs its key key=--tls-certificate,--tls-key")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except OSError as error:  # an SSLError is one
+        raise ConfigError(
+            f"a certificate cannot be used certificate={certificate} key={key} reason='{error}'"
+        ) from error
+    return True
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _is_unspecified(host: str) -> bool:

@@ -7,13 +7,13 @@ Every answer forbids the browser to load anything from elsewhere, and to show th
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
@@ -23,6 +23,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from isotherm.config.http_credentials import is_known
 from isotherm.console.answers import group_detail, group_rows, overview, tier_maps, topic_detail
 from isotherm.console.openapi import (
     COLUMNS_MAX,
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 
 STATIC = Path(__file__).parent / "static"
 UNAVAILABLE = 503
+UNAUTHORIZED = 401
+_CHALLENGE = {"www-authenticate": 'Basic realm="console", charset="UTF-8"'}
 _BUSY = 429
 _UPSTREAM_FAILED = 502
 _FOUND_DEFAULT = 50
@@ -69,12 +72,14 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
-    """`hosts` are the names that a request may ask for; `sweep_command` is shown to be copied."""
+    """`hosts` are the names that a request may ask for; `sweep_command` is shown to be copied. Without
+    `credentials`, names with their passwords, there is no login."""
 
     prices: PriceList
     layout: Layout
     hosts: Sequence[str]
     sweep_command: str
+    credentials: Mapping[bytes, bytes] | None
 
 
 def console_app(
@@ -101,6 +106,7 @@ def console_app(
             # A page of another site that has its name point here asks for that name.
             Middleware(TrustedHostMiddleware, allowed_hosts=list(settings.hosts)),
             Middleware(_SafeHeaders),
+            Middleware(_Login, credentials=settings.credentials),
             Middleware(GZipMiddleware, minimum_size=_GZIP_BYTES_MIN),
         ],
     )
@@ -121,6 +127,31 @@ class _SafeHeaders:
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
+
+
+class _Login:
+    """HTTP basic: the browser asks for a name and a password, and keeps them."""
+
+    def __init__(self, app: ASGIApp, credentials: Mapping[bytes, bytes] | None) -> None:
+        self._app = app
+        self._credentials = credentials
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not self._is_authorized(Headers(scope=scope)):
+            refusal = JSONResponse(
+                {"error": "a name and a password are needed"}, UNAUTHORIZED, _CHALLENGE
+            )
+            await refusal(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _is_authorized(self, headers: Headers) -> bool:
+        if self._credentials is None:
+            return True
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        return scheme.lower() == "basic" and is_known(
+            token.strip().encode("latin-1"), self._credentials
+        )
 
 
 def _index(_: Request) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from isotherm.cli.console import sweep_command
 from isotherm.cli.main import app
 from isotherm.errors import ConfigError
+from tests.support.certificates import issue
 
 
 @pytest.fixture
@@ -22,6 +24,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     monkeypatch.setattr(uvicorn, "run", lambda _, **options: found.append(options))
     return found
+
+
+async def nothing(scope: object, receive: object, send: object) -> None:
+    """An application."""
 
 
 def run(*arguments: str) -> Result:
@@ -44,8 +50,52 @@ def test_sweep_command_can_be_pasted_into_a_shell() -> None:
 
 def test_address_of_all_networks_needs_a_host_name(started: list[dict[str, Any]]) -> None:
     assert isinstance(run("--host", "0.0.0.0").exception, ConfigError)
-    assert run("--host", "::", "--allow-host", "tiers.example").exit_code == 0
+    named = ("--host", "::", "--allow-host", "tiers.example")
+    assert run(*named, "--without-login").exit_code == 0
     assert len(started) == 1
+
+
+@pytest.fixture
+def credentials(tmp_path: Path) -> Path:
+    file = tmp_path / "credentials"
+    file.touch(0o600)
+    file.write_text("reader:secret\n")
+    return file
+
+
+@pytest.mark.parametrize("host", ["192.0.2.7", "tiers.example", "0.0.0.0"])
+def test_address_of_others_needs_a_login(
+    started: list[dict[str, Any]], credentials: Path, host: str
+) -> None:
+    named = ("--host", host, "--allow-host", "tiers.example")
+    refused = run(*named).exception
+    assert isinstance(refused, ConfigError)
+    assert "--credentials-file" in str(refused)
+    assert not started
+    allowed = run(*named, "--credentials-file", str(credentials))
+    assert allowed.exit_code == 0
+    assert "passwords cross the network" in allowed.stderr
+    assert run("--host", "localhost").exit_code == 0
+    assert len(started) == 2
+
+
+def test_certificate_is_tried_before_the_start(
+    started: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    identity = str(issue("console").write_pem(tmp_path / "console.pem"))
+    other = str(issue("other").write_pem(tmp_path / "other.pem"))
+    for arguments in (
+        ("--tls-certificate", identity),
+        ("--tls-certificate", identity, "--tls-key", other),
+        ("--tls-certificate", "/no/such/file", "--tls-key", identity),
+    ):
+        assert isinstance(run(*arguments).exception, ConfigError)
+    assert not started
+    found = run("--tls-certificate", identity, "--tls-key", identity)
+    assert "https://127.0.0.1:8585/" in found.stdout
+    config = uvicorn.Config(nothing, **started[0])
+    config.load()
+    assert config.is_ssl
 
 
 def test_wrong_price_is_refused_before_the_start(started: list[dict[str, Any]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 from collections.abc import Iterator
@@ -157,6 +158,29 @@ def test_every_answer_keeps_the_browser_here(address: str, path: str) -> None:
 def test_another_host_name_is_refused(address: str) -> None:
     """A page elsewhere whose name was made to point here would ask by that name."""
     assert get(address, "/api/overview", host="evil.example")[0] == 400
+
+
+def test_login_is_asked_for_everything() -> None:
+    def status(path: str, authorization: str | None) -> int:
+        connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
+        headers = {} if authorization is None else {"authorization": authorization}
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        answer.read()
+        if answer.status == 401:
+            assert (answer.headers["www-authenticate"] or "").startswith("Basic realm=")
+            assert answer.headers["content-security-policy"]
+        connection.close()
+        return answer.status
+
+    right = "Basic " + base64.b64encode(b"reader:x:y").decode()
+    wrong = "Basic " + base64.b64encode(b"reader:x").decode()
+    with running_console(lambda: damaged_cluster(1), credentials={b"reader": b"x:y"}) as address:
+        for path in ("/", "/static/console.js", "/api/overview", "/api/topics/orders"):
+            assert [status(path, each) for each in (None, wrong, "Bearer x", "Basic *", right)] == [
+                *([401] * 4),
+                200,
+            ]
 
 
 def test_nothing_is_changed_by_any_method(address: str) -> None:

@@ -10,23 +10,19 @@ ssl.client.auth=required, any client that can connect may read the metrics.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-import hmac
 import logging
 import os
 import re
 import socket
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from isotherm.broker.authentication.tls import KeyMaterial, ListenerTls, listener_tls
 from isotherm.config.broker import BrokerConfig
+from isotherm.config.http_credentials import is_known, read_credentials
 from isotherm.config.listener import Listener, SecurityProtocol
-from isotherm.config.secret_files import warn_of_readers
 from isotherm.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -175,38 +171,13 @@ def _parse_address(text: str) -> _Address:
 
 
 def _read_credentials(config: BrokerConfig) -> Mapping[bytes, bytes] | None:
-    """Password by name; None if clients do not authenticate. ConfigError shows nothing of the file."""
-    place = f"key=prometheus.credentials.file value={config.prometheus_credentials_file}"
-    if config.prometheus_credentials_file is None:
-        return None
-    try:
-        path = Path(config.prometheus_credentials_file)
-        lines = path.read_bytes().splitlines()
-        warn_of_readers(path)
-    except OSError as error:
-        raise ConfigError(f"credentials cannot be read {place} reason='{error}'") from error
-    credentials: dict[bytes, bytes] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        name, colon, password = line.partition(b":")
-        if not (name and colon and password):
-            raise ConfigError(f"a line is written NAME:PASSWORD {place} line={number}")
-        credentials[name] = password
-    if not credentials:
-        raise ConfigError(f"there are no credentials {place}")
-    return credentials
+    """None if clients do not authenticate."""
+    file = config.prometheus_credentials_file
+    return None if file is None else read_credentials(file, "prometheus.credentials.file")
 
 
 def _is_authorized(request: bytes, credentials: Mapping[bytes, bytes] | None) -> bool:
     if credentials is None:
         return True
     found = _AUTHORIZATION.search(request)
-    if found is None:
-        return False
-    try:
-        name, _, password = base64.b64decode(found[1], validate=True).partition(b":")
-    except binascii.Error:
-        return False
-    is_right = hmac.compare_digest(credentials.get(name, b""), password)
-    return is_right and name in credentials
+    return found is not None and is_known(found[1], credentials)
