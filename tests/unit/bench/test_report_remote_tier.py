@@ -64,6 +64,11 @@ HISTORIES = {
     [
         ("remote_quota", {"quotas": [QUOTA]}, ["| copy | 4.00 | 4.10 | 1.025 | 20 |"]),
         (
+            "console",
+            {"waits": {"zoom": {"count": 90, "median_ms": 41.4, "largest_ms": 1234.6}}},
+            ["| zoom | 90 | 41 | 1,235 |"],
+        ),
+        (
             "index_cache",
             {"seed": 1, "caching": [{"case": "scan", "sides": {"lru": CACHE_SIDE}}]},
             ["| scan | lru | 1,000 | 90.0% | 95.0% | 200 |"],

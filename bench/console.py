@@ -1,0 +1,148 @@
+"""How long does a person wait for the console, with 100,000 remote segments in a partition?
+
+    python -m bench.console [--quick]
+
+A headless Chromium opens the pages of a console whose cluster is made by hand, so that no broker's answer is
+in the figures: what is timed is the console's reckoning, the JSON, and the browser. Beside them nothing else should run.
+
+    first paint     from the start of the navigation to the browser's first contentful paint
+    map             to the frame in which the tier map is painted with its cells (the pages: with their table)
+    zoom            from a key to the frame with the narrower window: a request to the console
+    step            from an arrow key to the next frame, with the next cell chosen
+
+Each round opens the page in a browser that has none of its files. Figures are of all rounds: median and the largest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import sys
+from collections import defaultdict
+from typing import Any
+
+from selenium import webdriver
+
+from bench.harness import Question, describe, keep
+from tests.support.console_server import running_console
+from tests.support.scripted_cluster import damaged_cluster
+
+ROUNDS, ROUNDS_QUICK = 15, 3
+ZOOMS, STEPS = 6, 20
+SEGMENTS = 100_000
+TIMEOUT_S = 60
+ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1280,900")
+# What is there once a page is painted with what it was opened for.
+PAGES = {
+    "overview": ("/", "main table a"),
+    "tier map": ("/#/topics/history", "canvas[data-cells]"),
+    "answers": ("/#/answers", "details.answer"),
+}
+QUESTION = Question(
+    "console",
+    "How long does a person wait for the console, with 100,000 segments in a partition?",
+    lambda _: (),
+)
+# In every page before its own scripts: the time of the frame after the one in which it is there.
+_WATCH = """
+  const look = () => {
+    if (document.querySelector(SELECTOR)) requestAnimationFrame((at) => { window.paintedAt = at; });
+    else requestAnimationFrame(look);
+  };
+  requestAnimationFrame(look);"""
+_OPENED = """
+  const done = arguments[0];
+  const wait = () => {
+    const first = performance.getEntriesByName('first-contentful-paint')[0];
+    if (window.paintedAt && first) done([first.startTime, window.paintedAt]);
+    else requestAnimationFrame(wait);
+  };
+  wait();"""
+# From the key to the frame after the first one in which `canvas[ATTRIBUTE]` is another.
+_KEY = """
+  const [key, attribute, done] = arguments;
+  const canvas = document.querySelector('canvas');
+  const before = canvas.getAttribute(attribute);
+  const began = performance.now();
+  canvas.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true }));
+  const wait = () => {
+    if (canvas.getAttribute(attribute) === before) requestAnimationFrame(wait);
+    else requestAnimationFrame((at) => done(at - began));
+  };
+  requestAnimationFrame(wait);"""
+
+
+def opened(driver: webdriver.Chrome, address: str, page: str) -> tuple[float, float]:
+    """Milliseconds to the first paint, and to what the page is for."""
+    path, selector = PAGES[page]
+    driver.get("about:blank")
+    driver.execute_cdp_cmd("Network.clearBrowserCache", {})
+    script = {"source": _WATCH.replace("SELECTOR", repr(selector))}
+    watch = driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", script)
+    driver.get(f"{address}{path}")
+    first, whole = driver.execute_async_script(_OPENED)
+    driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", watch)
+    return float(first), float(whole)
+
+
+def measure(driver: webdriver.Chrome, address: str) -> dict[str, list[float]]:
+    """One round."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for page in PAGES:
+        first, whole = opened(driver, address, page)
+        found[f"{page}: first paint"].append(first)
+        found[f"{page}: painted whole"].append(whole)
+        if page != "tier map":
+            continue
+        driver.execute_script("document.querySelector('canvas').focus()")
+        for _ in range(ZOOMS):
+            found["zoom"].append(float(driver.execute_async_script(_KEY, "+", "aria-valuemax")))
+        for _ in range(STEPS):
+            found["step to the next cell"].append(
+                float(driver.execute_async_script(_KEY, "ArrowRight", "aria-valuetext"))
+            )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=QUESTION.text)
+    parser.add_argument("--quick", action="store_true", help="three rounds, and nothing is stored")
+    options = parser.parse_args()
+    rounds = ROUNDS_QUICK if options.quick else ROUNDS
+    document = describe(QUESTION, rounds)
+    browser = webdriver.ChromeOptions()
+    for argument in ARGUMENTS:
+        browser.add_argument(argument)
+    driver = webdriver.Chrome(
+        options=browser, service=webdriver.ChromeService(shutil.which("chromedriver"))
+    )
+    driver.set_script_timeout(TIMEOUT_S)
+    measured: dict[str, list[float]] = defaultdict(list)
+    try:
+        cluster = damaged_cluster(SEGMENTS)
+        with running_console(lambda: cluster, interval_s=5) as address:
+            measure(driver, address)
+            for number in range(rounds):
+                for name, values in measure(driver, address).items():
+                    measured[name] += values
+                print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+        document["versions"]["chromium"] = driver.capabilities["browserVersion"]
+    finally:
+        driver.quit()
+    document["waits"] = {name: _summary(values) for name, values in measured.items()}
+    for name, figures in document["waits"].items():
+        print(f"{name:<28} {figures['median_ms']:8.1f} ms, at most {figures['largest_ms']:.1f}")
+    keep(document, is_whole=not options.quick)
+
+
+def _summary(values: list[float]) -> dict[str, Any]:
+    return {
+        "count": len(values),
+        "median_ms": round(statistics.median(values), 1),
+        "largest_ms": round(max(values), 1),
+    }
+
+
+if __name__ == "__main__":
+    main()
