@@ -148,7 +148,7 @@ def _console(document: Mapping[str, Any]) -> Iterator[str]:
     for name, figures in document["waits"].items():
         yield row(
             name,
-            figures["count"],
+            str(figures["count"]),
             f"{figures['median_ms']:,.0f}",
             f"{figures['largest_ms']:,.0f}",
         )
