@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -16,6 +18,8 @@ from isotherm.cli.console import sweep_command
 from isotherm.cli.main import app
 from isotherm.errors import ConfigError
 from tests.support.certificates import issue
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -96,6 +100,15 @@ def test_certificate_is_tried_before_the_start(
     config = uvicorn.Config(nothing, **started[0])
     config.load()
     assert config.is_ssl
+
+
+def test_console_of_the_compose_file_starts(started: list[dict[str, Any]]) -> None:
+    text = (ROOT / "packaging" / "compose.yaml").read_text()
+    (command,) = re.findall(r'command: (\["console".*\])', text)
+    result = CliRunner().invoke(app, json.loads(command))
+    assert result.exit_code == 0, result.output
+    (options,) = started
+    assert f":{options['port']}:{options['port']}" in text
 
 
 def test_wrong_price_is_refused_before_the_start(started: list[dict[str, Any]]) -> None:
