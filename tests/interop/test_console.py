@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
 from isotherm.clock import SystemClock
+from isotherm.console.jobs import JobRunner
 from isotherm.storage_view.cluster_storage import StorageReader
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from suites.results import SuiteUnavailableError
@@ -79,10 +81,15 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    cluster = damaged_cluster()
-    with running_console(lambda: cluster, interval_s=5) as running:
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    cluster, reports = damaged_cluster(), tmp_path_factory.mktemp("reports")
+    (reports / "sweep-2026-01-31.jsonl").write_text(
+        '{"kind": "partial_upload", "topic": "orders", "partition": 1, "start_offset": 2000}\n'
+    )
+    runner = JobRunner(reports, {"audit": [sys.executable, "-c", "print('{}')"]}, SystemClock())
+    with running_console(lambda: cluster, interval_s=5, reports=reports, runner=runner) as running:
         yield running
+    runner.close()
 
 
 def test_overview_leads_to_a_topic(browser: Browser, address: str) -> None:
@@ -244,6 +251,25 @@ def test_answers_stay_open_while_the_page_is_read_again(browser: Browser, addres
     assert browser.messages() == []
 
 
+def test_finding_of_a_job_leads_to_the_tier_map(browser: Browser, address: str) -> None:
+    browser.open(f"{address}/#/jobs", "main table a")
+    assert "sweep-2026-01-31.jsonl" in browser.text("main table")
+    browser.run("location.hash = '#/jobs/sweep-2026-01-31.jsonl'")
+    browser.wait(lambda: "partial_upload" in browser.text("main table"))
+    browser.click("main tbody a")
+    browser.wait(lambda: len(browser.all("canvas[data-cells]")) == 2)
+    assert browser.text("h1") == "orders"
+    assert browser.messages() == []
+
+
+def test_job_is_started_by_a_button(browser: Browser, address: str) -> None:
+    browser.open(f"{address}/#/jobs", "main button")
+    browser.click("main button")
+    browser.wait(lambda: "has begun" in browser.text("p[role=status]"))
+    browser.wait(lambda: browser.refresh() or "audit-" in browser.text("main table"))
+    assert browser.messages() == []
+
+
 @pytest.fixture(scope="module")
 def axe() -> str:
     try:
@@ -261,6 +287,8 @@ def axe() -> str:
         ("/#/records/orders?partition=0&offset=8999", "#records details"),
         ("/#/groups", "main table a"),
         ("/#/answers", "details.answer"),
+        ("/#/jobs", "main table a"),
+        ("/#/jobs/sweep-2026-01-31.jsonl", "main table a"),
         ("/api/", "main code"),
     ],
 )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import uvicorn
 
 from isotherm.clock import SystemClock
 from isotherm.console.app import ConsoleSettings, console_app
+from isotherm.console.jobs import JobReports, JobRunner
 from isotherm.console.watched_cluster import Reader, WatchedCluster
 from isotherm.storage_view.prices import price_list
 from isotherm.storage_view.record_sources import RecordSource
@@ -39,6 +41,8 @@ def running_console(
     interval_s: float = 0.0,
     records: RecordSource | None = None,
     credentials: Mapping[bytes, bytes] | None = None,
+    reports: Path | None = None,
+    runner: JobRunner | None = None,
 ) -> Iterator[str]:
     """The address of its pages."""
     source = records or ScriptedRecords()
@@ -47,7 +51,7 @@ def running_console(
         price_list(PRICE), named_layout("aiven", None), ["127.0.0.1"], SWEEP_COMMAND, credentials
     )
     config = uvicorn.Config(
-        console_app(watched, source, settings),
+        console_app(watched, source, settings, JobReports(reports), runner),
         host="127.0.0.1",
         port=0,
         log_level="error",

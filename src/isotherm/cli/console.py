@@ -5,7 +5,9 @@ from __future__ import annotations
 import ipaddress
 import shlex
 import ssl
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -66,6 +68,22 @@ def console(
     tls_key: Annotated[
         str | None, typer.Option(metavar="FILE", help="The certificate's private key (PEM).")
     ] = None,
+    reports: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            file_okay=False,
+            metavar="FOLDER",
+            help="Show the reports of jobs in it: JOB-ANYTHING.jsonl, as isotherm pipeline JOB --json prints.",
+        ),
+    ] = None,
+    allow_changes: Annotated[
+        bool,
+        typer.Option(
+            "--allow-changes",
+            help="Pages may start audits, and with --path sweeps, that only report. Needs --reports.",
+        ),
+    ] = False,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
@@ -101,6 +119,7 @@ def console(
             "the console's packages are not installed hint=\"pip install 'isotherm[console]'\""
         ) from error
     from isotherm.console.app import ConsoleSettings, console_app
+    from isotherm.console.jobs import JobReports, JobRunner
     from isotherm.console.watched_cluster import WatchedCluster
     from isotherm.storage_view.cluster_storage import StorageReader
     from isotherm.storage_view.record_sources import ClusterRecords
@@ -127,6 +146,12 @@ def console(
         source = None if bucket is None else open_bucket_source(bucket, lambda _: True)
         return StorageReader(properties, clock, source=source)
 
+    runner = None
+    if allow_changes:
+        if reports is None:
+            raise ConfigError("where do reports go? key=--reports hint='--allow-changes needs it'")
+        own = _client_arguments(bootstrap_server, client_property, command_config)
+        runner = JobRunner(reports, job_commands(own, path, option), clock)
     cluster = WatchedCluster(open_reader, clock, interval_s)
     storage = None if bucket is None else _opened(bucket)
     records = ClusterRecords(properties, clock, storage)
@@ -134,7 +159,7 @@ def console(
     terminal().print(f"console of {bootstrap_server}: {scheme}://{_named(host)}:{port}/")
     try:
         uvicorn.run(
-            console_app(cluster, records, settings),
+            console_app(cluster, records, settings, JobReports(reports), runner),
             host=host,
             port=port,
             log_level="warning",
@@ -151,6 +176,8 @@ def console(
     finally:
         cluster.close()
         records.close()
+        if runner is not None:
+            runner.close()
         if storage is not None:
             storage.close()
 
@@ -158,6 +185,28 @@ def console(
 def sweep_command(bootstrap_server: str, path: str | None) -> str:
     place = shlex.quote(path) if path is not None else "s3://BUCKET/PREFIX"
     return f"isotherm pipeline sweep --path {place} -b {shlex.quote(bootstrap_server)}"
+
+
+def _client_arguments(
+    bootstrap_server: str, client_property: list[str] | None, command_config: Path | None
+) -> list[str]:
+    """The console's own options, for a command that it starts."""
+    found = ["-b", bootstrap_server]
+    for each in client_property or ():
+        found += ["-X", each]
+    return found if command_config is None else [*found, "--command-config", str(command_config)]
+
+
+def job_commands(
+    client: list[str], path: str | None, option: list[str] | None
+) -> dict[str, list[str]]:
+    """The jobs that pages may start: those that need no more than the console was told, and only read."""
+    pipeline = [sys.executable, "-m", "isotherm.cli.main", "pipeline"]
+    found = {"audit": [*pipeline, "audit", *client, "--json"]}
+    if path is not None:
+        store = [text for each in option or () for text in ("-o", each)]
+        found["sweep"] = [*pipeline, "sweep", "--path", path, *store, *client, "--json"]
+    return found
 
 
 def _opened(bucket: ObjectStoreSettings) -> ObjectStoreRemoteStorageManager:

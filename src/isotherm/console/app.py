@@ -25,6 +25,8 @@ from starlette.staticfiles import StaticFiles
 
 from isotherm.config.http_credentials import is_known
 from isotherm.console.answers import group_detail, group_rows, overview, tier_maps, topic_detail
+from isotherm.console.job_pages import job_routes
+from isotherm.console.jobs import JobReports, JobRunner
 from isotherm.console.openapi import (
     COLUMNS_MAX,
     FOUND_MAX,
@@ -84,8 +86,13 @@ class ConsoleSettings:
 
 
 def console_app(
-    cluster: WatchedCluster, records: RecordSource, settings: ConsoleSettings
+    cluster: WatchedCluster,
+    records: RecordSource,
+    settings: ConsoleSettings,
+    reports: JobReports,
+    runner: JobRunner | None = None,
 ) -> Starlette:
+    """With a `runner` pages can start the jobs that it has; without one they only read."""
     pages = _Pages(cluster, records, settings)
     return Starlette(
         routes=[
@@ -100,6 +107,7 @@ def console_app(
             Route("/api/topics/{topic}/partitions/{partition:int}/records", pages.records),
             Route("/api/groups", pages.groups),
             Route("/api/groups/{group:path}", pages.group),
+            *job_routes(reports, runner),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         exception_handlers={HTTPException: _problem},

@@ -41,6 +41,10 @@ def openapi_document() -> Schema:
             "/api/answers": _get(
                 "Why each topic's local tier is so large, what is left over, what it will cost."
             ),
+            "/api/jobs": _get(
+                "The last reports of jobs. With --allow-changes, a token to start one by POST."
+            ),
+            "/api/jobs/reports/{name}": _get("What a job has found.", _path("name")),
             "/api/topics/{topic}": _get("Sums of a topic, and of each partition.", _path("topic")),
             "/api/topics/{topic}/map": {
                 **_get(

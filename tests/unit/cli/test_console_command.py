@@ -14,7 +14,7 @@ import uvicorn
 from click.testing import Result
 from typer.testing import CliRunner
 
-from isotherm.cli.console import sweep_command
+from isotherm.cli.console import job_commands, sweep_command
 from isotherm.cli.main import app
 from isotherm.errors import ConfigError
 from tests.support.certificates import issue
@@ -109,6 +109,26 @@ def test_console_of_the_compose_file_starts(started: list[dict[str, Any]]) -> No
     assert result.exit_code == 0, result.output
     (options,) = started
     assert f":{options['port']}:{options['port']}" in text
+
+
+def test_jobs_are_started_only_where_that_is_allowed(
+    started: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    assert isinstance(run("--allow-changes").exception, ConfigError)
+    assert run("--allow-changes", "--reports", str(tmp_path)).exit_code == 0
+    assert len(started) == 1
+
+
+def test_started_jobs_are_commands_that_only_report() -> None:
+    client = ["-b", "localhost:9092", "-X", "client.id=me"]
+    commands = job_commands(client, "/data/bucket", ["key.prefix=k/"])
+    assert commands.keys() == {"audit", "sweep"}
+    for command in commands.values():
+        assert command[-1] == "--json"
+        assert "--delete" not in command
+        assert " ".join(client) in " ".join(command)
+    assert "--path /data/bucket -o key.prefix=k/" in " ".join(commands["sweep"])
+    assert job_commands(client, None, None).keys() == {"audit"}
 
 
 def test_wrong_price_is_refused_before_the_start(started: list[dict[str, Any]]) -> None:

@@ -22,9 +22,10 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    cluster = damaged_cluster()
-    with running_console(lambda: cluster) as running:
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    cluster, reports = damaged_cluster(), tmp_path_factory.mktemp("reports")
+    (reports / "sweep-1.jsonl").write_text('{"swept": {"objects": 3, "findings": 0}}\n')
+    with running_console(lambda: cluster, reports=reports) as running:
         yield running
 
 
@@ -212,6 +213,7 @@ def test_document_describes_the_routes(address: str) -> None:
         "partition": "0",
         "id": sound["lanes"][0][0]["id"],
         "group": "billing",
+        "name": "sweep-1.jsonl",
     }
     for path in document["paths"]:
         json_of(address, path.format(**names))

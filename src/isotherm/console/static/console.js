@@ -3,6 +3,7 @@
 import { answersPage } from "/static/answers.js";
 import { groupPage, groupsPage } from "/static/groups.js";
 import { overviewPage } from "/static/overview.js";
+import { jobsPage, reportPage } from "/static/jobs.js";
 import { recordsPage } from "/static/records.js";
 import { fetchJson } from "/static/requests.js";
 import { topicPage } from "/static/topic.js";
@@ -17,9 +18,10 @@ let timer = 0;
 let turn = 0;
 
 function pageOf(hash) {
-  const [, kind, name, query] = /^#\/(topics|groups|records|answers)(?:\/([^?]+))?(?:\?(.*))?$/.exec(hash) || [];
+  const [, kind, name, query] = /^#\/(topics|groups|records|answers|jobs)(?:\/([^?]+))?(?:\?(.*))?$/.exec(hash) || [];
   if (kind === "records" && name) return recordsPage(decodeURIComponent(name), new URLSearchParams(query));
-  if (kind === "topics" && name) return topicPage(decodeURIComponent(name));
+  if (kind === "topics" && name) return topicPage(decodeURIComponent(name), new URLSearchParams(query));
+  if (kind === "jobs") return name ? reportPage(decodeURIComponent(name)) : jobsPage();
   if (kind === "answers") return answersPage();
   if (kind === "groups") return name ? groupPage(decodeURIComponent(name)) : groupsPage();
   return overviewPage();
@@ -37,7 +39,7 @@ async function refresh() {
     const data = await page.load(fetchJson);
     if (mine !== turn) return;
     page.show(main, data);
-    asOf.textContent = `as of ${new Date(data.read_at_ms).toLocaleTimeString()}`;
+    asOf.textContent = data.read_at_ms ? `as of ${new Date(data.read_at_ms).toLocaleTimeString()}` : "";
     tell(data.error ? `The cluster does not answer; these numbers are old. ${data.error}` : "");
   } catch (error) {
     if (mine !== turn) return;

@@ -6,11 +6,12 @@ import { KINDS, TierMap } from "/static/tier_map.js";
 
 const PARTITIONS_AT_ONCE = 16;
 
-export function topicPage(name) {
+export function topicPage(name, query) {
   const page = { title: name, isShown: false };
   const maps = new Map(); // by partition
   const factsCard = element("section", { class: "facts", "aria-label": "Facts", "aria-live": "polite" });
-  let first = 0;
+  // A link to a partition leads to the ones that are shown with it.
+  let first = Math.floor(Number(query.get("partition") ?? 0) / PARTITIONS_AT_ONCE) * PARTITIONS_AT_ONCE;
   let reload = null;
 
   const columns = () => Math.max(100, Math.min(1600, Math.floor(document.getElementById("main").clientWidth - 60)));

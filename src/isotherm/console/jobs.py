@@ -1,0 +1,190 @@
+"""The last runs of `isotherm pipeline`'s checks: reports in a folder, and new ones where changes are allowed.
+
+A report is a file JOB-ANYTHING.jsonl: what `isotherm pipeline JOB ... --json` prints, wherever it ran. One that the
+console has started ends with a line of its own, which has the exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isotherm.clock import Clock
+from isotherm.errors import InvalidRequestError
+from isotherm.storage_view.rows import Row
+
+JOBS = ("audit", "sweep", "scrub", "verify")
+REPORTS_MAX = 50
+REPORT_BYTES_MAX = 8 * 1024 * 1024
+FINDINGS_MAX = 500
+LINES_SAID_MAX = 20
+JOB_TIMEOUT_S = 3600
+_SUFFIX = ".jsonl"
+_UNFINISHED = ".part"
+_ENDED = "console_ended"
+_NAME = re.compile(rf"(?P<job>{'|'.join(JOBS)})-[\w.:+-]+\.jsonl")
+# Tables of an audit whose rows are faults; the others describe.
+_FAULTS = ("orphans", "coverage", "retention")
+_PLACE = ("topic", "partition", "start_offset", "segment_id")
+
+
+class JobReports:
+    """Of a folder that others may write to at any time."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def newest(self) -> list[Row]:
+        """REPORTS_MAX at most, the newest first, without their findings. Raises OSError."""
+        if self._folder is None:
+            return []
+        found = [
+            (path.stat().st_mtime, path)
+            for path in self._folder.iterdir()
+            if _NAME.fullmatch(path.name)
+        ]
+        found.sort(reverse=True)
+        return [self._summary(path, modified_s) for modified_s, path in found[:REPORTS_MAX]]
+
+    def report(self, name: str) -> Row | None:
+        """With its findings, FINDINGS_MAX at most. None if there is none of that name. Raises OSError."""
+        if self._folder is None or _NAME.fullmatch(name) is None:
+            return None
+        path = self._folder / name
+        if not path.is_file():
+            return None
+        rows, texts = _read(path)
+        findings = [each for each in rows if _is_finding(each)]
+        return {
+            **self._summary(path, path.stat().st_mtime),
+            "findings": [_finding_row(each) for each in findings[:FINDINGS_MAX]],
+            "said": texts[-LINES_SAID_MAX:],
+        }
+
+    def _summary(self, path: Path, modified_s: float) -> Row:
+        rows, _ = _read(path)
+        ended = next((each[_ENDED] for each in rows if _ENDED in each), None)
+        named = _NAME.fullmatch(path.name)
+        assert named is not None
+        return {
+            "name": path.name,
+            "job": named["job"],
+            "written_ms": round(modified_s * 1000),
+            "found": sum(map(_is_finding, rows)),
+            "is_cut": path.stat().st_size > REPORT_BYTES_MAX,
+            "exit_code": None if ended is None else ended["exit_code"],
+        }
+
+
+def _read(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """The objects of the file's first REPORT_BYTES_MAX, and its lines that are none: why a job failed, or half
+    a line at the end."""
+    with path.open("rb") as file:
+        lines = file.read(REPORT_BYTES_MAX).splitlines()
+    rows, texts = [], []
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if isinstance(row, dict):
+            rows.append(row)
+        else:
+            texts.append(line.decode("utf-8", errors="replace"))
+    return rows, texts
+
+
+def _is_finding(row: Mapping[str, Any]) -> bool:
+    return row["table"] in _FAULTS if "table" in row else "kind" in row
+
+
+def _finding_row(row: Mapping[str, Any]) -> Row:
+    rest = {key: value for key, value in row.items() if key not in (*_PLACE, "kind", "table")}
+    return {
+        "kind": str(row.get("kind") or row.get("cause") or row.get("table")),
+        **{key: row.get(key) for key in _PLACE},
+        "detail": ", ".join(f"{key} {value}" for key, value in rest.items() if value is not None),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    job: str
+    process: subprocess.Popen[bytes]
+
+
+class JobRunner:
+    """Starts one job at a time, each by the command that a person would type. Thread-safe."""
+
+    def __init__(self, folder: Path, commands: Mapping[str, Sequence[str]], clock: Clock) -> None:
+        """`commands` are the jobs that can be started; none of them changes anything."""
+        self._folder = folder
+        self._commands = commands
+        self._clock = clock
+        self._guard = threading.Lock()
+        self._running: _Running | None = None
+        self._waiting: threading.Thread | None = None
+
+    @property
+    def startable(self) -> list[str]:
+        return list(self._commands)
+
+    @property
+    def running(self) -> str | None:
+        running = self._running
+        return None if running is None else running.job
+
+    def start(self, job: str) -> None:
+        """Raises InvalidRequestError for an unknown job, and while another one runs."""
+        with self._guard:
+            if job not in self._commands:
+                raise InvalidRequestError(f"no such job can be started job={job}")
+            if self._running is not None:
+                raise InvalidRequestError(f"a job is running job={self._running.job}")
+            report = self._folder / f"{job}-{self._clock.now_ms()}{_SUFFIX}"
+            unfinished = report.with_name(report.name + _UNFINISHED)
+            with unfinished.open("wb") as output:
+                process = subprocess.Popen(  # noqa: S603 - the commands are the console's own
+                    self._commands[job],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                )
+            self._running = _Running(job, process)
+            self._waiting = threading.Thread(
+                target=self._wait, args=(process, unfinished, report), name=f"console-{job}"
+            )
+            self._waiting.start()
+
+    def close(self) -> None:
+        """End what runs, and wait for it."""
+        with self._guard:
+            running, waiting = self._running, self._waiting
+        if running is not None:
+            running.process.terminate()
+        if waiting is not None:
+            waiting.join()
+
+    def _wait(self, process: subprocess.Popen[bytes], unfinished: Path, report: Path) -> None:
+        try:
+            exit_code = process.wait(JOB_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            exit_code = process.wait()
+        with unfinished.open("ab") as output:
+            output.write(json.dumps({_ENDED: {"exit_code": exit_code}}).encode() + b"\n")
+        unfinished.rename(report)
+        with self._guard:
+            self._running = None
+
+
+def new_token() -> str:
+    """What a request that changes something must bring: another site's page cannot read it."""
+    return os.urandom(16).hex()

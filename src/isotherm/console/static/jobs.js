@@ -1,0 +1,62 @@
+// The last runs of audit, sweep, scrub and verify, and what they found.
+
+import { count, element, plural, table, time } from "/static/format.js";
+
+const VERDICTS = { 0: "clean", 1: "failed", 2: "wrong options", 3: "findings" };
+
+const reportLink = (name) => element("a", { href: `#/jobs/${encodeURIComponent(name)}` }, name);
+const verdict = (code) => (code === null ? "" : VERDICTS[code] ?? `ended with ${code}`);
+
+export function jobsPage() {
+  const page = { title: "Jobs", isShown: false, load: (fetchJson) => fetchJson("/api/jobs") };
+  const said = element("p", { role: "status" });
+
+  const start = (job, token) => async () => {
+    const answer = await fetch(`/api/jobs/${job}`, { method: "POST", headers: { "x-csrf-token": token } });
+    const body = await answer.json();
+    said.textContent = answer.ok ? `${job} has begun. Its report is listed once it has ended.` : body.error;
+  };
+
+  page.show = (main, { reports, running, startable, token }) => {
+    page.isShown = true;
+    const buttons = startable.map((job) =>
+      element("button", { type: "button", disabled: running !== null, onclick: start(job, token) }, `Run ${job}`));
+    main.replaceChildren(element("h1", {}, "Jobs"),
+      startable.length ? element("section", { class: "card" }, element("h2", {}, "Start"),
+        element("p", { class: "quiet" }, "Each only reads, and takes a while: it starts Spark."),
+        element("div", { class: "tools" }, buttons), said, running ? element("p", {}, `${running} is running.`) : null) : "",
+      element("section", { class: "card" }, element("h2", {}, "Last runs"), reports.length ? table("Last runs", [
+        ["report", (row) => reportLink(row.name)],
+        ["job", (row) => row.job, "left"],
+        ["written", (row) => time(row.written_ms), "left"],
+        ["findings", (row) => element("span", { class: row.found ? "bad" : null }, `${count(row.found)}${row.is_cut ? " or more" : ""}`)],
+        ["ended", (row) => verdict(row.exit_code), "left"],
+      ], reports) : element("p", {}, "No report. A report is what a job prints with --json, in the folder of --reports: ",
+        element("code", {}, "isotherm pipeline audit -b localhost:9092 --json > REPORTS/audit-2026-01-31.jsonl"))));
+  };
+  return page;
+}
+
+export function reportPage(name) {
+  const page = { title: name, isShown: false, load: (fetchJson) => fetchJson(`/api/jobs/reports/${encodeURIComponent(name)}`) };
+  page.show = (main, report) => {
+    if (page.isShown) return; // a report does not change
+    page.isShown = true;
+    const place = (row) => (row.topic === null ? "" : element("a", {
+      href: `#/topics/${encodeURIComponent(row.topic)}?partition=${row.partition ?? 0}` }, `${row.topic} ${row.partition ?? ""}`));
+    const records = (row) => (row.topic === null || row.start_offset === null ? "" : element("a", {
+      href: `#/records/${encodeURIComponent(row.topic)}?partition=${row.partition}&offset=${row.start_offset}` }, count(row.start_offset)));
+    main.replaceChildren(element("h1", {}, name),
+      element("p", {}, `${plural(report.found, "finding")}, written ${time(report.written_ms)}. ${verdict(report.exit_code)}`),
+      element("section", { class: "card" }, report.findings.length ? table("Findings", [
+        ["what", (row) => row.kind],
+        ["tier map", place, "left"],
+        ["from offset", records],
+        ["segment", (row) => row.segment_id ?? "", "left"],
+        ["detail", (row) => row.detail, "left wide"],
+      ], report.findings) : element("p", {}, "Nothing was found."),
+      report.found > report.findings.length ? element("p", { class: "quiet" }, `The first ${report.findings.length}.`) : null),
+      report.said.length ? element("section", { class: "card" }, element("h2", {}, "What it said"), element("pre", {}, report.said.join("\n"))) : "");
+  };
+  return page;
+}
