@@ -23,8 +23,9 @@ from isotherm.clock import Clock
 from isotherm.errors import (
     CorruptMetadataError,
 )
-from isotherm.record.batch import BatchHeader, Record, build_batch, read_records
+from isotherm.record.batch import BatchHeader, build_batch
 from isotherm.record.control import ControlRecordType, read_control_record
+from isotherm.record.keyed_records import KeyedRecord, read_keyed_records
 from isotherm.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Offset, ProducerEpoch, ProducerId
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -68,7 +69,7 @@ Loaded: TypeAlias = LoadedRecord | LoadedOffset | LoadedUnserved | LoadedMarker
 
 class _TransactionalBatch(NamedTuple):
     producer_id: ProducerId
-    records: list[Record]
+    records: list[KeyedRecord]
 
 
 class OffsetsTopic:
@@ -103,12 +104,14 @@ class OffsetsTopic:
         `CoordinatorTopic.read_batches` for `check_wanted`.
         """
         offsets = OffsetReader()
-        latest: dict[bytes, Record] = {}
+        latest: dict[bytes, KeyedRecord] = {}
         for item in self._read_log(index, check_wanted):
-            if isinstance(item, Record):
-                # Removed first, so that the key moves to the end: the order is that of the log.
-                latest.pop(item.key or b"", None)
-                latest[item.key or b""] = item
+            if isinstance(item, list):
+                for record in item:
+                    key = record[1] or b""
+                    # Removed first, so that the key moves to the end: the order is that of the log.
+                    latest.pop(key, None)
+                    latest[key] = record
                 continue
             yield from _decoded(latest.values(), index, offsets)
             latest.clear()
@@ -120,22 +123,20 @@ class OffsetsTopic:
 
     def _read_log(
         self, index: int, check_wanted: Callable[[], None]
-    ) -> Iterator[Record | _TransactionalBatch | LoadedMarker]:
+    ) -> Iterator[list[KeyedRecord] | _TransactionalBatch | LoadedMarker]:
         for read, position, header, start_offset in self.partitions.read_batches(
             index, LOAD_BUFFER_SIZE, check_wanted
         ):
             if header.is_control:
                 yield from _marker(read, position, header)
                 continue
-            records = [
-                record
-                for record in read_records(read, position, header)
-                if record.offset >= start_offset
-            ]
+            records = read_keyed_records(read, position, header)
+            if header.base_offset < start_offset:
+                records = [record for record in records if record[0] >= start_offset]
             if header.is_transactional:
                 yield _TransactionalBatch(header.producer_id, records)
             else:
-                yield from records
+                yield records
 
 
 def _marker(records: memoryview, position: int, header: BatchHeader) -> Iterator[LoadedMarker]:
@@ -145,26 +146,26 @@ def _marker(records: memoryview, position: int, header: BatchHeader) -> Iterator
 
 
 def _decoded(
-    records: Iterable[Record],
+    records: Iterable[KeyedRecord],
     index: int,
     offsets: OffsetReader,
     producer_id: ProducerId = NO_PRODUCER_ID,
 ) -> Iterator[Loaded]:
     """Leaves out records of unknown types."""
-    for record in records:
-        key = record.key or b""
+    for record_offset, key, value in records:
+        key = key or b""
         try:
-            offset = offsets.read(key, record.value, record.offset)
-            decoded = decode_record(key, record.value) if offset is None else None
+            offset = offsets.read(key, value, record_offset)
+            decoded = decode_record(key, value) if offset is None else None
             unserved = None if offset or decoded else unserved_group(key)
         except CorruptMetadataError as error:
             raise CorruptMetadataError(
                 f"a group record cannot be read partition={OFFSETS_TOPIC}-{index}"
-                f" offset={record.offset}"
+                f" offset={record_offset}"
             ) from error
         if offset is not None:
             yield LoadedOffset(offset, producer_id)
         elif decoded is not None:
             yield LoadedRecord(decoded)
         elif unserved is not None:
-            yield LoadedUnserved(unserved, record.value is not None)
+            yield LoadedUnserved(unserved, value is not None)

@@ -29,7 +29,8 @@ from isotherm.config.transactions import TransactionConfig
 from isotherm.errors import (
     CorruptMetadataError,
 )
-from isotherm.record.batch import build_batch, read_records, verify_batch_crc
+from isotherm.record.batch import build_batch, verify_batch_crc
+from isotherm.record.keyed_records import read_keyed_records
 
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 
@@ -80,8 +81,8 @@ class TransactionLog:
             verify_batch_crc(read, position, header)
             if header.is_control:
                 continue
-            for record in read_records(read, position, header):
-                decoded = _decoded(record.key, record.value, index, record.offset)
+            for offset, key, value in read_keyed_records(read, position, header):
+                decoded = _decoded(key, value, index, offset)
                 if decoded is not None:
                     yield decoded
 
