@@ -335,17 +335,24 @@ def decode_record(key: Buffer, value: Buffer | None) -> GroupRecord | None:
     schema = _SCHEMAS.get(record_type)
     if schema is None:
         return None
-    key_class, value_classes = schema
-    decoded_key = _decode(key_class, key)
-    if value is None:
-        return GroupRecord(decoded_key, None)
+    decoded_key = _decode(schema[0], key)
+    return GroupRecord(decoded_key, None if value is None else _value_of(record_type, value))
+
+
+def decode_offset_value(value: Buffer) -> AnyOffsetCommitValue:
+    """The value of an offset record. Raises what `decode_record` does."""
+    decoded: AnyOffsetCommitValue = _value_of(OffsetCommitKey.__api_key__, value)
+    return decoded
+
+
+def _value_of(record_type: int, value: Buffer) -> Any:
     version, _ = _version_of(value)
-    value_class = value_classes.get(version)
+    value_class = _SCHEMAS[record_type][1].get(version)
     if value_class is None:
         raise CorruptMetadataError(
             f"unknown version of a group record record_type={record_type} version={version}"
         )
-    return GroupRecord(decoded_key, _decode(value_class, value))
+    return _decode(value_class, value)
 
 
 def _version_of(buffer: Buffer) -> tuple[int, int]:

@@ -14,17 +14,16 @@ from isotherm.broker.groups import consumer_replay
 from isotherm.broker.groups.classic_group import ClassicGroup, ClassicGroupSettings
 from isotherm.broker.groups.classic_protocol import JoinResult, SyncResult
 from isotherm.broker.groups.consumer_group import ConsumerGroup, ConsumerGroupSettings
+from isotherm.broker.groups.group_offsets import GroupOffsets
 from isotherm.broker.groups.group_records import (
     AnyGroupMetadataValue,
     GroupMetadataKey,
 )
 from isotherm.broker.groups.group_snapshot import restore_group
 from isotherm.broker.groups.offset_reader import CommittedOffset
-from isotherm.broker.groups.offsets import GroupOffsets
 from isotherm.broker.groups.offsets_topic import (
     Loaded,
     LoadedMarker,
-    LoadedOffset,
     LoadedUnserved,
 )
 from isotherm.types import NO_PRODUCER_ID, ProducerId, TimestampMs
@@ -72,22 +71,20 @@ class GroupShard(CoordinatorShard):
             if not future.done():
                 future.set_result(result)
 
-    def replay_offset(
-        self, offset: CommittedOffset, producer_id: ProducerId = NO_PRODUCER_ID
-    ) -> None:
+    def replay_offset(self, offset: CommittedOffset) -> None:
         """Apply an offset record from the log."""
-        group_id, partition, committed = offset
+        group_id, partition, stored, producer_id = offset
         offsets = self.offsets.get(group_id)
         if offsets is None:
             offsets = self.offsets[group_id] = GroupOffsets()
-        if committed is None:
+        if stored is None:
             offsets.forget(partition)
             self._drop_if_empty(group_id)
         elif producer_id == NO_PRODUCER_ID:
-            offsets.commit(partition, committed)
+            offsets.commit(partition, stored)
         else:
             self._open_transactions.setdefault(producer_id, set()).add(group_id)
-            offsets.add_pending(producer_id, partition, committed)
+            offsets.add_pending(producer_id, partition, stored)
 
     def complete_transaction(self, producer_id: ProducerId, *, committed: bool) -> None:
         """Apply a transaction marker from the log."""
@@ -117,8 +114,8 @@ class ShardFold:
         self._classic: dict[str, AnyGroupMetadataValue | None] = {}
 
     def add(self, loaded: Loaded) -> None:
-        if isinstance(loaded, LoadedOffset):
-            self._shard.replay_offset(*loaded)
+        if isinstance(loaded, CommittedOffset):
+            self._shard.replay_offset(loaded)
             return
         if isinstance(loaded, LoadedUnserved):
             if loaded.exists:

@@ -24,10 +24,10 @@ from isotherm.broker.groups.consumer_checks import (
     offset_fetch_error,
 )
 from isotherm.broker.groups.consumer_group import ConsumerGroup
+from isotherm.broker.groups.group_offsets import GroupOffsets
 from isotherm.broker.groups.group_records import GroupRecord
 from isotherm.broker.groups.group_shard import AnyGroup, GroupShard
 from isotherm.broker.groups.offsets import (
-    GroupOffsets,
     OffsetAndMetadata,
     offset_key,
     offset_value,
@@ -146,11 +146,11 @@ class OffsetCoordinator:
         UNSTABLE_OFFSET_COMMIT, and the client retries.
         """
         offsets = self._shards.of_group(group_id).offsets.get(group_id, GroupOffsets())
-        wanted = list(offsets.committed) if partitions is None else partitions
+        wanted = offsets.committed_partitions() if partitions is None else partitions
         return {
             partition: FetchedOffset(None, ErrorCode.unstable_offset_commit)
             if require_stable and offsets.is_unstable(partition)
-            else FetchedOffset(offsets.committed.get(partition))
+            else FetchedOffset(offsets.committed(partition))
             for partition in wanted
         }
 
@@ -219,9 +219,7 @@ class OffsetCoordinator:
         expired = offsets.expired(
             now_ms,
             retention_ms,
-            base_ms=lambda offset: (
-                offset.commit_timestamp_ms if empty_since_ms is None else empty_since_ms
-            ),
+            empty_since_ms=empty_since_ms,
             is_in_use=lambda topic: not is_empty and group.may_read(topic),
         )
         return list(expired)

@@ -14,8 +14,6 @@ from isotherm.broker.coordinator_topic import CoordinatorTopic
 from isotherm.broker.groups.group_records import (
     GroupRecord,
     decode_record,
-    encode_key,
-    encode_value,
     unserved_group,
 )
 from isotherm.broker.groups.offset_reader import CommittedOffset, OffsetReader
@@ -47,11 +45,6 @@ class LoadedRecord(NamedTuple):
     record: GroupRecord
 
 
-class LoadedOffset(NamedTuple):
-    offset: CommittedOffset
-    producer_id: ProducerId  # -1 unless it is part of a transaction
-
-
 class LoadedUnserved(NamedTuple):
     """A share or streams group, which a broker of Apache Kafka made, or deleted."""
 
@@ -64,7 +57,7 @@ class LoadedMarker(NamedTuple):
     committed: bool
 
 
-Loaded: TypeAlias = LoadedRecord | LoadedOffset | LoadedUnserved | LoadedMarker
+Loaded: TypeAlias = CommittedOffset | LoadedRecord | LoadedUnserved | LoadedMarker
 
 
 class _TransactionalBatch(NamedTuple):
@@ -80,14 +73,14 @@ class OffsetsTopic:
     def append(
         self,
         shard: CoordinatorShard,
-        records: Sequence[GroupRecord],
+        records: Sequence[tuple[bytes, bytes | None]],
         producer: Producer = NO_PRODUCER,
     ) -> Offset:
-        """Append `records` as one batch, and return the offset of the first. Raises what
+        """Append keys and values as one batch, and return the offset of the first. Raises what
         `CoordinatorTopic.append` does."""
         now_ms = self._clock.now_ms()
         batch = build_batch(
-            [(now_ms, encode_key(key), encode_value(value), ()) for key, value in records],
+            [(now_ms, key, value, ()) for key, value in records],
             producer_id=producer.producer_id,
             producer_epoch=producer.epoch,
             is_transactional=producer is not NO_PRODUCER,
@@ -155,7 +148,7 @@ def _decoded(
     for record_offset, key, value in records:
         key = key or b""
         try:
-            offset = offsets.read(key, value, record_offset)
+            offset = offsets.read(key, value, record_offset, producer_id)
             decoded = decode_record(key, value) if offset is None else None
             unserved = None if offset or decoded else unserved_group(key)
         except CorruptMetadataError as error:
@@ -164,7 +157,7 @@ def _decoded(
                 f" offset={record_offset}"
             ) from error
         if offset is not None:
-            yield LoadedOffset(offset, producer_id)
+            yield offset
         elif decoded is not None:
             yield LoadedRecord(decoded)
         elif unserved is not None:

@@ -14,17 +14,22 @@ from isotherm.broker.coordinator_partition import coordinator_partition
 from isotherm.broker.coordinator_shards import CoordinatorShards
 from isotherm.broker.groups.classic_group import ClassicGroup, ClassicGroupSettings
 from isotherm.broker.groups.consumer_group import ConsumerGroupSettings
-from isotherm.broker.groups.group_records import GroupMetadataKey, GroupRecord
+from isotherm.broker.groups.group_records import (
+    GroupMetadataKey,
+    GroupRecord,
+    encode_key,
+    encode_value,
+)
 from isotherm.broker.groups.group_shard import GroupShard, ShardFold
 from isotherm.broker.groups.group_snapshot import group_value
 from isotherm.broker.groups.offset_reader import CommittedOffset
-from isotherm.broker.groups.offsets import offset_of_value
 from isotherm.broker.groups.offsets_topic import (
     NO_PRODUCER,
     OFFSETS_TOPIC,
     OffsetsTopic,
     Producer,
 )
+from isotherm.broker.groups.stored_offset import stored_offset
 from isotherm.clock import Clock
 from isotherm.config.groups import GroupConfig, GroupLevelConfig
 from isotherm.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError
@@ -146,19 +151,20 @@ class GroupShards:
 
     def append(self, shard: GroupShard, records: Sequence[GroupRecord]) -> None:
         """Append records. The caller applies them to the shard afterwards."""
-        self._topic.append(shard, records)
+        encoded = [(encode_key(key), encode_value(value)) for key, value in records]
+        self._topic.append(shard, encoded)
 
     def write_offsets(
         self, shard: GroupShard, records: Sequence[GroupRecord], producer: Producer = NO_PRODUCER
     ) -> None:
         """Append offset records, including tombstones, and apply them."""
-        first_offset = self._topic.append(shard, records, producer)
-        for record_offset, (key, value) in enumerate(records, first_offset):
+        encoded = [(encode_key(key), encode_value(value)) for key, value in records]
+        first_offset = self._topic.append(shard, encoded, producer)
+        for index, (key, _) in enumerate(records):
+            _, value = encoded[index]
+            stored = None if value is None else stored_offset(value, first_offset + index)
             partition = TopicPartition(key.topic, key.partition)
-            committed = None if value is None else offset_of_value(value, record_offset)
-            shard.replay_offset(
-                CommittedOffset(key.group, partition, committed), producer.producer_id
-            )
+            shard.replay_offset(CommittedOffset(key.group, partition, stored, producer.producer_id))
 
     def store(self, shard: GroupShard, group: ClassicGroup) -> None:
         value = group_value(group, wall_offset_ms=self.wall_offset_ms())

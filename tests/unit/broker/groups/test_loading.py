@@ -128,7 +128,8 @@ def offsets_of(shard: GroupShard) -> dict[tuple[str, int], int]:
     return {
         (group_id, partition.partition): committed.offset
         for group_id, offsets in shard.offsets.items()
-        for partition, committed in offsets.committed.items()
+        for partition in offsets.committed_partitions()
+        if (committed := offsets.committed(partition)) is not None
     }
 
 

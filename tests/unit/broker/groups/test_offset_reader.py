@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from functools import partial
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -19,9 +20,15 @@ from isotherm.broker.groups.group_records import (
     encode_key,
     encode_value,
 )
-from isotherm.broker.groups.offset_reader import CommittedOffset, OffsetReader
-from isotherm.broker.groups.offsets import offset_of_value
+from isotherm.broker.groups.offset_reader import OffsetReader
+from isotherm.broker.groups.offsets import OffsetAndMetadata, offset_of_value
 from isotherm.broker.groups.old_records import OffsetCommitValueV3
+from isotherm.broker.groups.stored_offset import (
+    is_older,
+    read_stored_offset,
+    stored_offset,
+    times_of,
+)
 from isotherm.errors import CorruptMetadataError
 from isotherm.types import TopicPartition
 
@@ -46,17 +53,44 @@ VALUES = st.one_of(
         metadata=TEXTS,
         commit_timestamp=INT64,
     ),
-    st.builds(OffsetCommitValueV1, offset=INT64, metadata=TEXTS, commit_timestamp=INT64),
+    st.builds(
+        OffsetCommitValueV1,
+        offset=INT64,
+        metadata=TEXTS,
+        commit_timestamp=INT64,
+        expire_timestamp=INT64,
+    ),
 )
 
 
-def by_schemas(key: bytes, value: bytes | None, record_offset: int) -> CommittedOffset | None:
+class Read(NamedTuple):
+    group_id: str
+    partition: TopicPartition
+    committed: OffsetAndMetadata | None
+
+
+def by_schemas(key: bytes, value: bytes | None) -> Read | None:
     record = decode_record(key, value)
     if record is None or not isinstance(record.key, OffsetCommitKey):
         return None
-    committed = None if record.value is None else offset_of_value(record.value, record_offset)
+    committed = None if record.value is None else offset_of_value(record.value)
     place = TopicPartition(record.key.topic, record.key.partition)
-    return CommittedOffset(record.key.group, place, committed)
+    return Read(record.key.group, place, committed)
+
+
+def load(reader: OffsetReader, key: bytes, value: bytes | None) -> Read | None:
+    """What is of no offset's type is left to the schemas."""
+    found = reader.read(key, value, 11)
+    if found is None:
+        return by_schemas(key, value)
+    try:
+        committed = None if found.stored is None else read_stored_offset(found.stored)
+    except CorruptMetadataError as error:
+        raise AssertionError("an offset that was loaded cannot be read") from error
+    if committed is not None and found.stored is not None:
+        times = committed.commit_timestamp_ms, committed.expire_timestamp_ms
+        assert times_of(found.stored) == times
+    return Read(found.group_id, found.partition, committed)
 
 
 @given(st.lists(st.tuples(KEYS, VALUES), max_size=5))
@@ -64,9 +98,9 @@ def test_whole_records_are_read_as_by_the_schemas(
     records: list[tuple[OffsetCommitKey, object]],
 ) -> None:
     reader = OffsetReader()
-    for record_offset, (key, value) in enumerate(records):
+    for key, value in records:
         encoded = encode_key(key), encode_value(value)
-        assert reader.read(*encoded, record_offset) == by_schemas(*encoded, record_offset)
+        assert load(reader, *encoded) == by_schemas(*encoded)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -89,14 +123,6 @@ def test_damaged_records_are_refused_as_by_the_schemas(seed: int) -> None:
             )
 
 
-def load(
-    reader: OffsetReader, key: bytes, value: bytes | None, record_offset: int
-) -> CommittedOffset | None:
-    """What is of no offset's type is left to the schemas."""
-    found = reader.read(key, value, record_offset)
-    return found if found is not None else by_schemas(key, value, record_offset)
-
-
 def damage(rng: random.Random, whole: bytes) -> bytes:
     out = bytearray(whole)
     match rng.randrange(3):
@@ -112,7 +138,7 @@ def damage(rng: random.Random, whole: bytes) -> bytes:
 def outcome(read: object, *record: bytes) -> object:
     assert callable(read)
     try:
-        return read(*record, 11)
+        return read(*record)
     except CorruptMetadataError:
         return CorruptMetadataError
 
@@ -130,3 +156,13 @@ def test_offsets_of_a_partition_share_its_name() -> None:
 
 def test_a_group_is_left_to_its_own_schema() -> None:
     assert OffsetReader().read(encode_key(GroupMetadataKey(group="g")), None, 0) is None
+
+
+@given(st.lists(st.integers(0, 2**63 - 1), min_size=2, max_size=2))
+def test_stored_offsets_are_as_old_as_their_records(record_offsets: list[int]) -> None:
+    value = encode_value(
+        OffsetCommitValue(offset=1, leader_epoch=-1, metadata="", commit_timestamp=2)
+    )
+    assert value is not None
+    first, second = (stored_offset(value, each) for each in record_offsets)
+    assert is_older(first, second) == (record_offsets[0] < record_offsets[1])

@@ -83,7 +83,7 @@ def test_offset_is_read_in_every_version(record_type, value, leader_epoch, expir
     record = decode_record(bytes.fromhex(record_type) + OFFSET_KEY, bytes.fromhex(value))
     assert record is not None
     assert record.key == OffsetCommitKey(group="g", topic="t", partition=3)
-    found = offset_of_value(record.value, 11)
+    found = offset_of_value(record.value)
     assert (found.offset, found.metadata, found.commit_timestamp_ms) == (5, "m", 7)
     assert (found.leader_epoch, found.expire_timestamp_ms, found.topic_id) == (
         leader_epoch,
