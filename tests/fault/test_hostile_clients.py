@@ -29,7 +29,7 @@ from confluent_kafka.admin import (
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.dispatch.api_register import SERVED
-from isotherm.broker.net import tls_acceptor
+from isotherm.broker.net import acceptor
 from isotherm.config.security import STANDARD_AUTHORIZER
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.testing.embedded_broker import EmbeddedBroker
@@ -67,7 +67,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
     key = issue("localhost").write_pem(folder / "server.pem")
     settings = SETTINGS | {"ssl.keystore.location": str(key)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tls_acceptor, "HANDSHAKE_TIMEOUT_S", 1.0)
+        patch.setattr(acceptor, "HANDSHAKE_TIMEOUT_S", 1.0)
         with EmbeddedBroker(folder, settings) as running:
             admin = administrator(running)
             admin.create_topics([NewTopic("topic", 1, 1)])["topic"].result(TIMEOUT_S)

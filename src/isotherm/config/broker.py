@@ -185,7 +185,11 @@ class BrokerConfig:
         LONG, 600_000, "Idle time after which a connection is closed.", check=at_least(1)
     )
     socket_listen_backlog_size: int = key(
-        INT, 50, "Connections that may wait to be accepted.", check=at_least(1)
+        INT,
+        1024,
+        "Connections of a listener that may wait to be accepted; the system may allow fewer"
+        " (net.core.somaxconn). (Kafka's default is 50.)",
+        check=at_least(1),
     )
     fetch_max_bytes: int = key(
         INT, 57_671_680, "Largest answer to a fetch request.", check=at_least(1024)

@@ -73,8 +73,8 @@ class Owner:
     def entrance(self, connection: Connection) -> tuple[Dispatcher, int]:
         return self._dispatcher, self.frame_size_max
 
-    def admit(self, connection: Connection) -> None:
-        pass
+    def admit(self, connection: Connection) -> bool:
+        return True
 
 
 class Client:

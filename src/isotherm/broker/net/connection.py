@@ -119,8 +119,8 @@ class ConnectionOwner(Protocol):
     def entrance(self, connection: Connection) -> tuple[FrameHandler, int]:
         """What handles its frames, and how large they may be before it is `authenticated`."""
 
-    def admit(self, connection: Connection) -> float | None:
-        """Count the connection; returns after how many seconds it must be closed, if over a limit."""
+    def admit(self, connection: Connection) -> bool:
+        """Whether it is still expected: not once the server stops."""
 
     def forget(self, connection: Connection) -> None: ...
 
@@ -177,10 +177,9 @@ class Connection(asyncio.BufferedProtocol):
             self.client_address = str(peer[0])
         self._requests, self._frame_size_max = self._owner.entrance(self)
         self._transport.set_write_buffer_limits(high=self._owner.write_buffer_size_max)
-        close_after_s = self._owner.admit(self)
-        if close_after_s is not None:
+        if not self._owner.admit(self):
             self._is_draining = True
-            self._unmuting = self._loop.call_later(close_after_s, self.abort)
+            self._loop.call_soon(self.abort)
         self.update_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:

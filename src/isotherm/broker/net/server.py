@@ -11,6 +11,7 @@ import collections
 import logging
 import os
 import socket
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -21,11 +22,11 @@ from isotherm.broker.authentication.tls import (
     listener_tls,
 )
 from isotherm.broker.metadata.endpoint import Endpoint
+from isotherm.broker.net.acceptor import Acceptor
 from isotherm.broker.net.connection import SCRATCH_SIZE, Answer, Connection, FrameHandler
 from isotherm.broker.net.connection_quota import ConnectionQuota
 from isotherm.broker.net.connection_rate import ConnectionRate
 from isotherm.broker.net.request_memory import RequestMemory
-from isotherm.broker.net.tls_acceptor import TlsAcceptor
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.listener import Address, Listener, SecurityProtocol
@@ -52,12 +53,9 @@ class Gate(FrameHandler, Protocol):
 NewGate: TypeAlias = Callable[[FrameHandler], Gate]
 
 
-Acceptor: TypeAlias = asyncio.Server | TlsAcceptor
-
-
 class Server:
     """Owns every connection, and implements `connection.ConnectionOwner` and
-    `tls_acceptor.HandshakeOwner`. A connection counts from when it is accepted."""
+    `acceptor.AcceptorOwner`. A connection counts from when it is accepted."""
 
     def __init__(self, config: BrokerConfig, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._config = config
@@ -72,14 +70,15 @@ class Server:
         self._protected = layout.inter_broker if len(layout.brokers) > 1 else None
         self._loop = loop
         # By listener; several where its host has several addresses.
-        self._servers: dict[str, list[Acceptor]] = {}
-        self._handshakes: dict[Connection, asyncio.Task[None]] = {}
+        self._acceptors: dict[str, list[Acceptor]] = {}
+        # Accepted; their turn or their handshake is still to come.
+        self._entering: dict[Connection, asyncio.Task[None]] = {}
         self._key_material: dict[str, KeyMaterial] = {}
         self._renewing = asyncio.Lock()
         self._is_serving = False
         self._is_stopping = False
         self._connections: dict[Connection, None] = {}
-        self._throttled: set[Connection | _ThrottledSocket] = set()
+        self._throttled: set[_ThrottledSocket] = set()
         self._connections_of: collections.Counter[str] = collections.Counter()
         self._all_closed = asyncio.Event()
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -93,7 +92,7 @@ class Server:
 
     @property
     def connection_count(self) -> int:
-        return len(self._connections) + len(self._handshakes)
+        return len(self._connections) + len(self._entering)
 
     # ---- start and stop
 
@@ -109,8 +108,8 @@ class Server:
             )
         endpoints = []
         for listener in layout.brokers:
-            self._servers[listener.name] = servers = await self._bind_listener(listener)
-            bound_port = servers[0].sockets[0].getsockname()[1]
+            self._acceptors[listener.name] = acceptors = await self._bind_listener(listener)
+            bound_port = acceptors[0].bound.getsockname()[1]
             if listener.advertised is not None:
                 endpoints.append(_endpoint(listener.name, listener.advertised, bound_port))
         return tuple(endpoints)
@@ -128,32 +127,31 @@ class Server:
             if listener.protocol is SecurityProtocol.SSL:
                 self._mappers[listener.name] = PrincipalMapper(rules)
         try:
+            # It resolves the host, and binds all of its addresses or none.
             server = await self._loop.create_server(
-                lambda: Connection(self, listener, self._loop),
+                asyncio.Protocol,
                 host=host,
                 port=listener.port,
                 family=family,
                 reuse_address=True,
-                backlog=self._config.socket_listen_backlog_size,
                 start_serving=False,
             )
+            context = None if tls is None else tls.context
+            acceptors = [self._acceptor(each, listener, context) for each in server.sockets]
         except OSError as error:
             raise ConfigError(
                 f"cannot listen key=listeners listener={listener} reason={error.strerror or error}"
             ) from None
-        if tls is None:
-            return [server]
-        found: list[Acceptor] = [self._acceptor(each, listener, tls) for each in server.sockets]
         server.close()
-        return found
+        return acceptors
 
-    def _acceptor(self, bound: Any, listener: Listener, tls: ListenerTls) -> TlsAcceptor:
+    def _acceptor(self, bound: Any, listener: Listener, context: ssl.SSLContext | None) -> Acceptor:
         """On the same port. Raises OSError."""
-        return TlsAcceptor(
+        return Acceptor(
             self,
             self._loop,
             socket.socket(fileno=os.dup(bound.fileno())),
-            tls.context,
+            context,
             listener=listener,
             backlog=self._config.socket_listen_backlog_size,
         )
@@ -165,8 +163,8 @@ class Server:
         self.frame_handler = frame_handler
         self._gates = gates or {}
         self._is_serving = True
-        for server in self._open_servers():
-            await server.start_serving()
+        for acceptor in self._open_acceptors():
+            acceptor.start_serving()
         self._check_idle()
 
     async def stop(self, drain_timeout_s: float) -> None:
@@ -175,13 +173,13 @@ class Server:
         Connections that have not read their answers after `drain_timeout_s` are aborted.
         """
         self._is_stopping = True
-        for server in self._open_servers():
-            server.close()
+        for acceptor in self._open_acceptors():
+            acceptor.close()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         for throttled in tuple(self._throttled):
             throttled.abort()
-        await self._end_handshakes()
+        await self._end_entries()
         for connection in tuple(self._connections):
             connection.drain()
         if await self._wait_all_closed(drain_timeout_s):
@@ -191,15 +189,15 @@ class Server:
             connection.abort()
         await self._all_closed.wait()
 
-    async def _end_handshakes(self) -> None:
+    async def _end_entries(self) -> None:
         # A task that is cancelled before its first turn would not close its socket.
         turn = self._loop.create_future()
         self._loop.call_soon(turn.set_result, None)
         await turn
-        handshakes = tuple(self._handshakes.values())
-        for task in handshakes:
+        entries = tuple(self._entering.values())
+        for task in entries:
             task.cancel()
-        await asyncio.gather(*handshakes, return_exceptions=True)
+        await asyncio.gather(*entries, return_exceptions=True)
 
     async def _wait_all_closed(self, timeout_s: float) -> bool:
         if not self._connections:
@@ -234,36 +232,36 @@ class Server:
                 if tls is not None and tls.material != self._key_material[listener.name]:
                     changed.append((listener, tls))
             for listener, tls in changed:
-                await self._replace_servers(listener, tls)
+                self._replace_acceptors(listener, tls)
 
-    async def _replace_servers(self, listener: Listener, tls: ListenerTls) -> None:
+    def _replace_acceptors(self, listener: Listener, tls: ListenerTls) -> None:
         """By others on the same sockets: what waits to be accepted is not lost, and nothing of the old
         context, such as a session that could be resumed, is left."""
-        old = self._servers[listener.name]
+        old = self._acceptors[listener.name]
         new: list[Acceptor] = []
         try:
-            for bound in (each for server in old for each in server.sockets):
-                new.append(self._acceptor(bound, listener, tls))  # noqa: PERF401 - closed if it fails
+            for each in old:
+                new.append(self._acceptor(each.bound, listener, tls.context))  # noqa: PERF401 - closed if it fails
             if self._is_serving:
-                for server in new:
-                    await server.start_serving()
+                for acceptor in new:
+                    acceptor.start_serving()
         except OSError as error:
-            for server in new:
-                server.close()
+            for acceptor in new:
+                acceptor.close()
             raise ConfigError(
                 f"keys of a listener cannot be renewed listener={listener} reason='{error}'"
             ) from error
         if self._is_stopping:
             old = new
         else:
-            self._servers[listener.name] = new
+            self._acceptors[listener.name] = new
             self._key_material[listener.name] = tls.material
-        for server in old:
-            server.close()
+        for acceptor in old:
+            acceptor.close()
         logger.info("keys and certificates are renewed listener=%s", listener.name)
 
-    def _open_servers(self) -> list[Acceptor]:
-        return [server for servers in self._servers.values() for server in servers]
+    def _open_acceptors(self) -> list[Acceptor]:
+        return [each for acceptors in self._acceptors.values() for each in acceptors]
 
     # ---- called by connections
 
@@ -280,23 +278,13 @@ class Server:
         gate = new_gate(self.frame_handler)
         return gate, min(gate.frame_size_max, self.frame_size_max)
 
-    def admit(self, connection: Connection) -> float | None:
-        """When to close a connection over a limit. One over the rate of all clients waits, muted."""
-        if self._handshakes.pop(connection, None) is not None:
-            self._connections[connection] = None  # it was counted when it was accepted
-            self._all_closed.clear()
-            return None
-        entry = self._entry(connection.client_address, connection.listener_name)
-        if entry.is_served:
-            self._connections[connection] = None
-            self._connections_of[connection.client_address] += 1
-            self._all_closed.clear()
-            if entry.after_s > 0:
-                connection.mute(entry.after_s)
-            return None
-        if entry.after_s > 0:
-            self._throttled.add(connection)
-        return entry.after_s
+    def admit(self, connection: Connection) -> bool:
+        if self._is_stopping:
+            return False
+        self._entering.pop(connection, None)
+        self._connections[connection] = None  # it was counted when it was accepted
+        self._all_closed.clear()
+        return True
 
     def _entry(self, address: str, listener_name: str) -> _Entry:
         close_after_s = self._close_after_s(address)
@@ -330,7 +318,6 @@ class Server:
         return 0.0
 
     def forget(self, connection: Connection) -> None:
-        self._throttled.discard(connection)
         if self._connections.pop(connection, connection) is connection:
             return  # it was never admitted
         self._count_out(connection.client_address)
@@ -342,16 +329,16 @@ class Server:
         if not self._connections_of[address]:
             del self._connections_of[address]
 
-    # ---- called by acceptors of TLS
+    # ---- called by acceptors
 
-    def accepted(self, accepted: socket.socket, acceptor: TlsAcceptor, address: str) -> None:
+    def accepted(self, accepted: socket.socket, acceptor: Acceptor, address: str) -> None:
         entry = self._entry(address, acceptor.listener.name)
         if entry.is_served and not self._is_stopping:
             connection = Connection(self, acceptor.listener, self._loop)
             connection.client_address = address
             self._connections_of[address] += 1
-            self._handshakes[connection] = self._loop.create_task(
-                acceptor.lead_handshake(accepted, connection, after_s=entry.after_s)
+            self._entering[connection] = self._loop.create_task(
+                acceptor.lead(accepted, connection, after_s=entry.after_s)
             )
         elif not entry.is_served and entry.after_s > 0:
             throttled = _ThrottledSocket(accepted, self._throttled)
@@ -359,8 +346,8 @@ class Server:
         else:
             accepted.close()
 
-    def handshake_ended(self, connection: Connection) -> None:
-        if self._handshakes.pop(connection, None) is not None:
+    def entry_ended(self, connection: Connection) -> None:
+        if self._entering.pop(connection, None) is not None:
             self._count_out(connection.client_address)
 
     # ---- time and memory
@@ -389,11 +376,9 @@ class _Entry(NamedTuple):
 
 
 class _ThrottledSocket:
-    """One whose handshake does not begin. It is in `all_of_them` until it is closed."""
+    """One that is not let in. It is in `all_of_them` until it is closed."""
 
-    def __init__(
-        self, accepted: socket.socket, all_of_them: set[Connection | _ThrottledSocket]
-    ) -> None:
+    def __init__(self, accepted: socket.socket, all_of_them: set[_ThrottledSocket]) -> None:
         self._accepted = accepted
         self._all = all_of_them
         self._all.add(self)

@@ -1,8 +1,13 @@
-"""Accepts the connections of a listener with TLS, and leads their handshakes.
+"""Accepts the connections of a listener, and leads the handshakes of one with TLS.
 
-An asyncio.Server makes its protocol after the handshake: until then a client would be in no limit. Here
-the owner sees each connection when it is accepted, as Kafka's Acceptor does, and may refuse it before it
-costs a handshake. Event loop thread only.
+The loops' own servers do not do it:
+- They make the protocol after the handshake: until then a client would be in no limit. Here the owner
+  sees each connection when it is accepted, as Kafka's Acceptor does, and may refuse it before it
+  costs a handshake.
+- That of uvloop accepts one connection in a turn of the loop (libuv since 1.46). While many clients come, the
+  kernel's queue overflows then, and each client left out tries again only after a second.
+
+Event loop thread only.
 """
 
 from __future__ import annotations
@@ -12,7 +17,6 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Sequence
 from typing import Protocol
 
 from isotherm.broker.net.connection import Connection
@@ -23,36 +27,35 @@ logger = logging.getLogger(__name__)
 # A TLS handshake that takes longer is cut.
 HANDSHAKE_TIMEOUT_S = 10.0
 
-# Accepted in one turn of the event loop, so that connections that exist have theirs.
-_ACCEPTS_MAX = 100
+# Accepted in one turn of the event loop: connections that exist have their turn, too. Further ones wait in
+# the kernel's queue.
+ACCEPTS_MAX = 10
 
 # As in asyncio: what there is no room for waits in the backlog.
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _NO_ROOM_PAUSE_S = 1.0
 
 
-class HandshakeOwner(Protocol):
-    def accepted(self, accepted: socket.socket, acceptor: TlsAcceptor, address: str) -> None:
-        """Count a connection, and let its handshake begin; or close it."""
+class AcceptorOwner(Protocol):
+    def accepted(self, accepted: socket.socket, acceptor: Acceptor, address: str) -> None:
+        """Count a connection, and `lead` it in; or close it."""
 
-    def handshake_ended(self, connection: Connection) -> None:
+    def entry_ended(self, connection: Connection) -> None:
         """Also after `Connection.connection_made`."""
 
 
-class TlsAcceptor:
-    """Has what the server needs of an asyncio.Server."""
-
+class Acceptor:
     def __init__(
         self,
-        owner: HandshakeOwner,
+        owner: AcceptorOwner,
         loop: asyncio.AbstractEventLoop,
         bound: socket.socket,
-        context: ssl.SSLContext,
+        context: ssl.SSLContext | None,
         *,
         listener: Listener,
         backlog: int,
     ) -> None:
-        """`bound` is this acceptor's from now on."""
+        """`bound` is this acceptor's from now on. Without `context` there is no TLS."""
         self._owner = owner
         self._loop = loop
         self._bound = bound
@@ -62,10 +65,10 @@ class TlsAcceptor:
         self._pausing: asyncio.TimerHandle | None = None
 
     @property
-    def sockets(self) -> Sequence[socket.socket]:
-        return (self._bound,)
+    def bound(self) -> socket.socket:
+        return self._bound
 
-    async def start_serving(self) -> None:
+    def start_serving(self) -> None:
         """Raises OSError."""
         self._bound.setblocking(False)
         self._bound.listen(self._backlog)
@@ -85,7 +88,7 @@ class TlsAcceptor:
         self._loop.add_reader(self._bound.fileno(), self._accept)
 
     def _accept(self) -> None:
-        for _ in range(_ACCEPTS_MAX):
+        for _ in range(ACCEPTS_MAX):
             try:
                 accepted, address = self._bound.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -104,7 +107,7 @@ class TlsAcceptor:
             accepted.setblocking(False)
             self._owner.accepted(accepted, self, str(address[0]))
 
-    async def lead_handshake(
+    async def lead(
         self, accepted: socket.socket, connection: Connection, *, after_s: float
     ) -> None:
         """Until `connection` is made, or its handshake has failed."""
@@ -115,17 +118,17 @@ class TlsAcceptor:
                 lambda: connection,
                 accepted,
                 ssl=self._context,
-                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if self._context else None,
             )
         except OSError as error:
             logger.info(
-                "TLS handshake failed client=%s listener=%s reason='%s'",
+                "connection failed at its entry client=%s listener=%s reason='%s'",
                 connection.client_address,
                 self.listener.name,
                 getattr(error, "reason", None) or error,
             )
         finally:
-            self._owner.handshake_ended(connection)
+            self._owner.entry_ended(connection)
 
     async def _await_turn(self, accepted: socket.socket, after_s: float) -> None:
         turn = self._loop.create_future()

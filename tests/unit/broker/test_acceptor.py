@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import gc
+import itertools
 import logging
 import socket
 import ssl
@@ -17,7 +18,7 @@ import pytest
 import uvloop
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from isotherm.broker.net import tls_acceptor
+from isotherm.broker.net import acceptor
 from isotherm.broker.net.connection import Connection
 from isotherm.broker.net.server import Server
 from isotherm.clock import SystemClock
@@ -133,7 +134,7 @@ def test_unfinished_handshakes_count_in_the_limits(run: Run, keystore: Path, key
 def test_handshake_that_does_not_end_is_cut_and_no_longer_counted(
     run: Run, keystore: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tls_acceptor, "HANDSHAKE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(acceptor, "HANDSHAKE_TIMEOUT_S", 0.2)
     caplog.set_level(logging.INFO)
 
     async def scenario() -> None:
@@ -144,7 +145,7 @@ def test_handshake_that_does_not_end_is_cut_and_no_longer_counted(
             await until(lambda: server.connection_count == 0)
 
     run(scenario)
-    assert "TLS handshake failed client=127.0.0.1 listener=CLIENTS" in caplog.text
+    assert "connection failed at its entry client=127.0.0.1 listener=CLIENTS" in caplog.text
 
 
 def test_what_is_no_handshake_is_closed_and_no_longer_counted(run: Run, keystore: Path) -> None:
@@ -196,7 +197,11 @@ def test_connection_above_the_rate_waits_for_its_turn(run: Run, keystore: Path) 
 
 def test_as_many_wait_for_their_turn_as_the_backlog_has_room_for(run: Run, keystore: Path) -> None:
     async def scenario() -> None:
-        settings = {"max_connection_creation_rate": "0", "socket_listen_backlog_size": "2"}
+        settings = {
+            "max_connection_creation_rate": "0",
+            "quota_window_size_seconds": "36000",
+            "socket_listen_backlog_size": "2",
+        }
         async with serving(keystore, **settings) as (server, port):
             async with contextlib.AsyncExitStack() as stack:
                 for _ in range(2):
@@ -270,7 +275,7 @@ def test_listener_that_never_served_is_closed(run: Run, keystore: Path) -> None:
 def test_connections_wait_while_there_is_no_room_for_another(
     run: Run, keystore: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tls_acceptor, "_NO_ROOM_PAUSE_S", 0.1)
+    monkeypatch.setattr(acceptor, "_NO_ROOM_PAUSE_S", 0.1)
     accept = socket.socket.accept
     failures = 3
 
@@ -289,3 +294,29 @@ def test_connections_wait_while_there_is_no_room_for_another(
 
     run(scenario)
     assert caplog.text.count("connections wait to be accepted listener=CLIENTS") == 3
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_several_clients_that_wait_are_accepted_in_one_turn_of_the_loop(
+    run: Run, keystore: Path, protocol: str
+) -> None:
+    clients = 50
+
+    async def scenario() -> None:
+        settings = {"listener_security_protocol_map": f"CLIENTS:{protocol}"}
+        if protocol == "PLAINTEXT":
+            settings |= {"ssl_keystore_type": "JKS", "ssl_keystore_location": ""}
+        async with serving(keystore, **settings) as (server, port):
+            with contextlib.ExitStack() as stack:
+                # The loop has no turn meanwhile: all of them wait in the kernel's queue.
+                for _ in range(clients):
+                    stack.enter_context(socket.create_connection(("127.0.0.1", port), TIMEOUT_S))
+                counts = [0]
+                while counts[-1] < clients:
+                    await asyncio.sleep(0)
+                    counts.append(server.connection_count)
+                accepted = {after - before for before, after in itertools.pairwise(counts)}
+                assert max(accepted) == acceptor.ACCEPTS_MAX
+            await until(lambda: server.connection_count == 0)
+
+    run(scenario)
