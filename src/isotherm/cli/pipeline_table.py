@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from isotherm.spark.driver.topic_plan import TopicPlan
     from isotherm.spark.jobs.table import TableRun
     from isotherm.spark.options import SourceOptions
-    from isotherm.spark.tables.topic_table import TopicTable
 
 _Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 _To = Annotated[str, typer.Option("--to", metavar="FORMAT", help="iceberg or parquet.")]
@@ -79,14 +78,6 @@ _ToOption = Annotated[
     ),
 ]
 
-_FORMATS = ("iceberg", "parquet")
-# The command chooses these itself.
-_CHOSEN = (
-    "subscribe", "subscribepattern", "assign", "columns", "includeheaders",
-    "startingoffsets", "startingoffsetsbytimestamp", "startingtimestamp",
-    "endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp",
-)  # fmt: skip
-
 
 def table(
     topic: _Topic,
@@ -120,14 +111,16 @@ def table(
     from isotherm.spark.driver.topic_plan import plan_topic
     from isotherm.spark.jobs import table as job
     from isotherm.spark.jobs.cost import check_cost
+    from isotherm.spark.tables.open_table import TablePlace, open_table
     from isotherm.spark.tables.topic_table import Identity, check_identity
 
     clock = SystemClock()
     started_s = clock.monotonic_s()
     client = client_settings(command_config, client_property)
     options = _options(topic, path, option, bootstrap_server, client)
-    _check_formats(to, value)
-    target = _open_table(to, topic, table_name, warehouse, catalog, parse_pairs(to_option))
+    _check_value_format(value)
+    place = TablePlace(to, warehouse, table_name, catalog, parse_pairs(to_option))
+    target = open_table(topic, place, writes=True)
     with progress("the topic is looked at"):
         found = target.identity()
         plan = plan_topic(options, target.covered())
@@ -162,52 +155,20 @@ def _options(
     bootstrap_server: str | None,
     client: dict[str, str],
 ) -> SourceOptions:
-    from isotherm.spark.option_parsing import parse_options
+    from isotherm.spark.tables.open_table import check_chosen, table_source_options
 
-    given = parse_pairs(option)
-    if chosen := sorted(name for name in given if name.lower() in _CHOSEN):
-        raise ConfigError(
-            f"this command chooses these options of the source itself options={','.join(chosen)}"
-        )
+    check_chosen(parse_pairs(option))
     texts = source_texts(path, [*(option or ()), f"subscribe={topic}"], bootstrap_server, client)
-    if not {"isolationlevel", "kafka.isolation.level"} & {name.lower() for name in texts}:
-        texts["isolationLevel"] = "read_committed"
-    return parse_options({**texts, "includeHeaders": "true"})
+    return table_source_options(texts)
 
 
-def _check_formats(to: str, value: str) -> None:
+def _check_value_format(value: str) -> None:
     from isotherm.spark.tables.table_rows import VALUE_FORMATS
 
-    for name, given, known in (("--to", to, _FORMATS), ("--value", value, VALUE_FORMATS)):
-        if given not in known:
-            raise ConfigError(f"no such format option={name} value={given} known={','.join(known)}")
-
-
-def _open_table(
-    to: str,
-    topic: str,
-    name: str | None,
-    warehouse: str,
-    catalog: str | None,
-    properties: dict[str, str],
-) -> TopicTable:
-    from isotherm.spark.options import storage_url
-
-    if to == "parquet":
-        from isotherm.cli.pipeline_metadata import store_settings
-        from isotherm.spark.tables.parquet_table import ParquetTable
-
-        if catalog is not None:
-            raise ConfigError("--catalog is for --to iceberg")
-        pairs = [f"{key}={text}" for key, text in properties.items()]
-        return ParquetTable(store_settings(warehouse, pairs, writes=True), name or topic)
-    from isotherm.spark.requirements import check_iceberg
-
-    check_iceberg()
-    from isotherm.spark.tables.iceberg_table import IcebergTable, open_catalog
-
-    opened = open_catalog(catalog, properties, storage_url(warehouse))
-    return IcebergTable(opened, name or f"kafka.{topic}")
+    if value not in VALUE_FORMATS:
+        raise ConfigError(
+            f"no such format option=--value value={value} known={','.join(VALUE_FORMATS)}"
+        )
 
 
 def _print_plan(plan: TopicPlan, *, as_json: bool) -> None:

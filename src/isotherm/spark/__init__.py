@@ -7,6 +7,7 @@ from isotherm.spark.streaming.progress import (
     offsets_behind_latest,
     source_metrics,
 )
+from isotherm.spark.topic_frame import topic
 from isotherm.spark.topic_queries import count, offsets_for_times
 
 __all__ = [
@@ -17,4 +18,5 @@ __all__ = [
     "read",
     "session",
     "source_metrics",
+    "topic",
 ]

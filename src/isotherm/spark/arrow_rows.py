@@ -92,6 +92,8 @@ def _timestamps(
 ) -> ArrowArray:
     timestamp_ms = columns.timestamp_ms
     assert timestamp_ms is not None
+    if kind == pa.int64():  # a table has its own column for times that are too far
+        return _numbers(timestamp_ms, kind)
     too_far = (timestamp_ms > TIMESTAMP_MS_MAX) | (timestamp_ms < -TIMESTAMP_MS_MAX)
     if too_far.any():
         at = int(np.argmax(too_far))

@@ -12,7 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import types
 
+from isotherm.spark.tables import json_values
 from isotherm.spark.tables.json_values import NESTING_MAX, DecodedValues, JsonDecoder
+from isotherm.spark.tables.table_rows import settled_decoder
 from isotherm.spark.tables.value_types import ValueType, column_type, merged
 
 NAMES = st.sampled_from(["a", "b", "c", "ä"])
@@ -185,3 +187,53 @@ def test_merging_keeps_the_first_type_of_a_conflict() -> None:
     assert merged(text, number) == text
     assert merged(number, text) == number
     assert column_type(pa.struct([("a", pa.null())])) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b"{", "the value is not JSON: Expecting property name"),
+        (b"\xff", "the value is not UTF-8"),
+        (b"17", "the value is not a JSON object"),
+        (b'{"price":{"eur":"free"}}', "field price/eur changed from number to string"),
+        (b'{"price":{"eur":99999999999999999999}}', ""),
+    ],
+)
+def test_a_bad_value_has_the_same_reason_among_any_others(value: bytes, reason: str) -> None:
+    known = settled([b'{"price":{"eur":1}}'])
+    good = b'{"price":{"eur":1}}'
+    reasons = set()
+    for batch in ([value], [good, value], [good] * 300 + [value] * 300, [value, b"{"]):
+        decoded = decode(batch, known)
+        assert len(decoded.column) == batch.count(good)
+        reasons |= {each.reason for each in decoded.dead if batch[each.place] == value}
+        assert [each.place for each in decoded.dead] == [
+            place for place, each in enumerate(batch) if each != good
+        ]
+    assert len(reasons) == 1
+    assert reasons.pop().startswith(reason)
+
+
+def test_arrow_is_not_started_for_each_bad_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = 0
+    read = json_values._read_json
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal started
+        started += 1
+        return read(*arguments)
+
+    monkeypatch.setattr(json_values, "_read_json", counted)
+    bad = [b"{", b'{"n":"text"}', b'{"n":{"more":1}}'] * 1000
+    assert len(decode(bad, settled([b'{"n":1}'])).dead) == len(bad)
+    assert started < len(bad) / 20
+
+
+def test_fields_of_a_settled_type_are_all_there_are() -> None:
+    known = settled([b'{"n":1}'])
+    decoder = settled_decoder("json", known)
+    values = [b'{"n":1,"new":1}', b'{"new":"text"}', b'{"n":"text","new":1}', None]
+    decoded = decoder.decode(pa.array(values, pa.binary()))
+    assert decoded.column.to_pylist() == [{"n": 1}, {"n": None}, None]
+    assert [each.place for each in decoded.dead] == [2]
+    assert not decoder.has_grown

@@ -7,7 +7,7 @@ source. It reads only records that are not in the bucket yet.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -107,6 +107,7 @@ def _read_assigned(
     poll_timeout_ms: int,
 ) -> Iterator[pa.RecordBatch]:
     rows: list[tuple[object, ...]] = []
+    columns = _columns(schema)
     size = 0
     reached = read.start_offset
     heard_s = clock.monotonic_s()
@@ -122,7 +123,7 @@ def _read_assigned(
         for message in messages:
             reached = _reached(message, read)
             if message.error() is None and reached <= read.end_offset:
-                rows.append(_row(message, schema.names))
+                rows.append(tuple(column(message) for column in columns))
                 size += len(message)
         if size >= batch_bytes or (rows and reached >= read.end_offset):
             yield message_batch(rows, schema)
@@ -147,12 +148,23 @@ def _reached(message: Message, read: BrokerRead) -> Offset:
     ) from KafkaException(error)
 
 
-def _row(message: Message, names: Sequence[str]) -> tuple[object, ...]:
-    return tuple(_COLUMNS[name](message) for name in names)
+def _columns(schema: pa.Schema) -> list[Callable[[Message], object]]:
+    return [
+        _timestamp_ms
+        if field.name == "timestamp" and field.type == pa.int64()
+        # A table has its own column for times that are too far.
+        else _COLUMNS[field.name]
+        for field in schema
+    ]
+
+
+def _timestamp_ms(message: Message) -> int:
+    milliseconds: int = message.timestamp()[1]
+    return milliseconds
 
 
 def _timestamp_us(message: Message) -> int:
-    milliseconds: int = message.timestamp()[1]
+    milliseconds = _timestamp_ms(message)
     if abs(milliseconds) > TIMESTAMP_MS_MAX:
         place = TopicPartition(message.topic() or "", message.partition() or 0)
         raise malformed_timestamp(place, message.offset() or 0, milliseconds)

@@ -143,6 +143,18 @@ class IcebergTable:
         schema = _arrow_schema(self._known)
         return schema.field("value").type if "value" in schema.names else None
 
+    def data_files(self) -> list[str]:
+        _check_column_names(self._known, self.name)
+        with _translated("the table cannot be read"):
+            planned = list(self._known.scan().plan_files())
+        if any(each.delete_files for each in planned):
+            raise ConfigError(
+                "rows of the table were deleted without rewriting their files"
+                f" table={self.name} hint='rewrite the files, or read the table by an engine that"
+                " knows Iceberg'"
+            )
+        return [each.file.file_path for each in planned]
+
     def places(self, value_type: ValueType) -> FilePlaces:
         with _translated("the table's columns cannot be changed"):
             if value_type != self.value_type():
@@ -255,6 +267,25 @@ class IcebergTable:
             f"another run has written to the table meanwhile table={self.name}"
             " hint='nothing of this run is in it: start it again'"
         )
+
+
+def _check_column_names(table: Table, name: str) -> None:
+    """ConfigError unless a column's name means the same in all files: Spark finds columns by name,
+    Iceberg by the id of the field."""
+    ids: dict[str, int] = {}
+    names: dict[int, str] = {}
+    for schema in table.metadata.schemas:
+        for column in schema.column_names:
+            field_id = schema.find_field(column).field_id
+            if (
+                ids.setdefault(column, field_id) != field_id
+                or names.setdefault(field_id, column) != column
+            ):
+                raise ConfigError(
+                    f"a column of the table was renamed or made anew table={name} column={column}"
+                    " hint='read it by an engine that knows Iceberg, or make the table anew, under"
+                    " another name with --table'"
+                )
 
 
 def _ancestors(table: Table) -> Iterator[Snapshot]:

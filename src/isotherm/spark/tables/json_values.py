@@ -5,7 +5,8 @@ into an object of its own, `{"v":<value>}` and a line feed. Each of them begins 
 values are: a line feed ends no text and continues no object. As many rows as values means one row
 for each value.
 
-If a batch does not parse, its halves are tried, down to the records that are to blame.
+If a batch does not parse, its halves are tried. In a small one each value that is surely to blame
+is found (json_refusals) and the others are tried again, down to single ones.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 from pyarrow import json, types
 
+from isotherm.spark.tables.json_refusals import refusal
 from isotherm.spark.tables.value_types import FieldNameError, ValueType, column_type, merged
 
 Values: TypeAlias = "pa.Array[Any]"
+Places: TypeAlias = npt.NDArray[np.int64]
 
 # The stubs of these lack types that they take.
 pc: Any = pyarrow.compute
@@ -30,6 +34,9 @@ _nulls: Any = pa.nulls
 
 NESTING_MAX = 64
 """How deep objects and arrays may lie in each other: Arrow's reader has a stack of fixed size."""
+
+_SCREENED_MAX = 256
+"""Values. One that does not parse costs a look at so many, or halves of them that are parsed."""
 
 _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _PLACE = re.compile(r" in row \d+|JSON parse error: ")
@@ -53,11 +60,13 @@ class DecodedValues(NamedTuple):
 
 class JsonDecoder:
     """Decodes batches to columns of one type, `known`. A field that it lacks makes it grow: from then
-    on `has_grown`, and the columns are of no use. `fixed` is the part of it that the table has."""
+    on `has_grown`, and the columns are of no use. `fixed` is the part of it that the table has.
+    Unless it `may_grow`, such fields are left out."""
 
-    def __init__(self, fixed: ValueType, known: ValueType) -> None:
+    def __init__(self, fixed: ValueType, known: ValueType, *, may_grow: bool = True) -> None:
         self._fixed = fixed
         self._begun_with = known
+        self._may_grow = may_grow
         self.known = known
 
     @property
@@ -69,7 +78,8 @@ class JsonDecoder:
         parts: list[Values] = []
         dead: list[DeadValue] = []
         if len(values):
-            self._decode(values, 0, parts, dead)
+            self._decode(values, np.arange(len(values)), parts, dead)
+        dead.sort()
         if self.has_grown:
             return DecodedValues(_nulls(0), dead)
         kind = self.known if self.known is not None else pa.null()
@@ -77,24 +87,52 @@ class JsonDecoder:
         return DecodedValues(pa.concat_arrays(columns) if columns else _nulls(0, kind), dead)
 
     def _decode(
-        self, values: Values, first: int, parts: list[Values], dead: list[DeadValue]
+        self,
+        values: Values,
+        places: Places,
+        parts: list[Values],
+        dead: list[DeadValue],
+        *,
+        is_screened: bool = False,
     ) -> None:
         count = len(values)
         try:
             column = parse(values, self.known)
-            self.known = merged(self.known, column_type(column.type), self._fixed)
+            found = column_type(column.type)
         except (pa.ArrowInvalid, FieldNameError) as error:
-            if count > 1:
+            if not is_screened and count <= _SCREENED_MAX:
+                self._screen(values, places, parts, dead)
+            elif count > 1:
                 half = count // 2
-                self._decode(values[:half], first, parts, dead)
-                self._decode(values[half:], first + half, parts, dead)
+                for part in (slice(0, half), slice(half, count)):
+                    self._decode(values[part], places[part], parts, dead, is_screened=is_screened)
             elif not self._grows_for(values):
-                dead.append(DeadValue(first, _reason(error)))
+                dead.append(DeadValue(int(places[0]), _reason(error)))
         else:
+            if self._may_grow:
+                self.known = merged(self.known, found, self._fixed)
             parts.append(column)
+
+    def _screen(
+        self, values: Values, places: Places, parts: list[Values], dead: list[DeadValue]
+    ) -> None:
+        # Types that are not settled may still become wider for a value.
+        kind = self.known if self.known == self._fixed else None
+        reasons = [refusal(each, kind, may_grow=self._may_grow) for each in values.to_pylist()]
+        dead += [
+            DeadValue(int(place), reason[:_REASON_SIZE_MAX])
+            for place, reason in zip(places, reasons, strict=True)
+            if reason is not None
+        ]
+        left = np.flatnonzero([reason is None for reason in reasons])
+        if len(left):
+            others = values.take(pa.array(left, pa.int64()))
+            self._decode(others, places[left], parts, dead, is_screened=True)
 
     def _grows_for(self, value: Values) -> bool:
         """Whether the type found in this value alone changes the known one."""
+        if not self._may_grow:
+            return False
         try:
             alone = column_type(parse(value, None).type)
         except (pa.ArrowInvalid, FieldNameError):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from isotherm.spark.tables.value_types import ValueType
 from isotherm.types import Offset
 
 _COMMIT_SIZE_MAX = 256 * 1024 * 1024
+_COMMIT_THREADS = 16
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,24 @@ class ParquetTable:
 
     def value_type(self) -> ValueType:
         return self._value_type
+
+    def data_files(self) -> list[str]:
+        commits = self._client.list_level(f"{self.name}/_commits/")[1]
+        known = [each.key for each in commits if int(Path(each.key).stem) < self._number]
+        with ThreadPoolExecutor(_COMMIT_THREADS, thread_name_prefix="isotherm-commit") as pool:
+            before = list(
+                pool.map(lambda key: json.loads(self._client.get(key, _COMMIT_SIZE_MAX)), known)
+            )
+        # The run of the last commit may still be moving its files, or was killed before.
+        staged = {
+            Path(each.key).name for each in self._client.list_level(f"{self.name}/_staged/")[1]
+        }
+        url = self._settings.url.rstrip("/")
+        last = [
+            f"{url}/{self.name}/{'_staged/' if name in staged else ''}{name}"
+            for name in self._last["rows"]
+        ]
+        return [f"{url}/{self.name}/{name}" for made in before for name in made["rows"]] + last
 
     def places(self, value_type: ValueType) -> FilePlaces:
         self._value_type = value_type

@@ -65,6 +65,10 @@ class TopicTable(Protocol):
 
     def value_type(self) -> ValueType: ...
 
+    def data_files(self) -> list[str]:
+        """The URLs of all files of rows, as `identity` found the table: no more than its offsets
+        cover. ConfigError if others have made their rows something else than the table's."""
+
     def places(self, value_type: ValueType) -> FilePlaces:
         """The places of files, once the table has all columns of `value_type`."""
 

@@ -1,0 +1,75 @@
+"""The table of a topic by the names that users give: for the command that writes it, and for queries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from isotherm.errors import ConfigError
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.remote.storage.store_check import check_store
+from isotherm.spark.option_parsing import parse_options
+from isotherm.spark.options import SourceOptions, storage_url
+from isotherm.spark.tables.topic_table import TopicTable
+
+TABLE_FORMATS = ("iceberg", "parquet")
+DEFAULT_WAREHOUSE = "isotherm-warehouse"
+
+# The table decides these.
+_CHOSEN = (
+    "subscribe", "subscribepattern", "assign", "columns", "includeheaders",
+    "startingoffsets", "startingoffsetsbytimestamp", "startingtimestamp",
+    "endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TablePlace:
+    """Where a table is. Without a `name` it is kafka.TOPIC, or for Parquet TOPIC. `properties` are
+    those of the Iceberg catalog, or settings of the object store."""
+
+    table_format: str = "iceberg"
+    warehouse: str = DEFAULT_WAREHOUSE
+    name: str | None = None
+    catalog: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def open_table(topic: str, place: TablePlace, *, writes: bool) -> TopicTable:
+    """The table, which need not exist yet. ConfigError for a place that cannot be."""
+    if place.table_format not in TABLE_FORMATS:
+        raise ConfigError(
+            f"no such format option=to value={place.table_format} known={','.join(TABLE_FORMATS)}"
+        )
+    if place.table_format == "parquet":
+        from isotherm.spark.tables.parquet_table import ParquetTable
+
+        if place.catalog is not None:
+            raise ConfigError("a catalog is for --to iceberg")
+        config = {**place.properties, "url": storage_url(place.warehouse)}
+        settings = ObjectStoreSettings.from_config(config)
+        check_store(settings, writes=writes)
+        return ParquetTable(settings, place.name or topic)
+    from isotherm.spark.requirements import check_iceberg
+
+    check_iceberg()
+    from isotherm.spark.tables.iceberg_table import IcebergTable, open_catalog
+
+    opened = open_catalog(place.catalog, place.properties, storage_url(place.warehouse))
+    return IcebergTable(opened, place.name or f"kafka.{topic}")
+
+
+def check_chosen(texts: Mapping[str, str]) -> None:
+    """ConfigError for options of the source that the table decides."""
+    if chosen := sorted(name for name in texts if name.lower() in _CHOSEN):
+        raise ConfigError(
+            f"the table decides these options of the source options={','.join(chosen)}"
+        )
+
+
+def table_source_options(texts: Mapping[str, str]) -> SourceOptions:
+    """The options of the source, of one topic, as a table needs them."""
+    texts = {**texts, "includeHeaders": "true"}
+    if not {"isolationlevel", "kafka.isolation.level"} & {name.lower() for name in texts}:
+        texts["isolationLevel"] = "read_committed"
+    return parse_options(texts)
