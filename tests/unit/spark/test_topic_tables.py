@@ -7,7 +7,9 @@ PyIceberg's scan.
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,14 @@ def staged(
         parquet.write_table(pa.Table.from_pylist(made, schema=schema), path)
         names[what] = [place.put(path.name, path)] if wanted else []
     return TableCommit(names["rows"], names["dead"], {0: max([*offsets, *dead]) + 1})
+
+
+def offsets_in(files: list[str]) -> list[int]:
+    return sorted(
+        offset
+        for each in files
+        for offset in parquet.read_table(each.removeprefix("file://"))["offset"].to_pylist()
+    )
 
 
 def offsets_of(rows: list[dict[str, Any]]) -> list[int]:
@@ -199,6 +209,20 @@ def test_a_table_of_another_topic_is_refused(
         check_identity(found, other, "prices")
 
 
+def test_files_of_a_run_that_was_killed_while_it_moved_them(
+    open_table: OpenTable, tmp_path: Path
+) -> None:
+    table = begun(open_table())
+    table.commit(staged(table, tmp_path, range(2)))
+    table.settle()
+    table.commit(staged(table, tmp_path, range(2, 4)))
+    reader = open_table()
+    reader.identity()
+    assert offsets_in(reader.data_files()) == [0, 1, 2, 3]
+    table.settle()
+    assert offsets_in(reader.data_files()) == [0, 1, 2, 3]
+
+
 class TestIceberg:
     """With others at the table."""
 
@@ -270,6 +294,47 @@ class TestIceberg:
             catalog_of(tmp_path)
         with pytest.raises(RemoteStorageError, match="the catalog cannot be opened"):
             open_catalog(None, {"type": "rest", "uri": "http://127.0.0.1:1"}, "s3://lake")
+
+    def test_a_locked_catalog_is_named_and_nothing_is_half_committed(
+        self, open_table: OpenTable, tmp_path: Path, read: Any
+    ) -> None:
+        file = tmp_path / "lake" / "catalog.db"
+        table = begun(open_table())
+        table.commit(staged(table, tmp_path, range(2)))
+        impatient = {"type": "sql", "uri": f"sqlite:///{file}?timeout=0"}
+        table = IcebergTable(open_catalog(None, impatient, file.parent.as_uri()), "kafka.prices")
+        ours = staged(begun(table), tmp_path, range(2, 4))
+        with closing(sqlite3.connect(file, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(RemoteStorageError, match="cannot be written: the catalog fails"):
+                table.commit(ours)
+            other.execute("ROLLBACK")
+        assert offsets_of(read()) == [0, 1]
+        table = begun(open_table())
+        assert table.covered() == {0: 2}
+        table.commit(staged(table, tmp_path, range(2, 4)))
+        assert offsets_of(read()) == [0, 1, 2, 3]
+
+    def test_files_are_those_of_the_offsets(self, open_table: OpenTable, tmp_path: Path) -> None:
+        table = begun(open_table())
+        table.commit(staged(table, tmp_path, range(2)))
+        reader = open_table()
+        reader.identity()
+        table.commit(staged(table, tmp_path, range(2, 4)))
+        assert reader.covered() == {0: 2}
+        assert offsets_in(reader.data_files()) == [0, 1]
+
+    def test_renamed_columns_are_refused_for_reading_files(
+        self, open_table: OpenTable, tmp_path: Path
+    ) -> None:
+        table = begun(open_table())
+        table.commit(staged(table, tmp_path, range(2)))
+        with catalog_of(tmp_path).load_table("kafka.prices").update_schema() as update:
+            update.rename_column("headers", "head")
+        reader = open_table()
+        reader.identity()
+        with pytest.raises(ConfigError, match=r"renamed or made anew .*column=head"):
+            reader.data_files()
 
     def test_offsets_are_in_the_snapshot(self, open_table: OpenTable, tmp_path: Path) -> None:
         table = begun(open_table())
