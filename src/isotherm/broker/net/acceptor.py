@@ -29,7 +29,7 @@ HANDSHAKE_TIMEOUT_S = 10.0
 
 # Accepted in one turn of the event loop: connections that exist have their turn, too. Further ones wait in
 # the kernel's queue.
-ACCEPTS_MAX = 10
+ACCEPTS_MAX = 2
 
 # As in asyncio: what there is no room for waits in the backlog.
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
