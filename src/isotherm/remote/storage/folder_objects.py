@@ -15,7 +15,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,31 +28,39 @@ _BEGINNING = threading.Lock()
 def store_object(folder: Path, key: str, content: Path | bytes | Iterable[bytes]) -> None:
     """Write an object, replacing one of this name. Thread-safe; raises OSError, and what `content`
     raises, with nothing left behind."""
-    target = folder / key
+    _write_object(folder / key, content, _rename)
+
+
+def create_object(folder: Path, key: str, content: bytes) -> None:
+    """As `store_object`; FileExistsError if there is an object of this name."""
+    _write_object(folder / key, content, _rename_to_new)
+
+
+def _write_object(
+    target: Path,
+    content: Path | bytes | Iterable[bytes],
+    rename: Callable[[Path, Path], object],
+) -> None:
     unfinished, file = _begin(target)
     try:
         with file:
             _write(file, content)
             _sync(file.fileno())
-        unfinished.replace(target)
+        rename(unfinished, target)
     except BaseException:
+        # Not after a rename: another writer may have begun a file of that name.
         unfinished.unlink(missing_ok=True)
         raise
     _sync_folder(target.parent)
 
 
-def create_object(folder: Path, key: str, content: bytes) -> None:
-    """As `store_object`; FileExistsError if there is an object of this name."""
-    target = folder / key
-    unfinished, file = _begin(target)
-    try:
-        with file:
-            _write(file, content)
-            _sync(file.fileno())
-        os.link(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    _sync_folder(target.parent)
+def _rename(unfinished: Path, target: Path) -> None:
+    unfinished.replace(target)
+
+
+def _rename_to_new(unfinished: Path, target: Path) -> None:
+    os.link(unfinished, target)
+    unfinished.unlink()
 
 
 def _begin(target: Path) -> tuple[Path, BinaryIO]:
