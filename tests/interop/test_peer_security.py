@@ -12,7 +12,7 @@ from kio.schema.metadata.v12.request import MetadataRequest
 
 from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
 from isotherm.broker.peers.peer_security import controller_security, inter_broker_security
-from isotherm.config.broker import parse_broker_config
+from isotherm.config.server_properties import parse_broker_config
 from isotherm.errors import ConfigError, PeerDisconnectedError
 from isotherm.protocol.node_security import PLAINTEXT, node_security
 from tests.support.secured_broker import KINDS, SECRET, SecuredBroker, jaas

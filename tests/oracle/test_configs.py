@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
 
-from isotherm.config.broker import parse_broker_config
+from isotherm.config.server_properties import parse_broker_config
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.testing.broker_process import BrokerProcess
 from isotherm.testing.local_servers import free_ports

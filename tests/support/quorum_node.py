@@ -16,7 +16,7 @@ from isotherm.broker.quorum.quorum_metadata import QuorumMetadata
 from isotherm.broker.startup.identity import read_identity
 from isotherm.broker.startup.local_tier import new_id
 from isotherm.clock import SystemClock
-from isotherm.config.broker import parse_broker_config
+from isotherm.config.server_properties import parse_broker_config
 from isotherm.log.checkpoints import MetaProperties, save_meta_properties
 from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_manager import LogManager

@@ -228,8 +228,8 @@ def _check_topic(to_topic: str | None, bootstrap_server: str | None) -> None:
 def _broker_config(log_dirs: list[Path] | None, config: Path | None) -> BrokerConfig | None:
     if not log_dirs and config is None:
         return None
-    from isotherm.config.broker import parse_broker_config
     from isotherm.config.layers import read_properties
+    from isotherm.config.server_properties import parse_broker_config
 
     texts = {"log.dirs": ",".join(str(each) for each in log_dirs or ())}
     if config is not None:

@@ -151,7 +151,7 @@ def _broker_texts(log_dirs: list[Path] | None, config: Path | None) -> dict[str,
 def _migrate_log_dirs(texts: dict[str, str], options: _Options, *, run: bool) -> None:
     # A broker takes half a second to import.
     from isotherm.broker.startup.log_dir_migration import check_is_isotherms, migrate_log_dirs
-    from isotherm.config.broker import parse_broker_config
+    from isotherm.config.server_properties import parse_broker_config
     from isotherm.log.fs import OsFileSystem
 
     config = parse_broker_config({**texts, "remote.log.storage.system.enable": "true"})

@@ -12,7 +12,7 @@ from rich.logging import RichHandler
 
 from isotherm.cli.options import AsJson
 from isotherm.cli.output import error_console, print_rows
-from isotherm.config.broker import BrokerConfig, parse_broker_config
+from isotherm.config.broker import BrokerConfig
 from isotherm.config.layers import (
     Setting,
     embedded_defaults,
@@ -23,6 +23,7 @@ from isotherm.config.layers import (
 )
 from isotherm.config.secret_files import warn_of_readers
 from isotherm.config.security import is_secret
+from isotherm.config.server_properties import parse_broker_config
 
 ConfigFile = Annotated[
     Path | None,

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from isotherm.config.broker import BrokerConfig, parse_broker_config
+from isotherm.config.broker import BrokerConfig
 from isotherm.config.layers import read_properties
+from isotherm.config.server_properties import parse_broker_config
 from isotherm.errors import LogDirFailedError
 
 app = typer.Typer(no_args_is_help=True, help="Format a broker's log directories for a cluster.")

@@ -13,8 +13,8 @@ from typing import Self
 import uvloop
 
 from isotherm.broker.node import BrokerNode
-from isotherm.config.broker import parse_broker_config
 from isotherm.config.layers import embedded_defaults
+from isotherm.config.server_properties import parse_broker_config
 from isotherm.log.fs import FileSystem
 
 # Quick to start and quick to tier; everything else as `isotherm serve` has it.

@@ -22,7 +22,7 @@ from isotherm.broker.net import acceptor
 from isotherm.broker.net.connection import Connection
 from isotherm.broker.net.server import Server
 from isotherm.clock import SystemClock
-from isotherm.config.broker import parse_broker_config
+from isotherm.config.server_properties import parse_broker_config
 from tests.support.certificates import issue
 
 TIMEOUT_S = 60

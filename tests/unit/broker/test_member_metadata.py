@@ -22,7 +22,8 @@ from isotherm.broker.metadata.image import (
 from isotherm.broker.metadata.metadata_records import BrokerFeature
 from isotherm.broker.tier.member_metadata import MetadataTopicCreation, client_key_warnings
 from isotherm.broker.tier.member_metadata_levels import MemberMetadataLevels
-from isotherm.config.broker import BrokerConfig, parse_broker_config
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.server_properties import parse_broker_config
 from isotherm.errors import IsothermError, PeerTimeoutError, RemoteStorageNotReadyError
 from isotherm.remote.metadata.settings import TopicBasedSettings
 

@@ -18,8 +18,9 @@ from isotherm.broker.background import PeriodicTask
 from isotherm.broker.controller.topic_rules import NewTopic
 from isotherm.broker.node import BrokerNode
 from isotherm.broker.startup.identity import agreed_cluster_id, establish_identity
-from isotherm.config.broker import BrokerConfig, parse_broker_config
+from isotherm.config.broker import BrokerConfig
 from isotherm.config.layers import embedded_defaults
+from isotherm.config.server_properties import parse_broker_config
 from isotherm.errors import ConfigError, IsothermError, LogDirFailedError
 from isotherm.log.checkpoints import MetaProperties
 from isotherm.log.log_dir import LogDir
@@ -342,7 +343,7 @@ def test_broker_without_writers_is_without_arrow_and_numba(tmp_path: Path) -> No
 import asyncio, pathlib, sys
 from isotherm.broker.controller.topic_rules import NewTopic
 from isotherm.broker.node import BrokerNode
-from isotherm.config.broker import parse_broker_config
+from isotherm.config.server_properties import parse_broker_config
 from isotherm.config.layers import embedded_defaults
 
 async def run():

@@ -12,7 +12,7 @@ import pytest
 from isotherm.broker.net.connection import Connection
 from isotherm.broker.net.server import Server
 from isotherm.clock import SystemClock
-from isotherm.config.broker import parse_broker_config
+from isotherm.config.server_properties import parse_broker_config
 from oracle.tls_offers import SUITES, SUITES_OF_1_3, VERSIONS, offered
 from tests.support.certificates import issue
 from tests.support.tls_table import KEYS, offers_of_page

@@ -14,7 +14,8 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinators import offsets_topic, transaction_state_topic
 from isotherm.broker.quorum.topic_creation import MemberTopicCreator
-from isotherm.config.broker import BrokerConfig, parse_broker_config
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.server_properties import parse_broker_config
 from isotherm.errors import ConfigError, PeerTimeoutError
 
 

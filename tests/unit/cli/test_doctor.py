@@ -21,8 +21,8 @@ from isotherm.cli.doctor import (
     check_remote_tier,
 )
 from isotherm.cli.main import app
-from isotherm.config.broker import parse_broker_config
 from isotherm.config.layers import embedded_defaults
+from isotherm.config.server_properties import parse_broker_config
 from isotherm.testing.s3_server import S3Server, find_versitygw
 from isotherm.testing.sim_clock import SimClock
 

@@ -4,10 +4,10 @@ import sys
 
 import pytest
 
-from isotherm.config.broker import parse_broker_config
 from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.definition import config_keys, format_fields
 from isotherm.config.dynamic import dynamic_broker_keys
+from isotherm.config.server_properties import parse_broker_config
 from isotherm.errors import ConfigError
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from isotherm.config.broker import BrokerConfig, parse_broker_config
+from isotherm.config.broker import BrokerConfig
 from isotherm.config.dynamic import (
     check_for_all,
     check_thread_pools,
@@ -10,6 +10,7 @@ from isotherm.config.dynamic import (
     dynamic_text,
     with_dynamic_texts,
 )
+from isotherm.config.server_properties import parse_broker_config
 from isotherm.errors import ConfigError
 
 # Those of Kafka's pools that there are here. Source: Kafka DynamicRemoteLogConfig, LogCleaner.

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.config.broker import parse_broker_config
 from isotherm.config.layers import (
     Setting,
     embedded_defaults,
@@ -14,6 +13,7 @@ from isotherm.config.layers import (
     parse_properties,
     read_properties,
 )
+from isotherm.config.server_properties import parse_broker_config
 from isotherm.errors import ConfigError
 
 PROPERTIES = r"""

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from isotherm.config.broker import BrokerConfig, parse_broker_config
+from isotherm.config.broker import BrokerConfig
 from isotherm.config.listener import Address, Listener, SecurityProtocol
+from isotherm.config.server_properties import parse_broker_config
 from isotherm.errors import ConfigError
 
 RECORDED = Path(__file__).parents[2] / "oracle" / "listener_configs.jsonl"

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from isotherm.config.broker import BrokerConfig, parse_broker_config
+from isotherm.config.broker import BrokerConfig
 from isotherm.config.reload import reload_config
+from isotherm.config.server_properties import parse_broker_config
 
 BEFORE = {
     "node.id": "1",

@@ -10,8 +10,8 @@ from kio.schema.metadata.v12.request import MetadataRequest
 
 from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
 from isotherm.broker.peers.peer_security import inter_broker_security
-from isotherm.config.broker import parse_broker_config
 from isotherm.config.client_security import librdkafka_properties
+from isotherm.config.server_properties import parse_broker_config
 from isotherm.errors import ConfigError, PeerDisconnectedError, SaslAuthenticationError
 from isotherm.protocol.broker_probe import check_brokers
 from isotherm.protocol.node_security import NodeSecurity, node_security

@@ -8,7 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.controller.topic_rules import NewTopic
-from isotherm.config.broker import parse_broker_config
+from isotherm.config.server_properties import parse_broker_config
 from isotherm.protocol.api_keys import ApiKey
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32

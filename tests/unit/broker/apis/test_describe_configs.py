@@ -8,7 +8,8 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.apis.describe_configs import BROKER, CONFIG_TYPES, TOPIC, handle
 from isotherm.broker.configs.config_description import describe_broker_config
 from isotherm.broker.controller.topic_rules import NewTopic
-from isotherm.config.broker import BrokerConfig, parse_broker_config
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.server_properties import parse_broker_config
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.entities import entity_of
 

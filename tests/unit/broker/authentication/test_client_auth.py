@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from isotherm.broker.authentication.tls import listener_tls
-from isotherm.config.broker import parse_broker_config
+from isotherm.config.server_properties import parse_broker_config
 from tests.support.certificates import issue
 
 REQUIRED = {"ssl.client.auth": "required"}

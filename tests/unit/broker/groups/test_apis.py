@@ -21,8 +21,8 @@ from isotherm.broker.groups.offsets import OffsetAndMetadata
 from isotherm.broker.groups.offsets_topic import Producer
 from isotherm.broker.node import BrokerNode
 from isotherm.broker.requests.context import RequestContext
-from isotherm.config.broker import parse_broker_config
 from isotherm.config.layers import embedded_defaults
+from isotherm.config.server_properties import parse_broker_config
 from isotherm.errors import IsothermError
 from isotherm.protocol.api_keys import ApiKey, request_class, response_class
 from isotherm.protocol.codec import decoder

@@ -20,7 +20,7 @@ from isotherm.broker.quorum.heartbeats import BrokerHeartbeats
 from isotherm.broker.quorum.lifecycle import BrokerState
 from isotherm.broker.quorum.registration import refusal, registration_request
 from isotherm.clock import SystemClock
-from isotherm.config.broker import parse_broker_config
+from isotherm.config.server_properties import parse_broker_config
 from isotherm.errors import (
     BrokerUnreachableError,
     ConfigError,

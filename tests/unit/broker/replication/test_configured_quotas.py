@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from isotherm.broker.replication.configured_quotas import follower_quota, leader_quota
-from isotherm.config.broker import parse_broker_config
+from isotherm.config.server_properties import parse_broker_config
 from isotherm.config.topic import TopicConfig
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicPartition

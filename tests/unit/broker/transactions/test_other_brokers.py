@@ -38,8 +38,8 @@ from isotherm.broker.transactions.transaction_endings import (
 )
 from isotherm.broker.transactions.transaction_state import ProducerIdAndEpoch
 from isotherm.broker.transactions.verifications import Verifications
-from isotherm.config.broker import parse_broker_config
 from isotherm.config.layers import embedded_defaults
+from isotherm.config.server_properties import parse_broker_config
 from isotherm.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,

@@ -1,0 +1,159 @@
+"""From the texts of a server.properties to a BrokerConfig.
+
+Each group of keys takes the texts that are its own; what is left is passed over with a reason, or refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.cleaner import CleanerConfig
+from isotherm.config.definition import DISTINCT_LIST, ConfigKey, Synonym, config_keys, nearest_key
+from isotherm.config.groups import GroupConfig
+from isotherm.config.ignored import REFUSED_KEYS, reason_to_ignore
+from isotherm.config.process_roles import COMBINED, has_embedded_controller
+from isotherm.config.quorum import QuorumConfig
+from isotherm.config.remote import RemoteLogManagerConfig
+from isotherm.config.replication import ReplicationConfig
+from isotherm.config.security import SecurityConfig, is_listener_key
+from isotherm.config.topic import TopicConfig
+from isotherm.config.transactions import TransactionConfig
+from isotherm.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+
+def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
+    """The configuration that `texts` (key -> value, as in server.properties) describes.
+
+    Raises ConfigError naming key and value. Keys without a meaning here are passed over with a warning
+    that says why, or names the nearest key; those whose absence would break a promise are refused.
+    """
+    remaining = dict(texts)
+    _check_ids(texts)
+    remote = _take_remote(remaining)
+    groups = GroupConfig(**_take_fields(GroupConfig, remaining))
+    transactions = TransactionConfig(**_take_fields(TransactionConfig, remaining))
+    replication = ReplicationConfig(**_take_fields(ReplicationConfig, remaining))
+    cleaner = CleanerConfig(**_take_fields(CleanerConfig, remaining))
+    own_roles = DISTINCT_LIST.parse(remaining.get("process.roles", ",".join(COMBINED)))
+    if has_embedded_controller(own_roles):
+        _warn_of_quorum_keys(remaining)
+    quorum = QuorumConfig(**_take_fields(QuorumConfig, remaining))
+    security = SecurityConfig(**_take_fields(SecurityConfig, remaining))
+    topic_defaults = replace(
+        TopicConfig(), **_take_fields(TopicConfig, remaining, synonyms_only=True)
+    )
+    own = _take_fields(BrokerConfig, remaining)
+    for name, text in remaining.items():
+        if not is_listener_key(name):
+            _pass_over(name, text)
+    return BrokerConfig(
+        **own,
+        remote=remote,
+        groups=groups,
+        transactions=transactions,
+        replication=replication,
+        cleaner=cleaner,
+        quorum=quorum,
+        security=security,
+        topic_defaults=topic_defaults,
+        explicit=dict(texts),
+    )
+
+
+def _check_ids(texts: Mapping[str, str]) -> None:
+    if texts.get("node.id", texts.get("broker.id")) != texts.get("broker.id", texts.get("node.id")):
+        raise ConfigError("You must set `node.id` to the same value as `broker.id`.")
+
+
+def _pass_over(name: str, text: str) -> None:
+    refusal = REFUSED_KEYS.get(name)
+    if refusal is not None and text.strip():
+        raise ConfigError(f"{refusal} key={name} value={text}")
+    reason = refusal or reason_to_ignore(name)
+    if reason is not None:
+        _warn_of_no_effect(name, reason)
+        return
+    nearest = nearest_key(name, broker_key_names())
+    hint = f" nearest={nearest}" if nearest else ""
+    logger.warning("unknown configuration key is passed over key=%s%s", name, hint)
+
+
+def _warn_of_quorum_keys(texts: Mapping[str, str]) -> None:
+    for name, (_, declared) in config_keys(QuorumConfig).items():
+        if name in texts and declared.no_effect is None:
+            _warn_of_no_effect(name, "broker and controller are one process")
+
+
+def _warn_of_no_effect(name: str, reason: str) -> None:
+    logger.warning("configuration key has no effect key=%s reason=%s", name, reason)
+
+
+def broker_key_names() -> list[str]:
+    """Every key that `parse_broker_config` gives a meaning to."""
+    groups = (
+        BrokerConfig,
+        RemoteLogManagerConfig,
+        GroupConfig,
+        TransactionConfig,
+        ReplicationConfig,
+        CleanerConfig,
+        QuorumConfig,
+        SecurityConfig,
+    )  # fmt: skip
+    names = [name for group in groups for name in config_keys(group)]
+    for config_class in (BrokerConfig, TopicConfig):
+        for _, declared in config_keys(config_class).values():
+            names += [synonym.name for synonym in declared.synonyms]
+    return sorted({*names, "internal.segment.bytes"})
+
+
+def _take_fields(
+    config_class: type, remaining: dict[str, str], *, synonyms_only: bool = False
+) -> dict[str, Any]:
+    """Parse and remove the keys of one group; a key wins over its synonyms, in their order.
+
+    With `synonyms_only` a key's own name is not taken: segment.bytes is a topic's key, and its
+    broker-wide default is set by the synonym log.segment.bytes. Internal keys have no synonym.
+    """
+    taken: dict[str, Any] = {}
+    for field_name, declared in config_keys(config_class).values():
+        candidates = list(declared.synonyms)
+        if declared.internal or not synonyms_only:
+            candidates.insert(0, Synonym(declared.name))
+        found = [
+            (candidate, remaining.pop(candidate.name))
+            for candidate in candidates
+            if candidate.name in remaining
+        ]
+        if found:
+            taken[field_name] = _parse_scaled(declared, *found[0])
+            if declared.no_effect is not None:
+                _warn_of_no_effect(declared.name, declared.no_effect)
+    return taken
+
+
+def _parse_scaled(declared: ConfigKey, synonym: Synonym, text: str) -> Any:
+    value = declared.parse(text)
+    # A negative value means "no bound" or "as the total" and has no unit.
+    return value * synonym.multiplier if synonym.multiplier != 1 and value >= 0 else value
+
+
+def _take_remote(remaining: dict[str, str]) -> RemoteLogManagerConfig:
+    taken = _take_fields(RemoteLogManagerConfig, remaining)
+    config = RemoteLogManagerConfig(**taken)
+    return replace(
+        config,
+        rsm_config=_take_prefixed(config.remote_log_storage_manager_impl_prefix, remaining),
+        rlmm_config=_take_prefixed(config.remote_log_metadata_manager_impl_prefix, remaining),
+    )
+
+
+def _take_prefixed(prefix: str, remaining: dict[str, str]) -> dict[str, str]:
+    names = [name for name in remaining if name.startswith(prefix)]
+    return {name.removeprefix(prefix): remaining.pop(name) for name in names}
