@@ -180,28 +180,9 @@ class BrokerNode:
         purgatory = Purgatory[Hashable](
             self._loop, operations_max=self._config.delayed_operations_max
         )
-        view = cluster.view()
-        replica_manager = ReplicaManager(log_manager, purgatory, view)
-        self.metrics.registry.register(ReplicaMetrics(replica_manager, view.isr_counts))
-        await self._loop.run_in_executor(control_executor, cluster.register, self.endpoints)
-        fetchers = cluster.open_fetchers(replica_manager)
-        self.metrics.registry.register(FetcherMetrics(fetchers))
-        started.push_async_callback(self._loop.run_in_executor, None, fetchers.stop)
-        roles = ReplicaRoles(
-            self._config.node_id,
-            metadata,
-            replica_manager,
-            fetchers,
-            inter_broker_listener=cluster.inter_broker_listener,
+        replica_manager, roles = await self._open_replicas(
+            started, cluster, purgatory, control_executor
         )
-        roles.start()
-        moves = replica_manager.start_moves(
-            control_executor.submit,
-            log_dir_move_quota(metadata, self._clock),
-            self._clock,
-            thread_count=self._config.alter_log_dirs_threads,
-        )
-        started.push_async_callback(self._loop.run_in_executor, None, moves.stop)
         remote_log_manager = self._open_remote_tier(
             started, cluster, replica_manager, roles, control_executor
         )
@@ -243,6 +224,38 @@ class BrokerNode:
             cluster.cluster_id,
             listener_texts(self.endpoints),
         )
+
+    async def _open_replicas(
+        self,
+        started: contextlib.AsyncExitStack,
+        cluster: ClusterSide,
+        purgatory: Purgatory[Hashable],
+        control_executor: ThreadPoolExecutor,
+    ) -> tuple[ReplicaManager, ReplicaRoles]:
+        """The replicas that this broker has; from here on they are fetched, led and moved."""
+        view = cluster.view()
+        replica_manager = ReplicaManager(cluster.log_manager, purgatory, view)
+        self.metrics.registry.register(ReplicaMetrics(replica_manager, view.isr_counts))
+        await self._loop.run_in_executor(control_executor, cluster.register, self.endpoints)
+        fetchers = cluster.open_fetchers(replica_manager)
+        self.metrics.registry.register(FetcherMetrics(fetchers))
+        started.push_async_callback(self._loop.run_in_executor, None, fetchers.stop)
+        roles = ReplicaRoles(
+            self._config.node_id,
+            cluster.metadata,
+            replica_manager,
+            fetchers,
+            inter_broker_listener=cluster.inter_broker_listener,
+        )
+        roles.start()
+        moves = replica_manager.start_moves(
+            control_executor.submit,
+            log_dir_move_quota(cluster.metadata, self._clock),
+            self._clock,
+            thread_count=self._config.alter_log_dirs_threads,
+        )
+        started.push_async_callback(self._loop.run_in_executor, None, moves.stop)
+        return replica_manager, roles
 
     def _open_services(
         self,

@@ -115,31 +115,10 @@ def open_remote_tier(
     on that thread, or before it has work. Raises ConfigError with the wrong key, the unusable class, or
     the fault of the bucket, and RemoteStorageError if the store does not answer.
     """
-    remote = config.remote
-    place = partial(
-        place_config,
-        broker_id=config.node_id,
-        cluster_id=cluster_id,
-        log_dir=str(config.log_dirs[0]),
-    )
-    own: OwnMetadata | None = None
-    metadata: RemoteLogMetadataManager
-    if remote.keeps_metadata_in_topic:
-        own = open_own_metadata()
-        metadata = own.metadata
-    else:
-        plugin = load_metadata_manager(
-            remote.remote_log_metadata_manager_class_name, place(remote.rlmm_config)
-        )
-        metadata = checked_metadata(plugin, clock)
-    own_storage = load_storage_manager(
-        remote.remote_log_storage_manager_class_name, place(remote.rsm_config)
-    )
-    if isinstance(own_storage, ObjectStoreRemoteStorageManager):
-        own_storage.check_usable()
-    storage = checked_storage(own_storage, clock)
+    parts = _open_parts(config, cluster_id, open_own_metadata, clock)
+    own, metadata, storage = parts.own, parts.metadata, checked_storage(parts.storage, clock)
     remote_log_manager = RemoteLogManager(
-        remote,
+        config.remote,
         broker_id=config.node_id,
         storage=storage,
         metadata=metadata,
@@ -156,7 +135,7 @@ def open_remote_tier(
     # Between brokers a plug-in need not look up and record in one step.
     if own is not None or config.has_embedded_controller:
         work += compaction_upkeep(
-            own_storage,
+            parts.storage,
             metadata,
             remote_log_manager,
             config,
@@ -185,6 +164,46 @@ def open_remote_tier(
     replica_manager.start_tiering(remote_log_manager)
     upkeep.start()
     return RemoteTier(remote_log_manager, upkeep)
+
+
+class _Parts(NamedTuple):
+    """What is a plug-in, or our own. `own` is the metadata's if that is on a topic of this cluster;
+    `storage` is not checked yet: compaction asks what else it can do."""
+
+    own: OwnMetadata | None
+    metadata: RemoteLogMetadataManager
+    storage: RemoteStorageManager
+
+
+def _open_parts(
+    config: BrokerConfig,
+    cluster_id: str,
+    open_own_metadata: Callable[[], OwnMetadata],
+    clock: Clock,
+) -> _Parts:
+    remote = config.remote
+    place = partial(
+        place_config,
+        broker_id=config.node_id,
+        cluster_id=cluster_id,
+        log_dir=str(config.log_dirs[0]),
+    )
+    own: OwnMetadata | None = None
+    metadata: RemoteLogMetadataManager
+    if remote.keeps_metadata_in_topic:
+        own = open_own_metadata()
+        metadata = own.metadata
+    else:
+        plugin = load_metadata_manager(
+            remote.remote_log_metadata_manager_class_name, place(remote.rlmm_config)
+        )
+        metadata = checked_metadata(plugin, clock)
+    storage = load_storage_manager(
+        remote.remote_log_storage_manager_class_name, place(remote.rsm_config)
+    )
+    if isinstance(storage, ObjectStoreRemoteStorageManager):
+        storage.check_usable()
+    return _Parts(own, metadata, storage)
 
 
 def embedded_metadata(
