@@ -122,12 +122,15 @@ def _outcomes(value: Any, path: str) -> Iterator[tuple[str, Outcome]]:
                 yield from _outcomes(attribute, path)
 
 
-# A request may have a hundred thousand elements of one type, and the hints are parsed texts.
-_annotations_of = functools.cache(typing.get_type_hints)
+@functools.cache
+def annotations_of(entity_type: Any) -> Mapping[str, Any]:
+    """The types of a class's fields. Kept: a request may have a hundred thousand elements of one
+    class, and its hints are parsed texts."""
+    return typing.get_type_hints(entity_type)
 
 
 def _entity(entity_type: Any, fields: Mapping[str, Any]) -> Any:
-    annotations = _annotations_of(entity_type)
+    annotations = annotations_of(entity_type)
     declared = dataclasses.fields(entity_type)
     assert fields.keys() <= {field.name for field in declared}, (entity_type, fields)
     values = {}

@@ -30,7 +30,14 @@ from isotherm.protocol.framing import (
     REQUEST_ELEMENTS_MAX,
 )
 from isotherm.testing.embedded_broker import EmbeddedBroker
-from oracle.raw_requests import CLOSED, SILENT, ask, request_frame, request_header
+from oracle.raw_requests import (
+    CLOSED,
+    SILENT,
+    annotations_of,
+    ask,
+    request_frame,
+    request_header,
+)
 from tests.support.loop_watchdog import LoopWatchdog
 
 STALL_MS_MAX = 4 * 50
@@ -99,7 +106,7 @@ def costs(watchdog: LoopWatchdog) -> Costs:
 
 def arrays(entity_type: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """The way to each array of a message."""
-    annotations = typing.get_type_hints(entity_type)
+    annotations = annotations_of(entity_type)
     for field in dataclasses.fields(entity_type):
         inner = _without_null(annotations[field.name])
         here = (*path, field.name)
@@ -120,7 +127,7 @@ def fields_of(
     entity_type: Any, path: tuple[str, ...], count: int, topic_id: uuid.UUID
 ) -> dict[str, Any]:
     """For `request_frame`: one item in each array on the way, `count` in the last."""
-    annotations = typing.get_type_hints(entity_type)
+    annotations = annotations_of(entity_type)
     fields: dict[str, Any] = {}
     for field in dataclasses.fields(entity_type):
         inner = _without_null(annotations[field.name])

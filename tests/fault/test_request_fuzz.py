@@ -36,6 +36,7 @@ from isotherm.protocol.codec import decoder, encoder
 from isotherm.protocol.framing import read_request_frame
 from isotherm.record.batch import build_batch
 from isotherm.testing.embedded_broker import EmbeddedBroker
+from oracle.raw_requests import annotations_of
 
 TIMEOUT_S = 60
 MUTANTS = 5
@@ -92,7 +93,7 @@ class RequestMaker:
 
     def _carried_over(self, sent: Any, entity_type: type) -> Any:
         """`sent` as another version of its class; what that version has beside it is made up."""
-        annotations = typing.get_type_hints(entity_type)
+        annotations = annotations_of(entity_type)
         return entity_type(
             **{
                 field.name: self._carried_over_value(
@@ -140,7 +141,7 @@ class RequestMaker:
         return bytes(mutant)
 
     def _entity(self, entity_type: type) -> Any:
-        annotations = typing.get_type_hints(entity_type)
+        annotations = annotations_of(entity_type)
         return entity_type(
             **{
                 field.name: self._value(annotations[field.name])

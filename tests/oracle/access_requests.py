@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from isotherm.protocol.api_keys import ApiKey, request_class
+from oracle.raw_requests import annotations_of
 
 _BATCH = (
     "00000000000000000000003affffffff02e99b8dd80000000000000000018bcfe568000000018bcfe56800"
@@ -375,7 +376,7 @@ def fitting(
 
 
 def _fitting(entity_type: Any, fields: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:
-    annotations = typing.get_type_hints(entity_type)
+    annotations = annotations_of(entity_type)
     return {
         key: _fitting_value(annotations[key], value, ids)
         for key, value in fields.items()
