@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from isotherm.clock import SystemClock
 
-TIMEOUT_S = 240
+TIMEOUT_S = 600
 _POLL_S = 0.01
 _LOG_SIZE_SHOWN = 3000
 # The first lines of every driver; `begin` makes its session.
