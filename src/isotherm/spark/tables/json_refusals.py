@@ -49,9 +49,10 @@ def refusal(value: bytes | None, kind: ValueType, *, may_grow: bool) -> str | No
     if kind is None:
         return None
     try:
-        return next(iter(list(_conflicts(parsed, kind, "", may_grow=may_grow))), None)
+        conflicts = list(_conflicts(parsed, kind, "", may_grow=may_grow))
     except (_Unsure, RecursionError):
         return None
+    return conflicts[0] if conflicts else None
 
 
 def _conflicts(value: object, kind: pa.DataType, path: str, *, may_grow: bool) -> Iterator[str]:
