@@ -77,17 +77,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(report.longreprtext)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def children_without_hypothesis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """kio imports hypothesis if it is installed, which takes a third of a broker's start. For the
-    processes that tests start it is not, as for users."""
-    folder = tmp_path_factory.mktemp("children")
-    (folder / "hypothesis.py").write_text("raise ImportError('left out by tests/conftest.py')\n")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
-        yield
-
-
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     """One broker for a module's tests, which use topics of their own."""
