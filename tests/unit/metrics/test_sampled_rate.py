@@ -48,5 +48,15 @@ def test_average_and_largest_are_those_of_the_last_windows() -> None:
     values.record(30, 500)
     values.record(5, 1000)
     assert (values.average(1000), values.largest(1000)) == (15, 30)
-    assert (values.average(2000), values.largest(2000)) == (5, 5)
+    assert (values.average(2499), values.largest(2499)) == (15, 30)
+    assert (values.average(2500), values.largest(2500)) == (5, 5)
     assert values.largest(3000) == 0
+
+
+def test_window_counts_whole_until_its_last_event_is_too_old() -> None:
+    rate = SampledRate(1000, 3)
+    rate.record(10, 0)
+    rate.record(10, 900)
+    rate.record(10, 2000)
+    assert rate.measure(3899) == pytest.approx(30 * 1000 / 3899)
+    assert rate.measure(3900) == pytest.approx(10 * 1000 / 2900)
