@@ -32,6 +32,7 @@ from isotherm.config.listener import (
     SecurityProtocol,
     lay_out_listeners,
 )
+from isotherm.config.listener_limits import LISTENER_LIMITS
 from isotherm.config.process_roles import (
     COMBINED,
     ControllerAddress,
@@ -43,7 +44,7 @@ from isotherm.config.process_roles import (
 from isotherm.config.quorum import QuorumConfig
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.replication import ReplicationConfig
-from isotherm.config.security import SecurityConfig
+from isotherm.config.security import LISTENER_PREFIX, SecurityConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.config.transactions import TransactionConfig
 from isotherm.errors import ConfigError
@@ -158,7 +159,8 @@ class BrokerConfig:
     max_connections: int = key(
         INT,
         20_000,
-        "Connections over all clients. (Kafka's default is no bound.)",
+        "Connections over all clients; further ones wait to be accepted. With listener.name.NAME. before it, those"
+        " of one listener. (Kafka's default is no bound.)",
         check=at_least(0),
         dynamic=True,
     )
@@ -169,7 +171,8 @@ class BrokerConfig:
         INT,
         INT_MAX,
         "New connections per second over all listeners, except the one between brokers where there are"
-        " others. Connections above it wait for their turn, as many as socket.listen.backlog.size says.",
+        " others, and over each of them. With listener.name.NAME. before it, those of one listener. Connections"
+        " above it wait for their turn, as many of a listener as socket.listen.backlog.size says.",
         check=at_least(0),
         dynamic=True,
     )
@@ -401,6 +404,16 @@ class BrokerConfig:
                 self.has_embedded_controller,
             )
         )
+
+    def limits_of(self, listener: str) -> Mapping[str, int]:
+        """The limits of connections as they hold for one listener, by their keys."""
+        texts = {**self.explicit, **self.dynamic_for_all, **self.dynamic_for_this}
+        limits = {}
+        for name in LISTENER_LIMITS:
+            field_name, declared = config_keys(BrokerConfig)[name]
+            text = texts.get(f"{LISTENER_PREFIX}{listener.lower()}.{name}")
+            limits[name] = getattr(self, field_name) if text is None else declared.parse(text)
+        return limits
 
     def security_of(self, listener: str, mechanism: str | None = None) -> SecurityConfig:
         """The keys of access as they hold for one listener, or for one mechanism of it."""

@@ -12,8 +12,12 @@ from typing import Any, NamedTuple
 
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.definition import ConfigKey, config_keys
-from isotherm.config.dynamic import CONFIG_GROUPS, dynamic_broker_keys
-from isotherm.config.security import is_listener_key, split_key_material
+from isotherm.config.dynamic import (
+    CONFIG_GROUPS,
+    dynamic_broker_keys,
+    is_dynamic_listener_key,
+)
+from isotherm.config.security import is_listener_key
 from isotherm.config.topic import TopicConfig
 
 
@@ -48,8 +52,8 @@ def reload_config(running: BrokerConfig, reread: BrokerConfig) -> ReloadedConfig
     }
     explicit = _explicit_texts(running.explicit, reread.explicit, applied)
     of_listeners = _changed_listener_keys(running, reread)
-    key_material = {name for name in of_listeners if split_key_material(name) is not None}
-    applied_names = tuple(sorted({each.name for each in applied} | key_material))
+    at_once = {name for name in of_listeners if is_dynamic_listener_key(name)}
+    applied_names = tuple(sorted({each.name for each in applied} | at_once))
     unapplied = ({each.name for each in changed} | of_listeners) - set(applied_names)
     return ReloadedConfig(
         replace(running, **own, **groups, explicit=explicit),
@@ -96,14 +100,15 @@ def _changed_listener_keys(running: BrokerConfig, reread: BrokerConfig) -> set[s
     return {
         name
         for name in before.keys() | after.keys()
-        if is_listener_key(name) and before.get(name) != after.get(name)
+        if (is_listener_key(name) or is_dynamic_listener_key(name))
+        and before.get(name) != after.get(name)
     }
 
 
 def _explicit_texts(
     running: Mapping[str, str], reread: Mapping[str, str], applied: list[_Changed]
 ) -> dict[str, str]:
-    """The texts of applied keys, under whichever of their names, and of the listeners' key material, are
+    """The texts of applied keys, under whichever of their names, and of dynamic keys of listeners, are
     those read again."""
     names = {
         name
@@ -112,7 +117,7 @@ def _explicit_texts(
     }
 
     def is_applied(name: str) -> bool:
-        return name in names or split_key_material(name) is not None
+        return name in names or is_dynamic_listener_key(name)
 
     kept = {name: text for name, text in running.items() if not is_applied(name)}
     return kept | {name: text for name, text in reread.items() if is_applied(name)}

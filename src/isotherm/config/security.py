@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from isotherm.config.definition import (
@@ -293,13 +293,18 @@ KEY_MATERIAL = frozenset(
         "ssl.truststore.certificates",
     }
 )
-_KEY_MATERIAL_OF_LISTENER = re.compile(r"listener\.name\.(?P<listener>[^.]+)\.(?P<key>ssl\..+)")
+_KEY_OF_LISTENER = re.compile(r"listener\.name\.(?P<listener>[^.]+)\.(?P<key>.+)")
 
 
 def split_key_material(name: str) -> tuple[str, str] | None:
     """The listener, in small letters, and the key; None for a key that is no listener's key material."""
-    found = _KEY_MATERIAL_OF_LISTENER.fullmatch(name)
-    if found is None or found["key"] not in KEY_MATERIAL:
+    return split_listener_key(name, KEY_MATERIAL)
+
+
+def split_listener_key(name: str, known: Container[str]) -> tuple[str, str] | None:
+    """The listener, in small letters, and the key, one of `known`; None for any other key."""
+    found = _KEY_OF_LISTENER.fullmatch(name)
+    if found is None or found["key"] not in known:
         return None
     return found["listener"], found["key"]
 

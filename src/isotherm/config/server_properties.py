@@ -13,8 +13,10 @@ from typing import Any
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.definition import DISTINCT_LIST, ConfigKey, Synonym, config_keys, nearest_key
+from isotherm.config.dynamic import dynamic_broker_keys
 from isotherm.config.groups import GroupConfig
 from isotherm.config.ignored import REFUSED_KEYS, reason_to_ignore
+from isotherm.config.listener_limits import split_listener_limit
 from isotherm.config.process_roles import COMBINED, has_embedded_controller
 from isotherm.config.quorum import QuorumConfig
 from isotherm.config.remote import RemoteLogManagerConfig
@@ -50,7 +52,9 @@ def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
     )
     own = _take_fields(BrokerConfig, remaining)
     for name, text in remaining.items():
-        if not is_listener_key(name):
+        if split_listener_limit(name) is not None:
+            dynamic_broker_keys()[name].declared.parse(text)
+        elif not is_listener_key(name):
             _pass_over(name, text)
     return BrokerConfig(
         **own,

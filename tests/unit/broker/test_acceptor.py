@@ -22,6 +22,7 @@ from isotherm.broker.net import acceptor
 from isotherm.broker.net.connection import Connection
 from isotherm.broker.net.server import Server
 from isotherm.clock import SystemClock
+from isotherm.config.broker import BrokerConfig
 from isotherm.config.server_properties import parse_broker_config
 from tests.support.certificates import issue
 
@@ -57,8 +58,7 @@ class Echo:
         return [struct.pack(">i", len(frame)) + bytes(frame)]
 
 
-@contextlib.asynccontextmanager
-async def serving(keystore: Path, **settings: str) -> AsyncIterator[tuple[Server, int]]:
+def settings_of(keystore: Path, **settings: str) -> BrokerConfig:
     texts = {
         "listeners": "CLIENTS://127.0.0.1:0",
         "listener.security.protocol.map": "CLIENTS:SSL",
@@ -67,7 +67,13 @@ async def serving(keystore: Path, **settings: str) -> AsyncIterator[tuple[Server
         "ssl.keystore.location": str(keystore),
         **{name.replace("_", "."): text for name, text in settings.items()},
     }
-    server = Server(parse_broker_config(texts), asyncio.get_running_loop(), SystemClock())
+    return parse_broker_config(texts)
+
+
+@contextlib.asynccontextmanager
+async def serving(keystore: Path, **settings: str) -> AsyncIterator[tuple[Server, int]]:
+    config = settings_of(keystore, **settings)
+    server = Server(config, asyncio.get_running_loop(), SystemClock())
     (endpoint,) = await server.bind()
     await server.serve(Echo())
     try:
@@ -115,10 +121,9 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("key", ["max_connections", "max_connections_per_ip"])
-def test_unfinished_handshakes_count_in_the_limits(run: Run, keystore: Path, key: str) -> None:
+def test_unfinished_handshakes_count_in_the_limit_of_an_address(run: Run, keystore: Path) -> None:
     async def scenario() -> None:
-        async with serving(keystore, **{key: "2"}) as (server, port):
+        async with serving(keystore, max_connections_per_ip="2") as (server, port):
             async with connected(port) as served, connected(port, with_tls=False) as begun:
                 begun[1].write(BEGUN)
                 await until(lambda: server.connection_count == 2)
@@ -127,6 +132,29 @@ def test_unfinished_handshakes_count_in_the_limits(run: Run, keystore: Path, key
             await until(lambda: server.connection_count == 0)
             async with connected(port) as room_again:
                 assert await is_served(room_again)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("key", ["max.connections", "listener.name.clients.max.connections"])
+def test_connection_waits_until_another_one_ends(run: Run, keystore: Path, key: str) -> None:
+    async def scenario() -> None:
+        async with serving(keystore, **{key: "2"}) as (server, port):
+            async with (
+                connected(port) as served,
+                connected(port, with_tls=False) as begun,
+                asyncio.TaskGroup() as group,
+            ):
+                begun[1].write(BEGUN)
+                await until(lambda: server.connection_count == 2)
+                waiting = [group.create_task(is_refused(port)) for _ in range(3)]
+                for _ in range(20):
+                    assert await is_served(served)
+                assert server.connection_count == 2
+                assert not any(task.done() for task in waiting)
+                begun[1].close()
+            assert not any([await task for task in waiting])
+            await until(lambda: server.connection_count == 0)
 
     run(scenario)
 
@@ -195,23 +223,41 @@ def test_connection_above_the_rate_waits_for_its_turn(run: Run, keystore: Path) 
     run(scenario)
 
 
-def test_as_many_wait_for_their_turn_as_the_backlog_has_room_for(run: Run, keystore: Path) -> None:
+@pytest.mark.parametrize("limit", [{"max_connection_creation_rate": "0"}, {"max_connections": "0"}])
+def test_stop_closes_those_that_wait_to_enter(
+    run: Run, keystore: Path, limit: dict[str, str]
+) -> None:
     async def scenario() -> None:
-        settings = {
-            "max_connection_creation_rate": "0",
-            "quota_window_size_seconds": "36000",
-            "socket_listen_backlog_size": "2",
-        }
-        async with serving(keystore, **settings) as (server, port):
-            async with contextlib.AsyncExitStack() as stack:
-                for _ in range(2):
-                    waiting = await stack.enter_async_context(connected(port, with_tls=False))
-                    waiting[1].write(b"no handshake, which is closed as soon as it is read")
-                await until(lambda: server.connection_count == 2)
-                assert await is_refused(port)
-                assert server.connection_count == 2
-            await server.stop(5)
-            assert server.connection_count == 0
+        async with serving(keystore, quota_window_size_seconds="36000", **limit) as (server, port):  # noqa: SIM117
+            async with connected(port, with_tls=False) as first, connected(port, with_tls=False):
+                first[1].write(b"no handshake, which would be closed as soon as it is read")
+                # A renewed key is for the same sockets: those that wait go on waiting.
+                issue("localhost").write_pem(keystore)
+                await server.renew_keys()
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                assert server.connection_count == 0
+                await server.stop(5)
+                with contextlib.suppress(ConnectionError):
+                    assert await first[0].read() == b""
+
+    run(scenario)
+
+
+def test_higher_limit_lets_in_those_that_wait(run: Run, keystore: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            serving(keystore, max_connections="1") as (server, port),
+            connected(port) as served,
+            asyncio.TaskGroup() as group,
+        ):
+            waiting = group.create_task(is_refused(port))
+            for _ in range(20):
+                assert await is_served(served)
+            assert not waiting.done()
+            server.update_config(settings_of(keystore, max_connections="2"))
+            assert not await waiting
+            assert await is_served(served)
 
     run(scenario)
 
@@ -256,14 +302,7 @@ def test_renewed_key_is_for_new_connections_and_begun_handshakes_go_on(
 
 def test_listener_that_never_served_is_closed(run: Run, keystore: Path) -> None:
     async def scenario() -> None:
-        texts = {
-            "listeners": "CLIENTS://127.0.0.1:0",
-            "listener.security.protocol.map": "CLIENTS:SSL",
-            "inter.broker.listener.name": "CLIENTS",
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(keystore),
-        }
-        server = Server(parse_broker_config(texts), asyncio.get_running_loop(), SystemClock())
+        server = Server(settings_of(keystore), asyncio.get_running_loop(), SystemClock())
         (endpoint,) = await server.bind()
         await server.stop(5)
         with pytest.raises(ConnectionError):

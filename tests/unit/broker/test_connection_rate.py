@@ -1,65 +1,81 @@
-"""KIP-612's rate of the whole broker: the waits are those of Kafka's Acceptor, which sleeps between connections."""
+"""KIP-612's rates of the broker and of a listener. `tests/oracle/test_connection_limits.py` compares the waits
+with those of Apache Kafka."""
 
 from __future__ import annotations
 
 import pytest
 
-from isotherm.broker.net.connection_rate import ConnectionRate
+from isotherm.broker.net.connection_rate import ConnectionRates
 from isotherm.testing.sim_clock import SimClock
 
-MANY = 1000
+MANY = 2**31 - 1
 
 
-@pytest.fixture
-def clock() -> SimClock:
-    return SimClock()
+class Acceptors:
+    """Each listener's waits, as Kafka's acceptors sleep through them, one after the other."""
+
+    def __init__(self, *, limit: int = MANY, **limits: int) -> None:
+        self.clock = SimClock()
+        self.rates = ConnectionRates(
+            self.clock, window_ms=1000, window_count=2, protected="brokers"
+        )
+        self.broker_limit = limit
+        self.limits = limits
+
+    def record(self, listener: str) -> int:
+        return self.rates.record(
+            listener,
+            limit=self.limits.get(listener, MANY),
+            broker_limit=self.broker_limit,
+        )
+
+    def turns(self, listener: str, count: int) -> list[int]:
+        """When connections that came at once are served, in ms."""
+        turns = [0]
+        for _ in range(count):
+            wait_ms = self.record(listener)
+            self.clock.advance(wait_ms)
+            turns.append(turns[-1] + wait_ms)
+        return turns[1:]
 
 
-@pytest.fixture
-def rate(clock: SimClock) -> ConnectionRate:
-    return ConnectionRate(clock, window_ms=1000, window_count=2)
+def test_connections_below_the_limits_are_served_at_once() -> None:
+    assert Acceptors(limit=10, a=10).turns("a", 10) == [0] * 10
 
 
-def test_connections_below_the_limit_are_served_at_once(rate: ConnectionRate) -> None:
-    assert [rate.turn_in_ms(10, waiting_max=MANY) for _ in range(10)] == [0] * 10
-
-
-def test_each_above_it_waits_for_those_before_it(rate: ConnectionRate, clock: SimClock) -> None:
-    assert [rate.turn_in_ms(5, waiting_max=MANY) for _ in range(5)] == [0] * 5
-    waits = [rate.turn_in_ms(5, waiting_max=MANY) for _ in range(20)]
-    assert waits == sorted(waits)
+@pytest.mark.parametrize("acceptors", [Acceptors(limit=5), Acceptors(a=5), Acceptors(limit=5, a=9)])
+def test_each_above_a_limit_waits_for_its_turn(acceptors: Acceptors) -> None:
+    turns = acceptors.turns("a", 25)
+    assert turns[:5] == [0] * 5
+    assert turns[5] > 0
     # Five connections per second, over two windows.
-    assert 20 / 5 * 1000 - 2000 <= waits[-1] <= 20 / 5 * 1000 + 2000
-    clock.advance(waits[-1] + 2000)
-    assert rate.turn_in_ms(5, waiting_max=MANY) == 0
+    assert 20 / 5 * 1000 - 2000 <= turns[-1] <= 20 / 5 * 1000 + 2000
+    acceptors.clock.advance(2000)
+    assert acceptors.record("a") == 0
 
 
-def test_what_is_served_stays_below_the_limit_under_a_flood(
-    rate: ConnectionRate, clock: SimClock
-) -> None:
-    served = []
-    for step in range(20_000):
-        wait_ms = rate.turn_in_ms(50, waiting_max=20)
-        if wait_ms is not None:
-            served.append(step + wait_ms)
-        clock.advance(1)
+def test_rate_of_a_listener_is_its_own_and_that_of_the_broker_is_shared() -> None:
+    acceptors = Acceptors(limit=20, a=5)
+    assert acceptors.turns("b", 15) == [0] * 15
+    assert acceptors.turns("a", 5) == [0] * 5
+    assert acceptors.record("b") > 0
+
+
+def test_brokers_are_in_no_rate_but_their_own() -> None:
+    acceptors = Acceptors(limit=5, brokers=10)
+    assert acceptors.turns("brokers", 10) == [0] * 10
+    assert acceptors.record("brokers") > 0
+    assert acceptors.turns("a", 5) == [0] * 5
+
+
+def test_what_is_served_stays_below_the_limit_under_a_flood() -> None:
+    turns = Acceptors(limit=50).turns("a", 1000)
     for start in range(0, 18_000, 1000):
-        in_two_windows = sum(start <= each < start + 2000 for each in served)
+        in_two_windows = sum(start <= each < start + 2000 for each in turns)
         assert in_two_windows <= 50 * 2 * 1.5
-    assert len(served) >= 50 * 20 * 0.6
+    assert turns[-1] <= 20_000 * 1.5
 
 
-def test_so_many_wait_and_others_are_refused_uncounted(
-    rate: ConnectionRate, clock: SimClock
-) -> None:
-    waits = [rate.turn_in_ms(1, waiting_max=3) for _ in range(10)]
-    assert waits[:1] == [0]
-    assert all(waits[1:4])
-    assert waits[4:] == [None] * 6
-    clock.advance(waits[3])
-    assert rate.turn_in_ms(1, waiting_max=3) is not None
-
-
-def test_limit_of_nothing_is_a_window_between_connections(rate: ConnectionRate) -> None:
+def test_limit_of_nothing_is_a_window_between_connections() -> None:
     """As in Kafka: the wait is bounded by a window."""
-    assert [rate.turn_in_ms(0, waiting_max=MANY) for _ in range(3)] == [1000, 2000, 3000]
+    assert Acceptors(limit=0).turns("a", 3) == [1000, 2000, 3000]

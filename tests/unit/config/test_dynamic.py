@@ -4,6 +4,7 @@ import pytest
 
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.dynamic import (
+    check_connection_limits,
     check_for_all,
     check_thread_pools,
     dynamic_broker_keys,
@@ -80,3 +81,30 @@ def test_key_material_is_set_for_one_listener_of_one_broker() -> None:
         check_for_all([KEYSTORE])
     of_all = with_dynamic_texts(BrokerConfig(), for_all={KEYSTORE: "new"}, for_this={})
     assert of_all.security_of("CLIENTS").ssl_keystore_location is None
+
+
+LIMIT = "listener.name.clients.max.connection.creation.rate"
+
+
+def test_limit_of_a_listener_is_its_own_and_else_the_brokers() -> None:
+    texts = {LIMIT: "7", "max.connection.creation.rate": "20"}
+    started = parse_broker_config(texts)
+    name = "max.connection.creation.rate"
+    assert started.limits_of("CLIENTS")[name] == 7
+    assert started.limits_of("OTHERS")[name] == 20
+    assert dynamic_text(started, LIMIT) == "7"
+    changed = with_dynamic_texts(started, for_all={LIMIT: "8", name: "30"}, for_this={})
+    assert changed.limits_of("CLIENTS")[name] == 8
+    assert changed.limits_of("OTHERS")[name] == 30
+    changed = with_dynamic_texts(started, for_all={LIMIT: "8"}, for_this={LIMIT: "9"})
+    assert changed.limits_of("CLIENTS")[name] == 9
+    check_for_all([LIMIT])
+    with pytest.raises(ConfigError, match=r"key=listener\.name\.clients\.max.*value='many'"):
+        parse_broker_config({LIMIT: "many"})
+
+
+@pytest.mark.parametrize("name", [LIMIT, "max.connections"])
+def test_limit_that_lets_nothing_in_is_refused_while_running(name: str) -> None:
+    check_connection_limits({name: "1", "log.retention.ms": "0", LIMIT: None})
+    with pytest.raises(ConfigError, match=r"Invalid max\.connection.* 0"):
+        check_connection_limits({name: "0"})

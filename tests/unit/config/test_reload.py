@@ -74,3 +74,11 @@ def test_key_material_of_a_listener_is_applied_and_its_other_keys_are_named() ->
     security = reloaded.config.security_of("CLIENTS")
     assert (security.ssl_keystore_location, security.ssl_truststore_location) == ("new", None)
     assert security.ssl_client_auth == "none"
+
+
+def test_limit_of_a_listener_holds_at_once() -> None:
+    name = "listener.name.clients.max.connections"
+    running, reread = (parse_broker_config({name: text}) for text in ("5", "6"))
+    reloaded = reload_config(running, reread)
+    assert (reloaded.applied, reloaded.need_restart) == ((name,), ())
+    assert reloaded.config.limits_of("CLIENTS")["max.connections"] == 6

@@ -181,7 +181,7 @@ def describe_broker_config(broker: BrokerConfig) -> Iterator[DescribedConfig]:
             names = [synonym.name for synonym in declared.synonyms]
             value = _text(declared, getattr(broker.topic_defaults, field_name))
             yield _described_broker_key(names[0], declared, value, names, broker)
-    for name, text in broker.dynamic_for_this.items():
+    for name, text in {**broker.dynamic_for_all, **broker.dynamic_for_this}.items():
         found = dynamic_broker_keys()[name]
         if found.listener is not None:
             yield _described_broker_key(name, found.declared, text, [name], broker)
@@ -196,11 +196,13 @@ def _described_broker_key(
     if declared.type.name == PASSWORD.name:
         value = None
         synonyms = [each._replace(value=None) for each in synonyms]
+    dynamic = dynamic_broker_keys().get(name)
     return DescribedConfig(
         name,
         value,
         synonyms[0].source,
-        read_only=name not in dynamic_broker_keys(),
+        # Kafka says so of those of listeners, too, which it knows by a pattern alone.
+        read_only=dynamic is None or dynamic.listener is not None,
         type_name=declared.type.name,
         documentation=declared.documentation,
         synonyms=tuple(synonyms),

@@ -89,7 +89,12 @@ from isotherm.broker.metadata.metadata_records import (
 )
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
-from isotherm.config.dynamic import check_for_all, check_thread_pools, dynamic_broker_keys
+from isotherm.config.dynamic import (
+    check_connection_limits,
+    check_for_all,
+    check_thread_pools,
+    dynamic_broker_keys,
+)
 from isotherm.config.security import split_key_material
 from isotherm.errors import (
     ConfigError,
@@ -335,6 +340,7 @@ class Controller(ClusterMetadata):
             new_config = self._effective_config(texts[ALL_BROKERS], texts[this_broker])
             if broker == ALL_BROKERS:
                 check_for_all(changed)
+            check_connection_limits(changed)
             check_thread_pools(self._config, new_config)
             check_key_material(self._config, new_config)
         except ConfigError as error:

@@ -27,6 +27,7 @@ from isotherm.broker.requests.served_api import Handler
 from isotherm.config.definition import config_keys
 from isotherm.config.dynamic import (
     CONFIG_GROUPS,
+    check_connection_limits,
     check_for_all,
     check_thread_pools,
     dynamic_broker_keys,
@@ -117,6 +118,7 @@ def check_broker_changes(
         kept = {n: text for n, text in config.dynamic_for_this.items() if n not in changed}
         for_all, for_this = (known, kept) if broker == ALL_BROKERS else ({}, {**kept, **known})
         check_for_all(for_all)
+        check_connection_limits(known)
         after = with_dynamic_texts(config, for_all=for_all, for_this=for_this)
         check_thread_pools(config, after)
         check_key_material(config, after)

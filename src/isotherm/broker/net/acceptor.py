@@ -63,6 +63,7 @@ class Acceptor:
         self.listener = listener
         self._backlog = backlog
         self._pausing: asyncio.TimerHandle | None = None
+        self._is_paused = False
 
     @property
     def bound(self) -> socket.socket:
@@ -72,23 +73,32 @@ class Acceptor:
         """Raises OSError."""
         self._bound.setblocking(False)
         self._bound.listen(self._backlog)
-        self._resume()
+        self.resume()
 
     def close(self) -> None:
         """Accept nothing more. Handshakes that have begun go on."""
         if self._bound.fileno() < 0:
             return
-        if self._pausing is not None:
-            self._pausing.cancel()
-        self._loop.remove_reader(self._bound.fileno())
+        self.pause()
         self._bound.close()
 
-    def _resume(self) -> None:
+    def pause(self) -> None:
+        """Accept nothing until `resume`: what comes waits in the kernel's queue."""
+        self._is_paused = True
+        if self._pausing is not None:
+            self._pausing.cancel()
+            self._pausing = None
+        self._loop.remove_reader(self._bound.fileno())
+
+    def resume(self) -> None:
+        self._is_paused = False
         self._pausing = None
         self._loop.add_reader(self._bound.fileno(), self._accept)
 
     def _accept(self) -> None:
         for _ in range(ACCEPTS_MAX):
+            if self._is_paused:
+                return
             try:
                 accepted, address = self._bound.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -102,18 +112,14 @@ class Acceptor:
                     error.strerror,
                 )
                 self._loop.remove_reader(self._bound.fileno())
-                self._pausing = self._loop.call_later(_NO_ROOM_PAUSE_S, self._resume)
+                self._pausing = self._loop.call_later(_NO_ROOM_PAUSE_S, self.resume)
                 return
             accepted.setblocking(False)
             self._owner.accepted(accepted, self, str(address[0]))
 
-    async def lead(
-        self, accepted: socket.socket, connection: Connection, *, after_s: float
-    ) -> None:
+    async def lead(self, accepted: socket.socket, connection: Connection) -> None:
         """Until `connection` is made, or its handshake has failed."""
         try:
-            if after_s > 0:
-                await self._await_turn(accepted, after_s)
             await self._loop.connect_accepted_socket(
                 lambda: connection,
                 accepted,
@@ -129,13 +135,3 @@ class Acceptor:
             )
         finally:
             self._owner.entry_ended(connection)
-
-    async def _await_turn(self, accepted: socket.socket, after_s: float) -> None:
-        turn = self._loop.create_future()
-        timer = self._loop.call_later(after_s, turn.set_result, None)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            timer.cancel()
-            accepted.close()
-            raise

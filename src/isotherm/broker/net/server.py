@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import heapq
 import logging
 import os
 import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from isotherm.broker.authentication.tls import (
     KeyMaterial,
@@ -24,8 +25,8 @@ from isotherm.broker.authentication.tls import (
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.net.acceptor import Acceptor
 from isotherm.broker.net.connection import SCRATCH_SIZE, Answer, Connection, FrameHandler
+from isotherm.broker.net.connection_limits import ConnectionLimits
 from isotherm.broker.net.connection_quota import ConnectionQuota
-from isotherm.broker.net.connection_rate import ConnectionRate
 from isotherm.broker.net.request_memory import RequestMemory
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
@@ -59,27 +60,20 @@ class Server:
 
     def __init__(self, config: BrokerConfig, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._config = config
-        window_ms = config.quota_window_size_seconds * 1000
-        window_count = config.quota_window_num
-        self.connection_quota = ConnectionQuota(
-            clock, window_ms=window_ms, window_count=window_count
-        )
-        self._rate = ConnectionRate(clock, window_ms=window_ms, window_count=window_count)
-        layout = config.listener_layout
-        # Its connections are in no rate.
-        self._protected = layout.inter_broker if len(layout.brokers) > 1 else None
+        self._limits = ConnectionLimits(config, clock)
         self._loop = loop
         # By listener; several where its host has several addresses.
         self._acceptors: dict[str, list[Acceptor]] = {}
-        # Accepted; their turn or their handshake is still to come.
+        # Accepted; their handshake is still to come.
         self._entering: dict[Connection, asyncio.Task[None]] = {}
+        # Accepted, and counted in no limit yet; by listener.
+        self._waiting: dict[str, _WaitingEntry] = {}
         self._key_material: dict[str, KeyMaterial] = {}
         self._renewing = asyncio.Lock()
         self._is_serving = False
         self._is_stopping = False
         self._connections: dict[Connection, None] = {}
         self._throttled: set[_ThrottledSocket] = set()
-        self._connections_of: collections.Counter[str] = collections.Counter()
         self._all_closed = asyncio.Event()
         self._idle_timer: asyncio.TimerHandle | None = None
         self.frame_handler: FrameHandler
@@ -89,6 +83,10 @@ class Server:
         self.scratch = memoryview(bytearray(SCRATCH_SIZE))
         self.frame_size_max = config.socket_request_max_bytes
         self.write_buffer_size_max = config.connection_write_buffer_max_bytes
+
+    @property
+    def connection_quota(self) -> ConnectionQuota:
+        return self._limits.quota
 
     @property
     def connection_count(self) -> int:
@@ -179,6 +177,9 @@ class Server:
             self._idle_timer.cancel()
         for throttled in tuple(self._throttled):
             throttled.abort()
+        for waiting in self._waiting.values():
+            waiting.abort()
+        self._waiting.clear()
         await self._end_entries()
         for connection in tuple(self._connections):
             connection.drain()
@@ -209,8 +210,14 @@ class Server:
         return True
 
     def update_config(self, config: BrokerConfig) -> None:
-        """Apply the limits of connections to new ones."""
+        """Apply the limits of connections to new ones. From any thread."""
         self._config = config
+        self._limits.update(config)
+        self._loop.call_soon_threadsafe(self._apply_limits)
+
+    def _apply_limits(self) -> None:
+        self._close_excess()
+        self._enter_waiting()
 
     # ---- keys and certificates
 
@@ -255,6 +262,9 @@ class Server:
             old = new
         else:
             self._acceptors[listener.name] = new
+            if listener.name in self._waiting:
+                for acceptor in new:
+                    acceptor.pause()
             self._key_material[listener.name] = tls.material
         for acceptor in old:
             acceptor.close()
@@ -286,69 +296,110 @@ class Server:
         self._all_closed.clear()
         return True
 
-    def _entry(self, address: str, listener_name: str) -> _Entry:
-        close_after_s = self._close_after_s(address)
-        if close_after_s is not None:
-            return _Entry(close_after_s, is_served=False)
-        if listener_name == self._protected:
-            return _Entry(0.0, is_served=True)
-        wait_ms = self._rate.turn_in_ms(
-            self._config.max_connection_creation_rate,
-            waiting_max=self._config.socket_listen_backlog_size,
-        )
-        if wait_ms is None:
-            _log_refusal(address, "max.connection.creation.rate")
-            return _Entry(0.0, is_served=False)
-        return _Entry(wait_ms / 1000, is_served=True)
-
-    def _close_after_s(self, address: str) -> float | None:
-        """After how many seconds a new connection must be closed; None if it is in no limit's way."""
-        throttle_ms = self.connection_quota.record(address)
-        if throttle_ms > 0:
-            logger.info("connection throttled client=%s throttle_ms=%d", address, throttle_ms)
-            return throttle_ms / 1000 if len(self._throttled) < THROTTLED_MAX else 0.0
-        exceeded = None
-        if self.connection_count >= self._config.max_connections:
-            exceeded = "max.connections"
-        elif self._connections_of[address] >= self._config.max_connections_per_ip:
-            exceeded = "max.connections.per.ip"
-        if exceeded is None:
-            return None
-        _log_refusal(address, exceeded)
-        return 0.0
-
     def forget(self, connection: Connection) -> None:
         if self._connections.pop(connection, connection) is connection:
             return  # it was never admitted
-        self._count_out(connection.client_address)
+        self._count_out(connection)
         if not self._connections:
             self._all_closed.set()
 
-    def _count_out(self, address: str) -> None:
-        self._connections_of[address] -= 1
-        if not self._connections_of[address]:
-            del self._connections_of[address]
+    def _count_out(self, connection: Connection) -> None:
+        self._limits.leave(connection.listener_name, connection.client_address)
+        self._enter_waiting()
 
     # ---- called by acceptors
 
     def accepted(self, accepted: socket.socket, acceptor: Acceptor, address: str) -> None:
-        entry = self._entry(address, acceptor.listener.name)
-        if entry.is_served and not self._is_stopping:
-            connection = Connection(self, acceptor.listener, self._loop)
-            connection.client_address = address
-            self._connections_of[address] += 1
-            self._entering[connection] = self._loop.create_task(
-                acceptor.lead(accepted, connection, after_s=entry.after_s)
-            )
-        elif not entry.is_served and entry.after_s > 0:
-            throttled = _ThrottledSocket(accepted, self._throttled)
-            self._loop.call_later(entry.after_s, throttled.abort)
-        else:
+        listener = acceptor.listener.name
+        if self._is_stopping:
             accepted.close()
+            return
+        throttle_ms = self._limits.throttle_ms(address)
+        if throttle_ms > 0:
+            self._close_later(accepted, throttle_ms / 1000)
+            return
+        waiting = self._waiting.get(listener)
+        if waiting is not None:
+            waiting.later.append((accepted, address))
+            return
+        turn_in_ms = self._limits.turn_in_ms(listener)
+        if turn_in_ms == 0 and self._limits.has_room(listener):
+            self._enter(accepted, acceptor, address)
+            return
+        self._waiting[listener] = _WaitingEntry(accepted, address)
+        self._begin_wait(listener, turn_in_ms)
+        for each in self._acceptors[listener]:
+            each.pause()
+
+    def _enter(self, accepted: socket.socket, acceptor: Acceptor, address: str) -> None:
+        if self._limits.has_too_many(address):
+            accepted.close()
+            return
+        connection = Connection(self, acceptor.listener, self._loop)
+        connection.client_address = address
+        self._limits.enter(acceptor.listener.name, address)
+        self._entering[connection] = self._loop.create_task(acceptor.lead(accepted, connection))
+        if self._limits.excess:
+            self._close_excess()
+
+    def _close_later(self, accepted: socket.socket, after_s: float) -> None:
+        if len(self._throttled) >= THROTTLED_MAX:
+            accepted.close()
+            return
+        throttled = _ThrottledSocket(accepted, self._throttled)
+        self._loop.call_later(after_s, throttled.abort)
+
+    def _close_excess(self) -> None:
+        """Those used least recently, as in Kafka: brokers find room, and a lower limit holds at once."""
+        others = (
+            each for each in self._connections if not self._limits.is_protected(each.listener_name)
+        )
+        for each in heapq.nsmallest(self._limits.excess, others, key=lambda each: each.active_at):
+            logger.info(
+                "connection closed, others need its room client=%s listener=%s key=max.connections",
+                each.client_address,
+                each.listener_name,
+            )
+            each.abort()
 
     def entry_ended(self, connection: Connection) -> None:
         if self._entering.pop(connection, None) is not None:
-            self._count_out(connection.client_address)
+            self._count_out(connection)
+
+    # ---- connections that wait to enter
+
+    def _begin_wait(self, listener: str, turn_in_ms: int) -> None:
+        waiting = self._waiting[listener]
+        waiting.timer = (
+            self._loop.call_later(turn_in_ms / 1000, self._end_wait, listener)
+            if turn_in_ms
+            else None
+        )
+
+    def _end_wait(self, listener: str) -> None:
+        self._waiting[listener].timer = None
+        self._enter_waiting()
+
+    def _enter_waiting(self) -> None:
+        """Of each listener, those whose turn has come while there is room."""
+        for listener in tuple(self._waiting):
+            while self._is_first_to_enter(listener):
+                waiting = self._waiting[listener]
+                self._enter(waiting.accepted, self._acceptors[listener][0], waiting.address)
+                if not waiting.later:
+                    del self._waiting[listener]
+                    for acceptor in self._acceptors[listener]:
+                        acceptor.resume()
+                    break
+                waiting.accepted, waiting.address = waiting.later.popleft()
+                self._begin_wait(listener, self._limits.turn_in_ms(listener))
+
+    def _is_first_to_enter(self, listener: str) -> bool:
+        return (
+            not self._is_stopping
+            and self._waiting[listener].timer is None
+            and self._limits.has_room(listener)
+        )
 
     # ---- time and memory
 
@@ -368,11 +419,21 @@ class Server:
         )
 
 
-class _Entry(NamedTuple):
-    """After how many seconds a new connection is served, or closed."""
+class _WaitingEntry:
+    """An accepted connection of a listener that takes no other one until this one has entered: when `timer`
+    has run out, and there is room. `later` were accepted in the same turn of the loop, on another address."""
 
-    after_s: float
-    is_served: bool
+    def __init__(self, accepted: socket.socket, address: str) -> None:
+        self.accepted = accepted
+        self.address = address
+        self.timer: asyncio.TimerHandle | None = None
+        self.later: collections.deque[tuple[socket.socket, str]] = collections.deque()
+
+    def abort(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        for accepted, _ in ((self.accepted, self.address), *self.later):
+            accepted.close()
 
 
 class _ThrottledSocket:
@@ -393,10 +454,6 @@ class _NobodyGate:
 
     def handle_frame(self, frame: memoryview, connection: Connection) -> Answer:
         raise SaslAuthenticationError("no rule makes a principal of the client's certificate")
-
-
-def _log_refusal(address: str, key: str) -> None:
-    logger.warning("connection refused, too many client=%s key=%s", address, key)
 
 
 def _endpoint(name: str, advertised: Address, bound_port: int) -> Endpoint:
