@@ -123,6 +123,43 @@ def leaf_wire_type(kafka_type: str, *, flexible: bool, nullable: bool) -> WireTy
     return _VARIABLE_TYPES[kafka_type, flexible, nullable]
 
 
+class SharedItems(tuple[Any, ...]):  # noqa: SLOT001 - a tuple cannot have slots
+    """An array that many parts of a response have. The first that is written encodes it for all.
+
+    Of one version of one message: what is encoded is not encoded for another.
+    """
+
+    encoded: bytes | None = None
+
+
+def _array_writer(
+    write_length: Callable[[int | None, bytearray], None],
+    write_item: Callable[[Any, bytearray], None],
+    *,
+    nullable: bool,
+) -> Callable[[tuple[Any, ...] | None, bytearray], None]:
+    def write(items: tuple[Any, ...] | None, out: bytearray) -> None:
+        if items is None and nullable:
+            write_length(None, out)
+            return
+        assert items is not None
+        if not isinstance(items, SharedItems):
+            write_all(items, out)
+            return
+        if items.encoded is None:
+            own = bytearray()
+            write_all(items, own)
+            items.encoded = bytes(own)
+        out += items.encoded
+
+    def write_all(items: tuple[Any, ...], out: bytearray) -> None:
+        write_length(len(items), out)
+        for value in items:
+            write_item(value, out)
+
+    return write
+
+
 def array_wire_type(item: WireType, *, flexible: bool, nullable: bool) -> WireType:
     if flexible:
         read_length = primitives.read_compact_array_length
@@ -144,15 +181,7 @@ def array_wire_type(item: WireType, *, flexible: bool, nullable: bool) -> WireTy
             items.append(value)
         return tuple(items), position
 
-    def write(items: tuple[Any, ...] | None, out: bytearray) -> None:
-        if items is None and nullable:
-            write_length(None, out)
-            return
-        assert items is not None
-        write_length(len(items), out)
-        for value in items:
-            write_item(value, out)
-
+    write = _array_writer(write_length, write_item, nullable=nullable)
     return WireType(read, write, 1 if flexible else 4)
 
 

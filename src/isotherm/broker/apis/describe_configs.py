@@ -16,8 +16,8 @@ KIPs      133 · 226 synonyms · 412 loggers · 569 documentation · 714 · 848
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Iterable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -42,6 +42,7 @@ from isotherm.config.definition import PASSWORD
 from isotherm.errors import InvalidRequestError, RejectedError, UnknownTopicOrPartitionError
 from isotherm.protocol.api_keys import ApiKey, VersionRange, response_class
 from isotherm.protocol.entities import entity_of, item_class
+from isotherm.protocol.wire_types import SharedItems
 
 TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
 
@@ -66,7 +67,7 @@ def handle(context: RequestContext, request: Any) -> Any:
 
 
 class _Describing:
-    """The results of one request. Topics with the same settings differ in their names alone, so
+    """The results of one request. Resources with the same settings differ in their names alone, so
     the description of one is that of the others, with another name: a client may ask for thousands."""
 
     def __init__(self, context: RequestContext, request: Any) -> None:
@@ -75,35 +76,31 @@ class _Describing:
         self._result_type = item_class(response_type, "results")
         self._services = context.services
         self._request = request
-        # By the settings and the keys asked for; at most as many as the request has resources.
-        self._of_topics: dict[Hashable, Any] = {}
+        # By what they depend on, and by the keys asked for, too; at most as many as the request has
+        # resources.
+        self._described: dict[Hashable, tuple[DescribedConfig, ...]] = {}
+        self._made: dict[Hashable, Any] = {}
 
     def result(self, asked: Any) -> Any:
         try:
-            if asked.resource_type == TOPIC:
-                return self._topic(asked)
-            described = _described(self._services, asked.resource_type, asked.resource_name)
-            return self._made(asked, described)
+            return self._result(asked)
         except RejectedError as error:
             return _error_fields(asked, code_of(error), str(error))
 
-    def _topic(self, asked: Any) -> Any:
-        name, metadata = asked.resource_name, self._services.metadata
-        check_topic_name(name)
-        if name not in metadata.image.topics_by_name:
-            raise UnknownTopicOrPartitionError(f"no such topic topic={name}")
-        texts = metadata.topic_texts(name)
-        settings = frozenset(texts.items()), frozenset(asked.configuration_keys or ())
-        known = self._of_topics.get(settings)
-        if known is not None:
-            return dataclasses.replace(known, resource_name=name)
-        described = describe_topic_config(texts, metadata.topic_config(name), self._services.config)
-        made = self._of_topics[settings] = self._made(asked, described)
-        return made
+    def _result(self, asked: Any) -> Any:
+        source = _source(self._services, asked.resource_type, asked.resource_name)
+        shown = source.depends_on, frozenset(asked.configuration_keys or ())
+        made = self._made.get(shown)
+        if made is None:
+            made = self._made[shown] = self._make(asked, source)
+        return dataclasses.replace(made, resource_name=asked.resource_name)
 
-    def _made(self, asked: Any, described: Iterable[DescribedConfig]) -> Any:
+    def _make(self, asked: Any, source: _Source) -> Any:
+        described = self._described.get(source.depends_on)
+        if described is None:
+            described = self._described[source.depends_on] = tuple(source.describe())
         wanted = set(asked.configuration_keys or ())
-        return entity_of(
+        made = entity_of(
             self._result_type,
             {
                 "error_code": ErrorCode.none,
@@ -117,24 +114,42 @@ class _Describing:
                 ],
             },
         )
+        return dataclasses.replace(made, configs=SharedItems(made.configs))
 
 
-def _described(services: BrokerServices, kind: int, name: str) -> Iterable[DescribedConfig]:
-    """Of a resource that is no topic."""
+class _Source(NamedTuple):
+    """Where a resource's description comes from. Two that depend on the same have the same."""
+
+    depends_on: Hashable
+    describe: Callable[[], Iterable[DescribedConfig]]
+
+
+def _source(services: BrokerServices, kind: int, name: str) -> _Source:
+    """Raises RejectedError if there is no such resource."""
+    config, metadata = services.config, services.metadata
+    if kind == TOPIC:
+        check_topic_name(name)
+        if name not in metadata.image.topics_by_name:
+            raise UnknownTopicOrPartitionError(f"no such topic topic={name}")
+        texts = metadata.topic_texts(name)
+        return _Source(
+            (kind, frozenset(texts.items())),
+            lambda: describe_topic_config(texts, metadata.topic_config(name), config),
+        )
+    if kind == BROKER and not name:
+        return _Source((kind, name), lambda: describe_dynamic_defaults(config))
     if kind == BROKER:
-        if not name:
-            return describe_dynamic_defaults(services.config)
-        check_this_broker(name, services.config.node_id)
-        return describe_broker_config(services.config)
+        check_this_broker(name, config.node_id)
+        return _Source((kind, name), lambda: describe_broker_config(config))
     if kind == ResourceType.BROKER_LOGGER:
-        check_this_broker(name, services.config.node_id)
-        return describe_loggers(logger_levels())
+        check_this_broker(name, config.node_id)
+        return _Source((kind, name), lambda: describe_loggers(logger_levels()))
     if kind in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
         if not name:
             raise InvalidRequestError(f"a resource has no name resource_type={kind}")
-        texts = services.metadata.texts_of(ConfigResource(kind, name))
+        texts = metadata.texts_of(ConfigResource(kind, name))
         describe = describe_group_config if kind == ResourceType.GROUP else describe_client_metrics
-        return describe(texts, services.config)
+        return _Source((kind, frozenset(texts.items())), lambda: describe(texts, config))
     raise InvalidRequestError(f"resources of this type are not described resource_type={kind}")
 
 

@@ -10,11 +10,13 @@ from isotherm.broker.configs.config_description import describe_broker_config
 from isotherm.broker.controller.topic_rules import NewTopic
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.server_properties import parse_broker_config
-from isotherm.protocol.api_keys import ApiKey, request_class
+from isotherm.protocol.api_keys import ApiKey, request_class, response_class
+from isotherm.protocol.codec import encoder
 from isotherm.protocol.entities import entity_of
 
 BROKER_LOGGER, GROUP = 8, 32
-FURTHER_TOPIC_CALLS_MAX = 12
+FURTHER_CALLS_MAX = 17
+"""Of each resource after the first, encoded."""
 
 
 def describe(broker, kind, name, *, version=4, keys=None, synonyms=True, documentation=True):
@@ -155,10 +157,32 @@ def test_topics_asked_for_at_once_are_described_like_each_alone(broker, version)
     assert results[-1].error_code is ErrorCode.unknown_topic_or_partition
 
 
-def test_further_topic_with_the_same_settings_takes_few_calls(broker):
-    """Clients ask for the settings of thousands of topics at once."""
-    names = [f"t{index}" for index in range(51)]
-    for name in names:
+@pytest.mark.parametrize("version", range(1, 5))
+def test_resources_of_all_kinds_asked_for_at_once_are_described_like_each_alone(broker, version):
+    broker.controller.create_topics([NewTopic(name="1", configs={"retention.ms": "5"})])
+    each = [(TOPIC, "1"), (BROKER, "1"), (BROKER, ""), (BROKER_LOGGER, "1"), (GROUP, "1")]
+    asked = [(*one, keys) for keys in (None, ["retention.ms", "node.id"]) for one in each * 2]
+    results = broker.call(
+        ApiKey.DESCRIBE_CONFIGS,
+        version,
+        resources=[
+            {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
+            for kind, name, keys in asked
+        ],
+        include_synonyms=True,
+        include_documentation=True,
+    ).results
+    for (kind, name, keys), result in zip(asked, results, strict=True):
+        assert result == describe(broker, kind, name, version=version, keys=keys)
+
+
+@pytest.mark.parametrize("kind", [TOPIC, BROKER, BROKER_LOGGER, GROUP])
+def test_further_resource_with_the_same_settings_takes_few_calls(broker, kind):
+    """Clients ask for the settings of thousands of topics at once, and may ask so for others."""
+    names = ["1"] * 51
+    if kind in (TOPIC, GROUP):
+        names = [f"t{index}" for index in range(51)]
+    for name in names if kind == TOPIC else ():
         broker.controller.create_topics([NewTopic(name=name, configs={"retention.ms": "5"})])
 
     def calls(count):
@@ -173,7 +197,7 @@ def test_further_topic_with_the_same_settings_takes_few_calls(broker):
             request_class(ApiKey.DESCRIBE_CONFIGS, 4),
             {
                 "resources": [
-                    {"resource_type": TOPIC, "resource_name": name, "configuration_keys": None}
+                    {"resource_type": kind, "resource_name": name, "configuration_keys": None}
                     for name in names[:count]
                 ],
                 "include_synonyms": False,
@@ -182,10 +206,11 @@ def test_further_topic_with_the_same_settings_takes_few_calls(broker):
         )
         sys.setprofile(note)
         try:
-            handle(context, request)
+            encode(handle(context, request), bytearray())
         finally:
             sys.setprofile(None)
         return seen
 
+    encode = encoder(response_class(ApiKey.DESCRIBE_CONFIGS, 4))
     calls(1)
-    assert (calls(51) - calls(1)) / 50 <= FURTHER_TOPIC_CALLS_MAX
+    assert (calls(51) - calls(1)) / 50 <= FURTHER_CALLS_MAX
