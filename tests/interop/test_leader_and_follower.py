@@ -39,6 +39,7 @@ from isotherm.log.log_manager import LogManager
 from isotherm.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.types import TopicIdPartition
+from tests.support.led_topic import NobodyWaits
 
 LEADER, FOLLOWER = 1, 2
 FOLLOWER_EPOCH = 50
@@ -80,7 +81,7 @@ class Pair:
             self.place.topic_partition, self.place.topic_id, TopicConfig()
         )
         view = ClusterView(broker_id=FOLLOWER, clock=SystemClock())
-        self.follower = Partition(self.place, log, view, lambda _: None)
+        self.follower = Partition(self.place, log, view, NobodyWaits())
         self.follower.make_follower(self.image())
         replication = ReplicationConfig(replica_fetch_backoff_ms=50)
         self.connect = connect_to_leaders(

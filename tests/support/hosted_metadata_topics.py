@@ -19,7 +19,7 @@ from isotherm.types import (
     TopicIdPartition,
 )
 from tests.support.compacted_log import CompactedLog
-from tests.support.led_topic import alone, led
+from tests.support.led_topic import NobodyWaits, alone, led
 
 
 class HostedMetadataTopics:
@@ -39,7 +39,7 @@ class HostedMetadataTopics:
         )
         self._partitions = {
             name: Partition(
-                TopicIdPartition(uuid.UUID(int=1), name, 0), log.log, alone(clock), lambda _: None
+                TopicIdPartition(uuid.UUID(int=1), name, 0), log.log, alone(clock), NobodyWaits()
             )
             for name, log in zip(
                 REMOTE_LOG_METADATA_TOPICS, (self._compacted, audited), strict=True

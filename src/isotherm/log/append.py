@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import RecordListTooLargeError
 from isotherm.log.producer_state import ProducerBatch, ProducerStateManager
 from isotherm.record.batch import BatchHeader
-from isotherm.record.batch_header import LOG_OVERHEAD
+from isotherm.record.batch_header import CONTROL_FLAG
 from isotherm.record.control import read_control_record
 from isotherm.record.validation import AppendOrigin, ValidatedRecords
 from isotherm.types import (
-    NO_PRODUCER_ID,
     NO_TIMESTAMP,
     Offset,
     Position,
@@ -57,15 +56,6 @@ class AppendInfo(NamedTuple):
         )
 
 
-def producer_batches(validated: ValidatedRecords) -> Iterator[tuple[Position, BatchHeader]]:
-    """The batches with a producer id, and their positions in `validated.records`."""
-    position = 0
-    for header in validated.batch_headers:
-        if header.producer_id > NO_PRODUCER_ID:
-            yield position, header
-        position += header.length + LOG_OVERHEAD
-
-
 def too_large_for_a_segment(
     topic_partition: TopicPartition, validated: ValidatedRecords, config: TopicConfig
 ) -> RecordListTooLargeError:
@@ -87,12 +77,12 @@ def check_producers(
     Raises what `ProducerStateManager.check` and `check_marker` raise.
     """
     for position, header in batches:
-        if header.is_control:
+        if header.attributes & CONTROL_FLAG:
             marker = read_control_record(records, position, header)
             if marker is not None:
                 producers.check_marker(header, marker)
         # A coordinator's own records have no sequences to check.
-        elif origin.is_client:
+        elif origin is not AppendOrigin.COORDINATOR:
             duplicate = producers.find_duplicate(header)
             if duplicate is not None:
                 return duplicate

@@ -1,6 +1,6 @@
 """Scans of the batches in a `.log` file.
 
-`scan_batches` trusts the file and reads a few header bytes per batch, to find a start position.
+`find_batch` trusts the file and reads a few header bytes per batch, to find a start position.
 `scan_verified_batches` trusts nothing and reads everything, for recovery.
 """
 
@@ -42,11 +42,11 @@ class BatchSpan(NamedTuple):
         return self.position + self.size
 
 
-def scan_batches(
-    file: File, position: Position, end_position: Position, first_offset: Offset = 0
-) -> Iterator[BatchSpan]:
-    """The batches that lie wholly in [position, end_position). `position` is a batch's start. Those that
-    end below `first_offset` are passed over.
+def find_batch(
+    file: File, position: Position, end_position: Position, offset: Offset
+) -> BatchSpan | None:
+    """The first of the batches wholly in [position, end_position) that ends at `offset` or above.
+    `position` is a batch's start.
 
     Raises CorruptRecordError at a batch with an impossible length.
     """
@@ -56,22 +56,27 @@ def scan_batches(
         if position + _SPAN.size > window_position + len(window):
             window, window_position = file.read_at(position, SCAN_WINDOW_SIZE), position
             if len(window) < _SPAN.size:
-                return
+                break
         base_offset, length, delta = _SPAN.unpack_from(window, position - window_position)
         size = length + LOG_OVERHEAD
         if size < HEADER_SIZE:
             raise _impossible_length(length, position)
         if position + size > end_position:
-            return
-        if base_offset + delta >= first_offset:
-            yield BatchSpan(position, size, base_offset, base_offset + delta)
+            break
+        if base_offset + delta >= offset:
+            return BatchSpan(position, size, base_offset, base_offset + delta)
         position += size
+    return None
 
 
 def scan_headers(
     file: File, position: Position, end_position: Position
 ) -> Iterator[tuple[Position, BatchHeader]]:
-    """Like `scan_batches`, with the whole header of each batch."""
+    """Position and header of each batch that lies wholly in [position, end_position). `position` is a
+    batch's start.
+
+    Raises CorruptRecordError at a batch with an impossible length.
+    """
     window, window_position = b"", position
     while position + HEADER_SIZE <= end_position:
         if position + HEADER_SIZE > window_position + len(window):

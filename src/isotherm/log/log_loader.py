@@ -21,7 +21,7 @@ from isotherm.errors import (
     CorruptLogError,
     CorruptRecordError,
 )
-from isotherm.log.batch_scan import scan_batches
+from isotherm.log.batch_scan import scan_headers
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.epoch_recovery import EpochRecovery
 from isotherm.log.fs import FileSystem
@@ -208,8 +208,8 @@ class _LogLoader:
         path = self._directory / segment_file_name(base_offset, LOG_SUFFIX, SWAP_SUFFIX)
         file = self._fs.open_readable(path)
         next_offset = base_offset
-        for span in scan_batches(file, 0, file.size()):
-            next_offset = span.last_offset + 1
+        for _, header in scan_headers(file, 0, file.size()):
+            next_offset = header.next_offset
         return next_offset
 
     def _load_segments(self, names: list[str]) -> list[LogSegment]:

@@ -36,8 +36,8 @@ class FetchIsolation(enum.Enum):
 class LogRead(NamedTuple):
     """The result of a read: whole batches, of which the first may start below the offset.
 
-    aborted_transactions is None unless the read was TXN_COMMITTED. It may have transactions that
-    overlap none of the records.
+    `end_offset` is the end of what its isolation allows. aborted_transactions is None unless the read
+    was TXN_COMMITTED. It may have transactions that overlap none of the records.
     """
 
     records: memoryview
@@ -47,6 +47,7 @@ class LogRead(NamedTuple):
     last_stable_offset: Offset
     log_start_offset: Offset
     log_end_offset: Offset
+    end_offset: Offset
     aborted_transactions: list[AbortedTransaction] | None
 
 
@@ -103,17 +104,21 @@ def read_log(
         end_offset = view.high_watermark
     else:
         end_offset = view.last_stable_offset if is_committed else view.log_end_offset
-    if start_offset >= end_offset:
-        return _log_read(view, isolation, start_offset)
-    first = len(view.segments) - 1
-    if start_offset < view.segments[first].base_offset:  # most readers are at the end
+    records, position, segment_base = EMPTY_RECORDS, 0, start_offset
+    aborted: list[AbortedTransaction] | None = [] if is_committed else None
+    last = len(view.segments) - 1
+    first = last
+    if start_offset < view.segments[last].base_offset:  # most readers are at the end
         first = floor_index(view.segments, start_offset)
     try:
-        for index in range(first, len(view.segments)):
+        for index in range(first, last + 1):
             segment = view.segments[index]
-            if segment.base_offset >= end_offset:
+            if start_offset >= end_offset or segment.base_offset >= end_offset:
                 break
-            end_position = _end_position(view, index, end_offset)
+            if index == last and end_offset == view.log_end_offset:  # most reads
+                end_position = view.active_size
+            else:
+                end_position = _end_position(view, index, end_offset)
             read = segment.read(
                 start_offset,
                 max_bytes,
@@ -123,17 +128,25 @@ def read_log(
             )
             if read is None:  # compaction has emptied the segment's end
                 continue
-            aborted = None
+            records, position, segment_base = read.records, read.position, segment.base_offset
             if is_committed:
                 upper_bound = read.upper_bound_offset or view.segment_end_offset(index)
                 aborted = aborted_transactions(view.segments[index:], start_offset, upper_bound)
-            return _log_read(
-                view, isolation, segment.base_offset, read.records, read.position, aborted
-            )
+            break
     except FileNotFoundError as error:
         # Retention deleted the segment's files after the snapshot was taken.
         raise _out_of_range(view, start_offset) from error
-    return _log_read(view, isolation, start_offset)
+    return LogRead(
+        records,
+        segment_base,
+        position,
+        view.high_watermark,
+        view.last_stable_offset,
+        view.log_start_offset,
+        view.log_end_offset,
+        end_offset,
+        aborted,
+    )
 
 
 def aborted_transactions(
@@ -172,34 +185,10 @@ def offset_of_largest_timestamp(view: LogView) -> TimestampAndOffset | None:
 
 
 def _end_position(view: LogView, index: int, end_offset: Offset) -> Position:
-    if end_offset == view.log_end_offset and index + 1 == len(view.segments):
-        return view.active_size  # most reads
     if end_offset >= view.segment_end_offset(index):
         return view.segment_size(index)
     batch = view.segments[index].find_batch(end_offset, view.segment_size(index))
     return view.segment_size(index) if batch is None else batch.position
-
-
-def _log_read(
-    view: LogView,
-    isolation: FetchIsolation,
-    segment_base: Offset,
-    records: memoryview = EMPTY_RECORDS,
-    position: Position = 0,
-    aborted: list[AbortedTransaction] | None = None,
-) -> LogRead:
-    if aborted is None and isolation is FetchIsolation.TXN_COMMITTED:
-        aborted = []
-    return LogRead(
-        records,
-        segment_base,
-        position,
-        view.high_watermark,
-        view.last_stable_offset,
-        view.log_start_offset,
-        view.log_end_offset,
-        aborted,
-    )
 
 
 def _out_of_range(view: LogView, offset: Offset) -> OffsetOutOfRangeError:

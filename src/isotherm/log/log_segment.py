@@ -15,7 +15,7 @@ import numpy as np
 
 from isotherm.log.batch_scan import (
     BatchSpan,
-    scan_batches,
+    find_batch,
     scan_headers,
     scan_verified_batches,
     whole_batches_size,
@@ -23,7 +23,13 @@ from isotherm.log.batch_scan import (
 from isotherm.log.file_cache import FileCache
 from isotherm.log.fs import File
 from isotherm.log.index_file import IndexFile
-from isotherm.log.roll import ActiveSegmentState
+from isotherm.log.roll import (
+    ActiveSegmentState,
+    IncomingBatches,
+    IncomingRecords,
+    RollReason,
+    roll_reason,
+)
 from isotherm.log.segment_files import SegmentFiles
 from isotherm.record.batch import BatchHeader, read_records
 from isotherm.record.batch_header import LOG_OVERHEAD
@@ -43,7 +49,7 @@ from isotherm.segment.offset_index import (
     fetch_upper_bound,
     last_offset_index_entry,
     lookup_offset,
-    lookup_position,
+    lookup_range,
     offset_index_entry_count,
     truncated_offset_index_size,
 )
@@ -66,6 +72,7 @@ from isotherm.segment.transaction_index import (
 from isotherm.types import LeaderEpoch, Offset, Position, TimestampMs
 
 if TYPE_CHECKING:
+    from isotherm.config.topic import TopicConfig
     from isotherm.record.filter import WrittenTable
 
 
@@ -243,13 +250,15 @@ class LogSegment:
     def offset_fits(self, offset: Offset) -> bool:
         return 0 <= offset - self.base_offset <= RELATIVE_OFFSET_MAX
 
-    def roll_state(self, jitter_ms: int) -> ActiveSegmentState:
-        """The state that `roll_reason` needs."""
+    def roll_reason(
+        self, records: IncomingBatches, config: TopicConfig, jitter_ms: int, now_ms: TimestampMs
+    ) -> RollReason | None:
+        """Why it must be rolled before `records` are appended; None if it need not be."""
         offset_index, time_index = self._offset_index, self._time_index
         assert offset_index is not None
         assert time_index is not None
         first_ms = self._first_batch_timestamp_ms
-        return ActiveSegmentState(
+        state = ActiveSegmentState(
             self.size_in_bytes,
             self.created_ms,
             self.first_batch_timestamp_ms if first_ms is None else first_ms,
@@ -258,6 +267,9 @@ class LogSegment:
             len(offset_index.entries) >= offset_index.size_full
             or len(time_index.entries) + TIME_INDEX_ENTRY_SIZE >= time_index.size_full,
         )
+        offset_fits = 0 <= records.last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
+        incoming = IncomingRecords(len(records.records), records.max_timestamp, offset_fits)
+        return roll_reason(state, incoming, config, now_ms)
 
     @property
     def offset_index_size(self) -> int:
@@ -303,7 +315,8 @@ class LogSegment:
         min_one_message: bool,
         needs_upper_bound: bool = True,
     ) -> SegmentRead | None:
-        """Whole batches below `end_position`, from the one that contains `start_offset` on.
+        """Whole batches below `end_position`, where one ends, from the one that contains `start_offset`
+        on.
 
         None if all offsets of the segment are below `start_offset`. Empty if the first batch is
         larger than `max_bytes`, unless `min_one_message`: then that batch is returned.
@@ -311,24 +324,26 @@ class LogSegment:
         """
         file, active_index = self._file or self._files.open_log(), self._offset_index
         index = self._offset_index_bytes() if active_index is None else active_index.entries
-        position = lookup_offset(index, self.base_offset, start_offset).position
-        first = next(scan_batches(file, position, end_position, start_offset), None)
+        start, near_end = lookup_range(index, self.base_offset, start_offset, max_bytes)
+        first = find_batch(file, start, end_position, start_offset)
         if first is None:
             return None
-        size = min(max_bytes, end_position - first.position)
+        size_left = end_position - first.position
+        size = min(max_bytes, size_left)
         if size < first.size:
             if not min_one_message:
                 return SegmentRead(memoryview(b""), first.position, first.base_offset)
             size = first.size
         data = file.read_at(first.position, size)
-        # The index has a batch boundary near the end, so only the last few batches are walked.
-        boundary = lookup_position(index, self.base_offset, first.position + size).position
-        size = whole_batches_size(data, max(0, boundary - first.position))
+        if len(data) < size_left:
+            # Only the last few batches are walked; all, if the log was truncated meanwhile.
+            known = near_end - first.position
+            size = whole_batches_size(data, known if 0 < known <= len(data) else 0)
         upper_bound_offset = None
         if needs_upper_bound:
-            start = OffsetPosition(first.base_offset, first.position)
+            found = OffsetPosition(first.base_offset, first.position)
             # Limits the search for aborted transactions to the returned records.
-            bound = fetch_upper_bound(index, self.base_offset, start, size)
+            bound = fetch_upper_bound(index, self.base_offset, found, size)
             upper_bound_offset = bound.offset if bound is not None else None
         return SegmentRead(memoryview(data)[:size], first.position, upper_bound_offset)
 
@@ -336,7 +351,7 @@ class LogSegment:
         """The first batch that ends at `offset` or above."""
         end = self.size_in_bytes if end_position is None else end_position
         start = lookup_offset(self._offset_index_bytes(), self.base_offset, offset).position
-        return next(scan_batches(self._log_file(), start, end, offset), None)
+        return find_batch(self._log_file(), start, end, offset)
 
     def find_offset_by_timestamp(
         self, timestamp_ms: TimestampMs, start_offset: Offset
@@ -378,8 +393,8 @@ class LogSegment:
         """The offset after the last batch, searched from the last index entry on."""
         position = last_offset_index_entry(self._offset_index_bytes(), self.base_offset).position
         next_offset = self.base_offset
-        for span in scan_batches(self._log_file(), position, self.size_in_bytes):
-            next_offset = span.last_offset + 1
+        for _, header in scan_headers(self._log_file(), position, self.size_in_bytes):
+            next_offset = header.next_offset
         return next_offset
 
     def read_headers(self, start_offset: Offset) -> Iterator[tuple[Position, BatchHeader]]:

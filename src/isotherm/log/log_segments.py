@@ -8,28 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import LogCleaningAbortedError
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.log_read import floor_index
 from isotherm.log.log_segment import LogSegment
-from isotherm.log.roll import IncomingRecords, roll_jitter_ms, roll_reason
+from isotherm.log.roll import roll_jitter_ms
 from isotherm.log.transaction_index_checkpoint import TransactionIndexCheckpoint
-from isotherm.segment.offset_index import RELATIVE_OFFSET_MAX
 from isotherm.types import Offset, TimestampMs
-
-
-class IncomingBatches(Protocol):
-    """Batches that are to be appended."""
-
-    @property
-    def records(self) -> memoryview: ...
-    @property
-    def last_offset(self) -> Offset: ...
-    @property
-    def max_timestamp(self) -> TimestampMs: ...
 
 
 class LogSegments:
@@ -48,7 +35,8 @@ class LogSegments:
         """The indexes of closed segments. It follows every change, and the log stores it."""
         self._environment = environment
         self._directory = directory
-        self._jitter_ms = roll_jitter_ms(config, environment.rng)
+        self.jitter_ms = roll_jitter_ms(config, environment.rng)
+        """How much earlier than segment.ms the active segment is rolled."""
 
     @property
     def first_base_offset(self) -> Offset:
@@ -65,15 +53,6 @@ class LogSegments:
     def from_offset(self, offset: Offset) -> tuple[LogSegment, ...]:
         """The segment that contains `offset`, and the later ones."""
         return self.all[max(0, floor_index(self.all, offset)) :]
-
-    def must_roll_for(
-        self, records: IncomingBatches, config: TopicConfig, now_ms: TimestampMs
-    ) -> bool:
-        active = self.all[-1]
-        offset_fits = 0 <= records.last_offset - active.base_offset <= RELATIVE_OFFSET_MAX
-        incoming = IncomingRecords(len(records.records), records.max_timestamp, offset_fits)
-        state = active.roll_state(self._jitter_ms)
-        return roll_reason(state, incoming, config, now_ms) is not None
 
     def roll(self, base_offset: Offset, config: TopicConfig, now_ms: TimestampMs) -> None:
         """Close the active segment and start one at `base_offset`, the log end or above."""
@@ -101,15 +80,18 @@ class LogSegments:
         self.all = (*self.all[:first], *new, *self.all[first + len(old) :])
         self.transaction_indexes.follow(self.all[:-1])
 
-    def truncate_to(self, offset: Offset, config: TopicConfig) -> tuple[LogSegment, ...]:
-        """Truncate the segment that contains `offset` and make it active; returns removed segments."""
-        keep = floor_index(self.all, offset) + 1
-        removed, self.all = self.all[keep:], self.all[:keep]
+    def beyond(self, offset: Offset) -> tuple[LogSegment, ...]:
+        """The segments after the one that contains `offset`."""
+        return self.all[floor_index(self.all, offset) + 1 :]
+
+    def truncate_to(self, offset: Offset, config: TopicConfig) -> None:
+        """Truncate the segment that contains `offset` and make it active; the files of those beyond
+        have been renamed."""
+        self.all = self.all[: floor_index(self.all, offset) + 1]
         if not self.active.is_active:
             self.active.activate(config.segment_index_bytes)
         self.active.truncate_to(offset)
         self.transaction_indexes.follow(self.all[:-1])
-        return removed
 
     def begin_anew(self, base_offset: Offset, config: TopicConfig, now_ms: TimestampMs) -> None:
         """Replace all segments, whose files have been renamed, by an empty one."""
@@ -119,5 +101,5 @@ class LogSegments:
     def _begin(self, base_offset: Offset, config: TopicConfig, now_ms: TimestampMs) -> LogSegment:
         segment = LogSegment(self._environment.cache, self._directory, base_offset, now_ms=now_ms)
         segment.activate(config.segment_index_bytes)
-        self._jitter_ms = roll_jitter_ms(config, self._environment.rng)
+        self.jitter_ms = roll_jitter_ms(config, self._environment.rng)
         return segment

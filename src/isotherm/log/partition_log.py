@@ -31,7 +31,6 @@ from isotherm.errors import (
 from isotherm.log.append import (
     AppendInfo,
     check_producers,
-    producer_batches,
     too_large_for_a_segment,
 )
 from isotherm.log.deletion_queue import DeletionQueue
@@ -254,8 +253,11 @@ class PartitionLog:
         *,
         now_ms: TimestampMs,
         origin: AppendOrigin = AppendOrigin.CLIENT,
+        commits: bool = False,
     ) -> AppendInfo:
         """Check a request's batches, assign offsets (in place) and append them, all or none.
+
+        With `commits` they are below the high watermark: no other replica has to have them.
 
         A duplicate batch of an idempotent producer is not appended: the result has the offsets of
         the first one. Not durable before `flush`, which the caller calls (Kafka flushes here).
@@ -267,7 +269,7 @@ class PartitionLog:
             if self._is_closed or self.log_dir.failure is not None:
                 self._check_usable()
             try:
-                return self._append(records, leader_epoch, now_ms, origin)
+                return self._append(records, leader_epoch, now_ms, origin, commits=commits)
             except OSError as error:
                 raise self.log_dir.failed_by(error, "append") from error
 
@@ -277,6 +279,8 @@ class PartitionLog:
         leader_epoch: LeaderEpoch,
         now_ms: TimestampMs,
         origin: AppendOrigin,
+        *,
+        commits: bool,
     ) -> AppendInfo:
         config, first_offset = self.config, self._log_end_offset
         validated = validate_and_assign_offsets(
@@ -288,9 +292,9 @@ class PartitionLog:
             now_ms=now_ms,
             origin=origin,
         )
-        batches = list(producer_batches(validated))
+        batches, producers = validated.producer_batches, self.producers
         if batches:
-            duplicate = check_producers(self.producers, batches, validated.records, origin)
+            duplicate = check_producers(producers, batches, validated.records, origin)
             if duplicate is not None:
                 return AppendInfo.of_duplicate(
                     duplicate,
@@ -300,19 +304,22 @@ class PartitionLog:
                 )
         if len(validated.records) > config.effective_segment_bytes:
             raise too_large_for_a_segment(self.topic_partition, validated, config)
-        if leader_epoch >= 0:
+        epochs = self.leader_epochs.entries
+        if leader_epoch >= 0 and not (epochs and epochs[-1].epoch == leader_epoch):
             # Assigned first, so that no reader finds a record without its epoch.
             self.leader_epochs.assign(leader_epoch, first_offset)
-        if self._segments.must_roll_for(validated, config, now_ms):
-            self._roll(now_ms)
-        self._segments.all[-1].append(
-            validated.records, validated.batch_headers, config.index_interval_bytes
-        )
-        self._log_end_offset = validated.last_offset + 1
+        segment = self._segments.all[-1]
+        if segment.roll_reason(validated, config, self._segments.jitter_ms, now_ms) is not None:
+            segment = self._roll(now_ms)
+        segment.append(validated.records, validated.batch_headers, config.index_interval_bytes)
+        end_offset = self._log_end_offset = validated.last_offset + 1
         if batches:
             self._apply_to_producers(batches, validated.records)
-        else:
-            self.producers.map_end_offset = self._log_end_offset
+        producers.map_end_offset = end_offset
+        if commits:
+            self._high_watermark = end_offset
+            if producers.first_unstable_offset is not None:
+                producers.on_high_watermark(end_offset)
         return AppendInfo(
             first_offset,
             validated.last_offset,
@@ -320,7 +327,7 @@ class PartitionLog:
             now_ms if config.stamps_records else NO_TIMESTAMP,
             self._log_start_offset,
             duplicate=False,
-            needs_flush=self._log_end_offset - self._recovery_point >= config.flush_messages,
+            needs_flush=end_offset - self._recovery_point >= config.flush_messages,
         )
 
     @property
@@ -373,14 +380,15 @@ class PartitionLog:
         producer_batches: Iterable[tuple[Position, BatchHeader]],
         now_ms: TimestampMs,
     ) -> None:
-        if self._segments.must_roll_for(piece, self.config, now_ms):
+        config, segment = self.config, self._segments.active
+        if segment.roll_reason(piece, config, self._segments.jitter_ms, now_ms) is not None:
             # Compaction may have left more offsets out than the indexes of a segment can span.
             is_far = piece.last_offset - self._log_end_offset > RELATIVE_OFFSET_MAX
-            self._roll(now_ms, piece.first_offset if is_far else None)
-        segment = self._segments.active
-        segment.append_batches(piece.records, piece.written(), self.config.index_interval_bytes)
+            segment = self._roll(now_ms, piece.first_offset if is_far else None)
+        segment.append_batches(piece.records, piece.written(), config.index_interval_bytes)
         self._log_end_offset = piece.last_offset + 1
         self._apply_to_producers(producer_batches, piece.records)
+        self.producers.map_end_offset = self._log_end_offset
 
     def _apply_to_producers(
         self, batches: Iterable[tuple[Position, BatchHeader]], records: memoryview
@@ -389,7 +397,6 @@ class PartitionLog:
             aborted = self.producers.apply(header, records, position)
             if aborted is not None:
                 self._segments.active.append_aborted_transaction(aborted)
-        self.producers.map_end_offset = self._log_end_offset
 
     # ---- reading
 
@@ -422,13 +429,6 @@ class PartitionLog:
             return offset_of_largest_timestamp(self.view())
 
     # ---- moving offsets
-
-    def commit_all(self) -> None:
-        """Set the high watermark to the log end: no other replica has to have the records."""
-        with self._lock:
-            self._high_watermark = self._log_end_offset
-            if self.producers.first_unstable_offset is not None:
-                self.producers.on_high_watermark(self._high_watermark)
 
     def update_high_watermark(self, offset: Offset) -> Offset:
         """Set it, limited to [log start, log end]; returns its new value."""
@@ -517,13 +517,14 @@ class PartitionLog:
             if self._segments.active.size_in_bytes > 0:
                 self._roll(self.environment.clock.now_ms())
 
-    def _roll(self, now_ms: TimestampMs, base_offset: Offset | None = None) -> None:
-        """`base_offset` is the start of the new segment if it is above the log end."""
+    def _roll(self, now_ms: TimestampMs, base_offset: Offset | None = None) -> LogSegment:
+        """The new segment. `base_offset` is its start if it is above the log end."""
         base_offset = self._log_end_offset if base_offset is None else base_offset
         self.producers.map_end_offset = base_offset
         # A snapshot at each segment's start: recovery and copies to the remote tier need it.
         self.snapshots.take(self.producers)
         self._segments.roll(base_offset, self.config, now_ms)
+        return self._segments.active
 
     def flush(self, *, closed_segments_only: bool = False) -> None:
         """Make the log durable up to its end, or up to the active segment's base."""
@@ -703,9 +704,10 @@ class PartitionLog:
                 epochs = [e for e in self.leader_epochs.entries if e.start_offset < offset]
                 self._begin_anew(offset, min(self._log_start_offset, offset), epochs)
                 return
-            doomed = self._segments.truncate_to(offset, self.config)
-            # Newest first, so that a crash in between leaves no gap.
-            self._mark_for_deletion(doomed[::-1], self.environment.clock.now_ms())
+            # Newest first, and the cut at last, so that a crash in between leaves no gap.
+            doomed = self._segments.beyond(offset)[::-1]
+            self._mark_for_deletion(doomed, self.environment.clock.now_ms())
+            self._segments.truncate_to(offset, self.config)
             # The batch that contained `offset` may have started below the log start.
             self._log_start_offset = min(self._log_start_offset, offset)
             self._set_end(max(self._log_start_offset, self._segments.active.read_next_offset()))

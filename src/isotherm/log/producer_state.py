@@ -22,6 +22,7 @@ from isotherm.errors import (
     TransactionCoordinatorFencedError,
 )
 from isotherm.record.batch import BatchHeader
+from isotherm.record.batch_header import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from isotherm.record.control import ControlRecord, ControlRecordType, read_control_record
 from isotherm.segment.offset_index import Buffer
 from isotherm.segment.producer_snapshot import LastRecord, ProducerSnapshotEntry
@@ -125,9 +126,10 @@ class ProducerStateManager:
         state = self._producers.get(header.producer_id)
         if state is None or state.epoch != header.producer_epoch:
             return None
+        last_sequence = header.last_sequence
         for batch in state.batches:
             if (
-                batch.last_sequence == header.last_sequence
+                batch.last_sequence == last_sequence
                 and batch.first_sequence == header.base_sequence
             ):
                 return batch
@@ -143,9 +145,11 @@ class ProducerStateManager:
         state = self._producers.get(header.producer_id)
         if state is None:
             return
-        self._check_epoch(state, header)
+        if header.producer_epoch != state.epoch:
+            self._check_epoch(state, header)
         self._check_sequence(state, header)
-        if state.transaction_first_offset is not None and not header.is_transactional:
+        is_transactional = header.attributes & TRANSACTIONAL_FLAG
+        if state.transaction_first_offset is not None and not is_transactional:
             raise InvalidTxnStateError(
                 "batch is not transactional within a transaction"
                 f" partition={self._topic_partition} producer_id={header.producer_id}"
@@ -196,7 +200,7 @@ class ProducerStateManager:
         For a control batch, `buffer` has it at `position`. For other batches only the header is used.
         Returns the transaction index entry if the batch is an abort marker.
         """
-        if not header.is_control:
+        if not header.attributes & CONTROL_FLAG:
             self.apply_batch(header)
             return None
         marker = read_control_record(buffer, position, header)
@@ -209,18 +213,19 @@ class ProducerStateManager:
 
     def apply_batch(self, header: BatchHeader) -> None:
         """Apply a data batch that was written, or is replayed."""
-        state = self._state_of(header.producer_id)
-        state.move_to_epoch(header.producer_epoch)
+        state = self._producers.get(header.producer_id) or self._state_of(header.producer_id)
+        if header.producer_epoch != state.epoch:
+            state.move_to_epoch(header.producer_epoch)
         state.batches.append(
             ProducerBatch(
                 header.last_sequence,
-                header.last_offset,
+                header.base_offset + header.last_offset_delta,
                 header.last_offset_delta,
                 header.max_timestamp,
             )
         )
         state.last_timestamp_ms = header.max_timestamp
-        if header.is_transactional and state.transaction_first_offset is None:
+        if header.attributes & TRANSACTIONAL_FLAG and state.transaction_first_offset is None:
             state.transaction_first_offset = header.base_offset
             self._ongoing[header.producer_id] = header.base_offset
             self._refresh_first_unstable_offset()

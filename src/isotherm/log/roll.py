@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import enum
 import random
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from isotherm.config.topic import TopicConfig
-from isotherm.types import TimestampMs
+from isotherm.types import Offset, TimestampMs
 
 
 class RollReason(enum.Enum):
@@ -25,6 +25,17 @@ class ActiveSegmentState(NamedTuple):
     first_batch_timestamp_ms: TimestampMs | None
     jitter_ms: int
     indexes_are_full: bool
+
+
+class IncomingBatches(Protocol):
+    """Batches that are to be appended."""
+
+    @property
+    def records(self) -> memoryview: ...
+    @property
+    def last_offset(self) -> Offset: ...
+    @property
+    def max_timestamp(self) -> TimestampMs: ...
 
 
 class IncomingRecords(NamedTuple):

@@ -6,6 +6,7 @@ fields. Flexible versions use COMPACT: varint lengths, and tagged fields after e
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
@@ -13,6 +14,8 @@ from isotherm.protocol import primitives
 from isotherm.protocol.primitives import Buffer
 
 SMALL_COUNTS: Final = 128
+
+_INT32 = struct.Struct(">i")
 
 
 class Dialect(NamedTuple):
@@ -25,9 +28,9 @@ class Dialect(NamedTuple):
     skip_tags: Callable[[Buffer, int], int]
     write_string: Callable[[str, bytearray], None]
     write_nullable_string: Callable[[str | None, bytearray], None]
-    write_count: Callable[[int | None, bytearray], None]
+    encode_count: Callable[[int], bytes]
     counts: Mapping[int, bytes]
-    """What `write_count` writes, without a call of Python for small counts."""
+    """The same, without a call of Python for small counts."""
     no_tags: bytes
     """An empty section of tagged fields."""
     no_array: bytes
@@ -36,19 +39,18 @@ class Dialect(NamedTuple):
     """An empty array."""
     no_string: bytes
     """A string that is null."""
+    empty_string: bytes
 
 
 class _Counts(dict[int, bytes]):
-    def __init__(self, write: Callable[[int | None, bytearray], None]) -> None:
+    def __init__(self, encode: Callable[[int], bytes]) -> None:
         super().__init__()
-        self._write = write
+        self._encode = encode
         for count in range(SMALL_COUNTS):
-            self[count] = self.__missing__(count)
+            self[count] = encode(count)
 
     def __missing__(self, count: int) -> bytes:
-        out = bytearray()
-        self._write(count, out)
-        return bytes(out)
+        return self._encode(count)
 
 
 def _there_are_no_tags(_buffer: Buffer, position: int) -> int:
@@ -64,12 +66,13 @@ LEGACY = Dialect(
     skip_tags=_there_are_no_tags,
     write_string=primitives.write_legacy_string,
     write_nullable_string=primitives.write_legacy_nullable_string,
-    write_count=primitives.write_legacy_array_length,
-    counts=_Counts(primitives.write_legacy_array_length),
+    encode_count=_INT32.pack,
+    counts=_Counts(_INT32.pack),
     no_tags=b"",
     no_array=b"\xff\xff\xff\xff",
     no_items=b"\0\0\0\0",
     no_string=b"\xff\xff",
+    empty_string=b"\0\0",
 )
 
 COMPACT = Dialect(
@@ -81,10 +84,11 @@ COMPACT = Dialect(
     skip_tags=primitives.skip_tagged_fields,
     write_string=primitives.write_compact_string,
     write_nullable_string=primitives.write_compact_nullable_string,
-    write_count=primitives.write_compact_array_length,
-    counts=_Counts(primitives.write_compact_array_length),
+    encode_count=primitives.compact_count,
+    counts=_Counts(primitives.compact_count),
     no_tags=b"\0",
     no_array=b"\0",
     no_items=b"\1",
     no_string=b"\0",
+    empty_string=b"\1",
 )

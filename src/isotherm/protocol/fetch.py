@@ -243,6 +243,13 @@ def request_reader(version: int) -> Callable[[Buffer, int], tuple[FetchRequest, 
         version, dialect, FetchTopic, _partition_reader(version, dialect), 16
     )
     read_forgotten = _topics_reader(version, dialect, ForgottenTopic, _read_partition_index, 4)
+    # No forgotten topics, no rack, no tags.
+    nothing_more = b""
+    if version >= 7:
+        nothing_more += dialect.no_items
+    if version >= 11:
+        nothing_more += dialect.empty_string
+    nothing_more += dialect.no_tags
 
     def read(buffer: Buffer, position: int) -> tuple[FetchRequest, int]:
         values = list(layout.unpack_from(buffer, position))
@@ -252,16 +259,18 @@ def request_reader(version: int) -> Callable[[Buffer, int], tuple[FetchRequest, 
         topics, position = read_topics(buffer, position + layout.size)
         forgotten: list[ForgottenTopic] = []
         rack_id, replica_epoch = "", -1
-        if version >= 7:
-            forgotten, position = read_forgotten(buffer, position)
-        if version >= 11:
-            rack_id, position = dialect.read_string(buffer, position)
-        if has_replica_state and buffer[position] == 0:
-            position += 1
-        elif has_replica_state:
-            replica_id, replica_epoch, position = _read_replica_state(buffer, position)
+        end = position + len(nothing_more)
+        if buffer[position:end] == nothing_more:  # most requests
+            position = end
         else:
-            position = dialect.skip_tags(buffer, position)
+            if version >= 7:
+                forgotten, position = read_forgotten(buffer, position)
+            if version >= 11:
+                rack_id, position = dialect.read_string(buffer, position)
+            if has_replica_state:
+                replica_id, replica_epoch, position = _read_replica_state(buffer, position)
+            else:
+                position = dialect.skip_tags(buffer, position)
         request = FetchRequest(
             replica_id,
             max_wait_ms,
@@ -344,13 +353,13 @@ def _write_partition_start(
     if aborted is None:
         out += dialect.no_array
     else:
-        dialect.write_count(len(aborted), out)
+        out += dialect.counts[len(aborted)]
         for producer_id, first_offset in aborted:
             out += _ABORTED_TRANSACTION.pack(producer_id, first_offset)
             out += dialect.no_tags
     if version >= 11:
         out += _INT32.pack(response.preferred_read_replica)
-    dialect.write_count(sum(map(len, response.records)), out)
+    out += dialect.encode_count(sum(map(len, response.records)))
 
 
 def _write_epoch_end_offset(value: EpochEndOffset, out: bytearray) -> None:

@@ -164,6 +164,8 @@ def read_compact_nullable_slice(buffer: Buffer, position: int) -> tuple[memoryvi
     size = buffer[position]
     if size < 0x80:
         position += 1
+    elif buffer[position + 1] < 0x80:  # batches below 16 KiB
+        size, position = size & 0x7F | buffer[position + 1] << 7, position + 2
     else:
         size, position = read_unsigned_varint(buffer, position)
     if size == 0:
@@ -309,13 +311,23 @@ def write_legacy_array_length(count: int | None, out: bytearray) -> None:
     out += _INT32.pack(-1 if count is None else count)
 
 
+def compact_count(count: int) -> bytes:
+    """The length of an array or of bytes, in flexible versions."""
+    value, out = count + 1, bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
 def write_compact_array_length(count: int | None, out: bytearray) -> None:
     if count is None:
         out.append(0)
     elif count < 0x7F:
         out.append(count + 1)
     else:
-        write_unsigned_varint(count + 1, out)
+        out += compact_count(count)
 
 
 def read_uuid(buffer: Buffer, position: int) -> tuple[uuid.UUID | None, int]:

@@ -102,32 +102,29 @@ def request_reader(version: int) -> Callable[[Buffer, int], tuple[ProduceRequest
     has_tags = dialect.flexible
     has_topic_ids = version >= FIRST_TOPIC_ID_VERSION
 
-    def read_topic(buffer: Buffer, position: int) -> tuple[ProduceTopic, int]:
-        name = topic_id = None
-        if has_topic_ids:
-            topic_id, position = read_topic_id(buffer, position)
-        else:
-            name, position = dialect.read_string(buffer, position)
-        count, position = read_count(buffer, position, 5)
-        partitions = []
-        for _ in range(count):
-            (partition,) = _INT32.unpack_from(buffer, position)
-            records, position = read_records(buffer, position + 4)
-            partitions.append(ProducePartition(partition, records))
-            if has_tags:
-                position = position + 1 if buffer[position] == 0 else skip_tags(buffer, position)
-        if has_tags:
-            position = position + 1 if buffer[position] == 0 else skip_tags(buffer, position)
-        return ProduceTopic(name, topic_id, partitions), position
-
     def read(buffer: Buffer, position: int) -> tuple[ProduceRequest, int]:
         transactional_id, position = dialect.read_nullable_string(buffer, position)
         acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(buffer, position)
-        count, position = read_count(buffer, position + _ACKS_AND_TIMEOUT.size, 3)
+        topic_count, position = read_count(buffer, position + _ACKS_AND_TIMEOUT.size, 3)
         topics = []
-        for _ in range(count):
-            topic, position = read_topic(buffer, position)
-            topics.append(topic)
+        for _ in range(topic_count):
+            name = topic_id = None
+            if has_topic_ids:
+                topic_id, position = read_topic_id(buffer, position)
+            else:
+                name, position = dialect.read_string(buffer, position)
+            count, position = read_count(buffer, position, 5)
+            partitions = []
+            for _ in range(count):
+                (partition,) = _INT32.unpack_from(buffer, position)
+                records, position = read_records(buffer, position + 4)
+                partitions.append(ProducePartition(partition, records))
+                if has_tags:
+                    has_none = buffer[position] == 0
+                    position = position + 1 if has_none else skip_tags(buffer, position)
+            if has_tags:
+                position = position + 1 if buffer[position] == 0 else skip_tags(buffer, position)
+            topics.append(ProduceTopic(name, topic_id, partitions))
         if has_tags:
             position = position + 1 if buffer[position] == 0 else skip_tags(buffer, position)
         return ProduceRequest(transactional_id, acks, timeout_ms, topics), position
@@ -139,6 +136,9 @@ def response_writer(version: int) -> Callable[[ProduceResponse, bytearray], None
     """A function that appends a response to a buffer."""
     dialect = _dialect(version)
     no_tags, counts = dialect.no_tags, dialect.counts
+    layout, field_count = (_PARTITION_RESPONSE_V5, 5) if version >= 5 else (_PARTITION_RESPONSE, 4)
+    # No errors of records, no message, no leader.
+    nothing_more = (dialect.no_items + dialect.no_string if version >= 8 else b"") + no_tags
 
     def write(response: ProduceResponse, out: bytearray) -> None:
         out += counts[len(response.topics)]
@@ -150,7 +150,11 @@ def response_writer(version: int) -> Callable[[ProduceResponse, bytearray], None
                 dialect.write_string(topic.name, out)
             out += counts[len(topic.partitions)]
             for partition in topic.partitions:
-                _write_partition_response(partition, version, dialect, out)
+                out += layout.pack(*partition[:field_count])
+                if partition[5:] == _PLAIN:
+                    out += nothing_more
+                else:
+                    _write_partition_details(partition, version, dialect, out)
             out += no_tags
         out += _INT32.pack(response.throttle_time_ms)
         if version >= 10 and response.node_endpoints:
@@ -162,20 +166,14 @@ def response_writer(version: int) -> Callable[[ProduceResponse, bytearray], None
     return write
 
 
-def _write_partition_response(
+_PLAIN = ProducePartitionResponse(0)[5:]
+
+
+def _write_partition_details(
     response: ProducePartitionResponse, version: int, dialect: Dialect, out: bytearray
 ) -> None:
-    fields = response.partition, response.error_code, response.base_offset
-    if version < 5:
-        out += _PARTITION_RESPONSE.pack(*fields, response.log_append_time_ms)
-        return
-    out += _PARTITION_RESPONSE_V5.pack(
-        *fields, response.log_append_time_ms, response.log_start_offset
-    )
-    if version >= 8 and not response.record_errors and response.error_message is None:
-        out += dialect.no_items + dialect.no_string
-    elif version >= 8:
-        dialect.write_count(len(response.record_errors), out)
+    if version >= 8:
+        out += dialect.counts[len(response.record_errors)]
         for record_error in response.record_errors:
             out += _INT32.pack(record_error.batch_index)
             dialect.write_nullable_string(record_error.message, out)

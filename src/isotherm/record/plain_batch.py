@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+import google_crc32c
 import numpy as np
 
 from isotherm.errors import CorruptRecordError
@@ -26,32 +27,31 @@ from isotherm.record.batch_header import (
     BatchHeader,
 )
 from isotherm.record.compression import COMPRESSION_TYPE_MAX, DECOMPRESSED_SIZE_MAX, decompress
-from isotherm.record.crc import crc32c
 from isotherm.types import NO_PRODUCER_ID
 
 if TYPE_CHECKING:
-    from isotherm.record.record_faults import RecordRules
-    from isotherm.types import LeaderEpoch, Offset
+    from isotherm.config.topic import TopicConfig
+    from isotherm.types import LeaderEpoch, Offset, TimestampMs
 
 _OFFSET_LENGTH_EPOCH = struct.Struct(">qii")
+INT64_MAX = 2**63 - 1
 _ATTRIBUTES_OF_PLAIN_BATCHES = CODEC_MASK | TRANSACTIONAL_FLAG
 
 
 def assign_to_plain_batch(
     records: bytearray | memoryview,
-    rules: RecordRules,
+    config: TopicConfig,
     *,
-    size_max: int,
     next_offset: Offset,
     leader_epoch: LeaderEpoch,
+    now_ms: TimestampMs,
 ) -> BatchHeader | None:
     """Set the leader's fields of a plain batch in place; its new header.
 
-    None if the batch is not plain; then nothing has changed. `size_max` is max.message.bytes. Uses
-    the compiled kernels. The topic must keep the codec and the timestamps of the producer.
+    None if the batch is not plain; then nothing has changed. Uses the compiled kernels.
     """
     size = len(records)
-    if not HEADER_SIZE < size <= size_max:
+    if not HEADER_SIZE < size <= config.max_message_bytes or not config.keeps_batches:
         return None
     fields = HEADER_LAYOUT.unpack_from(records)
     base_offset, length, _, magic, crc, attributes, last_offset_delta = fields[:7]
@@ -72,25 +72,28 @@ def assign_to_plain_batch(
             return None
     elif attributes & TRANSACTIONAL_FLAG:
         return None
-    content = memoryview(records)
-    if crc32c(content[ATTRIBUTES_POSITION:]) != crc:
+    content = np.frombuffer(memoryview(records).toreadonly(), dtype=np.uint8)
+    # As `crc32c`, for an array that is needed anyway.
+    if google_crc32c.value(content[ATTRIBUTES_POSITION:]) != crc:
         return None
     payload = content[HEADER_SIZE:]
     if codec:
         try:
-            payload = memoryview(decompress(CODECS[codec], payload, DECOMPRESSED_SIZE_MAX))
+            packed = memoryview(records)[HEADER_SIZE:]
+            unpacked = decompress(CODECS[codec], packed, DECOMPRESSED_SIZE_MAX)
         except CorruptRecordError:
             return None
+        payload = np.frombuffer(memoryview(unpacked).toreadonly(), dtype=np.uint8)
     # Imported here, not above: Numba is loaded when the first batch is checked.
     from isotherm.kernels import produced as kernels
 
     verdict, _, largest_timestamp = kernels.check_records(
-        np.frombuffer(payload.toreadonly(), dtype=np.uint8),
+        payload,
         count,
         base_timestamp,
-        rules.key_required,
-        rules.timestamp_min,
-        rules.timestamp_max,
+        config.compacts,
+        now_ms - config.message_timestamp_before_max_ms,
+        min(now_ms + config.message_timestamp_after_max_ms, INT64_MAX),
     )
     if verdict != kernels.RECORDS_VALID or largest_timestamp != max_timestamp:
         return None

@@ -15,6 +15,7 @@ deltas that are not consecutive, and bytes after the batch are always refused.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -46,15 +47,14 @@ from isotherm.record.batch import (
 from isotherm.record.batch_header import PRODUCER_ATTRIBUTES_MASK, read_codec
 from isotherm.record.compression import COMPRESSION_TYPE_MAX
 from isotherm.record.few_records import vouch_for
-from isotherm.record.plain_batch import assign_to_plain_batch
+from isotherm.record.plain_batch import INT64_MAX, assign_to_plain_batch
 from isotherm.record.record_faults import RecordRules, refused_records
-from isotherm.types import NO_TIMESTAMP
+from isotherm.types import NO_PRODUCER_ID, NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from isotherm.config.topic import TopicConfig
     from isotherm.types import LeaderEpoch, Offset, Position, TimestampMs, TopicPartition
 
-_INT64_MAX = 2**63 - 1
 _INT64_MIN = -(2**63)
 _STORED_CODECS = {
     "uncompressed": CompressionType.NONE,
@@ -91,13 +91,15 @@ class ValidatedRecords(NamedTuple):
     """Validated batches, ready to be appended.
 
     `records` is the given memory with the leader's fields set, or new memory if a codec changed.
-    `batch_headers` are the headers in it, in order and complete.
+    `batch_headers` are the headers in it, in order and complete, `producer_batches` the positions and
+    headers of those with a producer id.
     """
 
     records: memoryview
     last_offset: Offset
     max_timestamp: TimestampMs
     batch_headers: tuple[BatchHeader, ...]
+    producer_batches: Sequence[tuple[Position, BatchHeader]]
 
 
 def validate_and_assign_offsets(
@@ -118,18 +120,19 @@ def validate_and_assign_offsets(
     CorruptMessageError (length, CRC, codec), RecordTooLargeError, InvalidTimestampError and
     InvalidRecordError (everything else): RejectedErrors that are sent to the producer.
     """
-    rules = _record_rules(topic_partition, config, now_ms)
-    if origin is AppendOrigin.CLIENT and config.keeps_batches:
+    if origin is AppendOrigin.CLIENT:
         plain = assign_to_plain_batch(
-            records,
-            rules,
-            size_max=config.max_message_bytes,
-            next_offset=next_offset,
-            leader_epoch=leader_epoch,
+            records, config, next_offset=next_offset, leader_epoch=leader_epoch, now_ms=now_ms
         )
         if plain is not None:
-            last_offset = next_offset + plain.last_offset_delta
-            return ValidatedRecords(memoryview(records), last_offset, plain.max_timestamp, (plain,))
+            return ValidatedRecords(
+                memoryview(records),
+                next_offset + plain.last_offset_delta,
+                plain.max_timestamp,
+                (plain,),
+                ((0, plain),) if plain.producer_id > NO_PRODUCER_ID else (),
+            )
+    rules = _record_rules(topic_partition, config, now_ms)
     batches = _read_batches(records, origin)
     for position, header in batches:
         _check_batch(records, position, header, config, origin)
@@ -261,12 +264,12 @@ def _record_rules(
 ) -> RecordRules:
     stamps = config.stamps_records
     timestamp_min = _INT64_MIN if stamps else now_ms - config.message_timestamp_before_max_ms
-    timestamp_max = _INT64_MAX if stamps else now_ms + config.message_timestamp_after_max_ms
+    timestamp_max = INT64_MAX if stamps else now_ms + config.message_timestamp_after_max_ms
     return RecordRules(
         topic_partition,
         config.compacts,
         max(timestamp_min, _INT64_MIN),
-        min(timestamp_max, _INT64_MAX),
+        min(timestamp_max, INT64_MAX),
     )
 
 
@@ -349,6 +352,7 @@ def _assign(
     stamps = config.stamps_records
     timestamp_type = TimestampType.LOG_APPEND_TIME if stamps else TimestampType.CREATE_TIME
     headers: list[BatchHeader] = []
+    producer_batches: list[tuple[Position, BatchHeader]] = []
     max_timestamp = NO_TIMESTAMP
     position = 0
     for timestamp_ms in largest:
@@ -363,8 +367,14 @@ def _assign(
         )
         max_timestamp = max(max_timestamp, batch_timestamp)
         headers.append(header)
+        if header.has_producer_id:
+            producer_batches.append((position, header))
         position += header.size_in_bytes
         next_offset = header.next_offset
     return ValidatedRecords(
-        memoryview(stored), headers[-1].last_offset, max_timestamp, tuple(headers)
+        memoryview(stored),
+        headers[-1].last_offset,
+        max_timestamp,
+        tuple(headers),
+        tuple(producer_batches),
     )

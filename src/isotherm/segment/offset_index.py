@@ -105,13 +105,22 @@ def lookup_offset(buffer: Buffer, base_offset: Offset, target: Offset) -> Offset
     return _entry_before(buffer, base_offset, index)
 
 
-def lookup_position(buffer: Buffer, base_offset: Offset, position: Position) -> OffsetPosition:
-    """The last entry at or before a byte position: a batch boundary from which to scan."""
+def lookup_range(
+    buffer: Buffer, base_offset: Offset, target: Offset, size: int
+) -> tuple[Position, Position]:
+    """Where to scan from, for a read of `size` bytes: for its first batch, which holds `target`, and for
+    its last. Both are positions of entries, or 0."""
     if not buffer:
-        return OffsetPosition(base_offset, 0)
-    read = partial(_POSITION.unpack_from, buffer)
-    index = bisect_right(_places(buffer), (position,), key=read)
-    return _entry_before(buffer, base_offset, index)
+        return 0, 0
+    places, read_position = _places(buffer), partial(_POSITION.unpack_from, buffer)
+    relative, read_offset = (target - base_offset,), partial(_RELATIVE_OFFSET.unpack_from, buffer)
+    index = bisect_right(places, relative, key=read_offset)
+    (start,) = read_position(places[index - 1]) if index else (0,)
+    if index == len(places):  # most readers are at the end
+        return start, start
+    index = bisect_right(places, (start + size,), lo=index, key=read_position)
+    (last,) = read_position(places[index - 1]) if index else (0,)
+    return start, last
 
 
 def fetch_upper_bound(

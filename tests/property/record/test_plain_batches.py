@@ -14,13 +14,12 @@ from isotherm.record import validation
 from isotherm.record.batch import CompressionType, NewRecord, build_batch
 from isotherm.record.crc import crc32c
 from isotherm.record.plain_batch import assign_to_plain_batch
-from isotherm.record.record_faults import RecordRules
 from isotherm.types import TopicPartition
 
 DATA = st.data()
 TP = TopicPartition("t", 0)
 NOW_MS = 2**41
-RULES = RecordRules(TP, key_required=False, timestamp_min=0, timestamp_max=2**42)
+ANY_TIME = TopicConfig(message_timestamp_after_max_ms=2**63 - 1)
 HEADER = struct.Struct(">qiibIhiqqqhii")
 INTERESTING = [-(2**15), -2, -1, *range(9), 16, 17, 32, 48, 64, 128, 2**15 - 1]
 # Those of the header that have a meaning for a producer: all but the epoch of the leader and the CRC.
@@ -123,4 +122,4 @@ def test_batch_that_is_not_plain_is_left_as_it_is() -> None:
 
 
 def assign(batch: bytearray):
-    return assign_to_plain_batch(batch, RULES, size_max=1 << 20, next_offset=10, leader_epoch=3)
+    return assign_to_plain_batch(batch, ANY_TIME, next_offset=10, leader_epoch=3, now_ms=NOW_MS)

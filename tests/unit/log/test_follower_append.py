@@ -4,6 +4,7 @@ import random
 import shutil
 import uuid
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from isotherm.segment.leader_epoch_checkpoint import EpochEntry
 from isotherm.segment.offset_index import Buffer
 from isotherm.segment.producer_snapshot import ProducerSnapshotEntry
 from isotherm.testing.sim_clock import SimClock
-from isotherm.types import TopicPartition
+from isotherm.types import UNKNOWN_OFFSET, TopicPartition
 from tests.support.local_log import open_local_log
 
 PARTITION = TopicPartition("topic", 0)
@@ -202,12 +203,18 @@ def test_last_stable_offset_follows_the_leaders_transactions(log: PartitionLog) 
     assert (aborted.first_offset, aborted.last_offset) == (1, 2)
 
 
-def test_truncation_at_the_end_drops_an_epoch_without_records(log: PartitionLog) -> None:
-    """Kafka: a former leader may have begun an epoch that has no record anywhere."""
+@pytest.mark.parametrize("offset", [3, 5])
+def test_truncation_at_the_end_drops_an_epoch_without_records(
+    log: PartitionLog, offset: int
+) -> None:
+    """Kafka: a former leader may have begun an epoch that has no record anywhere. No record is
+    dropped, so a move to another directory does not begin anew."""
     fetched(log, batch(0, 3, epoch=1))
     log.leader_epochs.assign(2, 3)
-    log.truncate_to(5)
+    removals = log.removals
+    log.truncate_to(offset)
     assert log.leader_epochs.entries == ((1, 0),)
+    assert log.removals == removals
 
 
 def test_truncation_below_the_log_start_lowers_it(log: PartitionLog) -> None:
@@ -254,6 +261,34 @@ def test_log_begins_anew_with_the_history_of_the_remote_tier(tmp_path: Path) -> 
     # After a crash, with the checkpoint of the log start that its manager writes.
     checkpoints = LogCheckpoints(recovery_point=0, log_start_offset=20, high_watermark=500)
     check(open_local_log(tmp_path / "topic-0", config=tiered, checkpoints=checkpoints))
+
+
+@pytest.mark.parametrize(
+    ("offset", "stored"),
+    [(3, 3), (5, 3), (6, 6), (7, 6), (9, 9), (11, 9), (2, 0), (UNKNOWN_OFFSET, 0)],
+)
+def test_recovery_point_of_a_truncation_is_where_its_last_segment_begins(
+    tmp_path: Path, offset: int, stored: int
+) -> None:
+    """After a crash that one segment is read again: above it something may be missing, and below it
+    nothing is. 0 if every segment goes."""
+    log = open_local_log(tmp_path / "topic-0", config=SMALL)
+    log.truncate_fully_and_start_at(3)
+    fetched(log, *(batch(n, size=200) for n in range(3, 12)))
+    log.flush()
+    assert [each.base_offset for each in log.segments()] == [3, 6, 9]
+    start = 40 if offset == UNKNOWN_OFFSET else None
+
+    def write_checkpoints() -> None:
+        with log.about_to_truncate(offset, start):
+            assert log.recovery_point == stored
+            assert log.log_start_offset_to_store == (start or log.log_start_offset)
+            raise OSError("No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        write_checkpoints()
+    # So nothing is truncated.
+    assert (log.recovery_point, log.log_start_offset_to_store) == (12, log.log_start_offset)
 
 
 class CopyingFileSystem(OsFileSystem):
@@ -325,6 +360,10 @@ def test_log_loads_wherever_a_kill_cuts_a_truncation_off(
         killed = found.log(PARTITION)
         assert killed is not None
         assert killed.log_start_offset <= killed.log_end_offset
+        headers = [each for segment in killed.segments() for _, each in segment.read_headers(0)]
+        assert all(
+            after.base_offset == before.last_offset + 1 for before, after in pairwise(headers)
+        ), "a kill leaves a gap"
         latest = killed.leader_epochs.latest
         # Epochs of the new history never stand beside batches of the old one.
         if stored(killed):

@@ -4,12 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from isotherm.config.topic import TopicConfig
 from isotherm.errors import CorruptRecordError
-from isotherm.log.batch_scan import scan_batches, whole_batches_size
+from isotherm.log.batch_scan import find_batch, whole_batches_size
 from isotherm.log.file_cache import FileCache
 from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_segment import LogSegment
+from isotherm.log.roll import RollReason
 from isotherm.record.batch import build_batch, read_batch_header
+from isotherm.record.validation import ValidatedRecords
 from isotherm.segment.transaction_index import AbortedTransaction
 from tests.support.faulty_fs import FaultyFileSystem
 
@@ -152,10 +155,13 @@ def test_sync_of_a_segment_that_was_not_written_to_does_nothing(tmp_path: Path) 
 def test_indexes_are_full_with_one_time_entry_in_reserve(tmp_path: Path) -> None:
     segment = LogSegment(FileCache(OsFileSystem()), tmp_path, 0, now_ms=T0)
     segment.activate(5 * 12)
-    for offset in range(5):
-        assert not segment.roll_state(0).indexes_are_full
-        append(segment, batch(offset, timestamp=T0 + offset))
-    assert segment.roll_state(0).indexes_are_full
+    reasons = []
+    for offset in range(6):
+        added = batch(offset, timestamp=T0 + offset)
+        incoming = ValidatedRecords(memoryview(added), offset, T0 + offset, (), ())
+        reasons.append(segment.roll_reason(incoming, TopicConfig(), 0, T0))
+        append(segment, added)
+    assert reasons == [None] * 5 + [RollReason.INDEX_FULL]
 
 
 @pytest.mark.parametrize("is_active", [True, False])
@@ -280,10 +286,11 @@ def test_scan_of_a_batch_whose_length_cannot_be_is_refused(tmp_path: Path) -> No
     path = tmp_path / "x.log"
     path.write_bytes(batch(0) + bytes(100))
     file = OsFileSystem().open_readable(path)
-    spans = scan_batches(file, 0, file.size())
-    assert next(spans).last_offset == 0
+    first = find_batch(file, 0, file.size(), 0)
+    assert first is not None
+    assert first.last_offset == 0
     with pytest.raises(CorruptRecordError, match="length cannot be"):
-        next(spans)
+        find_batch(file, 0, file.size(), 1)
 
 
 def test_whole_batches_size_leaves_a_partial_batch_out() -> None:

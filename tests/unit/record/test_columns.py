@@ -272,7 +272,7 @@ def test_wrong_count_is_corrupt_and_costs_no_memory(codec: CompressionType, coun
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 1024 * 1024
+    assert peak < 8 * 1024 * 1024  # the interpreter's own included; the count asks for gigabytes
 
 
 @pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.ZSTD])

@@ -12,7 +12,7 @@ from isotherm.segment.offset_index import (
     fetch_upper_bound,
     last_offset_index_entry,
     lookup_offset,
-    lookup_position,
+    lookup_range,
     offset_index_entry_count,
     read_offset_index,
     truncated_offset_index_size,
@@ -108,16 +108,17 @@ def test_read_with_an_entry_that_does_not_rise_names_it(second: str) -> None:
         read_offset_index(GOLDEN[:8] + bytes.fromhex(second), 100)
 
 
-@given(rising_entries(), st.integers(990, 4000), st.integers(0, 64))
+@given(rising_entries(), st.integers(990, 4000), st.integers(0, 200_000), st.integers(0, 64))
 def test_lookups_agree_with_a_linear_search(
-    entries: list[OffsetPosition], target: int, padding: int
+    entries: list[OffsetPosition], target: int, size: int, padding: int
 ) -> None:
     buffer = encode_offset_index(entries, 1000) + bytes(8 * padding)
     assert read_offset_index(buffer, 1000) == entries
     below = [entry for entry in entries if entry.offset <= target]
     assert lookup_offset(buffer, 1000, target) == (below or [(1000, 0)])[-1]
-    before = [entry for entry in entries if entry.position <= target]
-    assert lookup_position(buffer, 1000, target) == (before or [(1000, 0)])[-1]
+    start = (below or [OffsetPosition(1000, 0)])[-1].position
+    within = [entry.position for entry in entries if entry.position <= start + size]
+    assert lookup_range(buffer, 1000, target, size) == (start, max(within, default=0))
     assert last_offset_index_entry(buffer, 1000) == (entries or [(1000, 0)])[-1]
     kept = [entry for entry in entries if entry.offset < target]
     assert truncated_offset_index_size(buffer, 1000, target) == 8 * len(kept)

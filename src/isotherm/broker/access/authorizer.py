@@ -7,6 +7,8 @@ Behaviour
   than the index was made of.
 - Decisions are remembered until the ACLs change, at most DECISIONS_MAX of each kind: a client asks for
   the same topics again and again.
+- Topics that a client may write to or read are remembered once more, for requests that name nothing else:
+  such a request costs one look-up, however the topics are called.
 - The index follows the ACLs by what has changed: the cost of a change is that of comparing the ids.
 - Lines of `kafka.authorizer.logger`, in Kafka's words: a denied request at INFO, an allowed one at
   DEBUG. What is asked only to filter a list, or to show the authorized operations, is not logged.
@@ -19,7 +21,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -107,6 +109,8 @@ class Authorizer:
         self._index = AclIndex()
         self._ids: set[uuid.UUID] = set()
         self._verdicts: dict[tuple[object, ...], _Verdict] = {}
+        self._granted: dict[tuple[object, ...], set[Hashable]] = {}
+        self._granted_count = 0
         self._any: dict[tuple[object, ...], bool] = {}
 
     @property
@@ -165,6 +169,23 @@ class Authorizer:
                 found.add(name)
         return found
 
+    def granted_topics(self, asking: Asking, operation: Operation) -> set[Hashable]:
+        """Topics, by name or id, that `grant` has put there, and that need no further check: the ACLs are
+        the same since. Empty while each check has a line in the log."""
+        self._current_index()
+        key = (asking.principal, asking.client_address, operation)
+        granted = self._granted.get(key)
+        if granted is None:
+            granted = self._granted[key] = set()
+            self._note_granted(1)
+        return set() if audit_logger.isEnabledFor(logging.DEBUG) else granted
+
+    def grant(self, granted: set[Hashable], topics: Collection[Hashable]) -> None:
+        """Remember allowed topics in what `granted_topics` has returned. No id of a topic that is
+        not known: without a name nothing was checked."""
+        granted.update(topics)
+        self._note_granted(len(topics))
+
     def allows_any(self, asking: Asking, operation: Operation, resource_type: ResourceType) -> bool:
         """Whether the operation is allowed on some resource of the type."""
         if self.allows(asking, operation, resource_type, _SOME_NAME, is_logged=False):
@@ -211,7 +232,17 @@ class Authorizer:
             self._version += 1
             self._verdicts.clear()
             self._any.clear()
+            self._forget_granted()
         return self._index
+
+    def _note_granted(self, count: int) -> None:
+        self._granted_count += count
+        if self._granted_count > DECISIONS_MAX:
+            self._forget_granted()
+
+    def _forget_granted(self) -> None:
+        self._granted.clear()
+        self._granted_count = 0
 
     def _follow(self, before: _Acls | None, after: _Acls) -> None:
         if before is None:

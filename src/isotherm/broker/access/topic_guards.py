@@ -82,16 +82,32 @@ def _produce(
         if transactional_id is None or not allows_write(authorizer, context, transactional_id):
             code = ErrorCode.transactional_id_authorization_failed
             return api.refuse(context, request, code)
-    return handle_topics(authorizer, api, context, request, Operation.WRITE)
+    granted = authorizer.granted_topics(context, Operation.WRITE)
+    for topic in request.topics:
+        if (topic.topic_id or topic.name) not in granted:
+            break
+    else:
+        return api.handle(context, request)
+    denied = _denied_names(authorizer, context, Operation.WRITE, request.topics)
+    if denied:
+        return handle_allowed(api, context, request, _refusal_of(context, denied))
+    known = [each for each in request.topics if topic_name(context, each) is not None]
+    authorizer.grant(granted, [each.topic_id or each.name for each in known])
+    return api.handle(context, request)
 
 
 def _is_transactional(request: ProduceRequest) -> bool:
-    return any(
-        read_attributes(produced.records) & TRANSACTIONAL_FLAG
-        for topic in request.topics
-        for produced in topic.partitions
-        if produced.records is not None and len(produced.records) >= HEADER_SIZE
-    )
+    # Loops: each step of a generator is a call, and each request of a producer comes here.
+    for topic in request.topics:
+        for produced in topic.partitions:
+            records = produced.records
+            if (
+                records is not None
+                and len(records) >= HEADER_SIZE
+                and read_attributes(records) & TRANSACTIONAL_FLAG
+            ):
+                return True
+    return False
 
 
 def _offset_for_leader_epoch(

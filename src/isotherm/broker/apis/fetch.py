@@ -21,7 +21,7 @@ KIPs      74 max bytes · 98 read_committed · 227 fetch sessions · 320 leader 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
@@ -41,7 +41,7 @@ from isotherm.broker.partitions.fetch import (
 from isotherm.broker.partitions.fetch_sessions import FetchContext, FetchTerms
 from isotherm.broker.partitions.fetch_target import FetchTarget, PartitionKey
 from isotherm.broker.partitions.replica_selection import ConsumerRack
-from isotherm.broker.requests.context import BrokerServices, RequestContext
+from isotherm.broker.requests.context import RequestContext
 from isotherm.broker.requests.current_leader import LEADER_ERRORS, current_leader
 from isotherm.broker.requests.later_response import LaterResponse
 from isotherm.broker.requests.served_api import Api, Charge
@@ -117,20 +117,16 @@ def _read(
     for target in targets:
         # One that is lost while its request waits answers with its own error.
         if target.partition is None or (is_first and target.partition.is_gone):
-            _find(services, target)
+            try:
+                partition = services.replica_manager.find_partition(*target.key)
+            except IsothermError as error:
+                target.lose(code_of(error))
+            else:
+                target.find(partition, services.traffic.topics[partition.topic_partition.topic])
     if services.authorizer is not None:
         _refuse_denied(services.authorizer, context, targets, reader)
     max_bytes = min(request.max_bytes, services.config.fetch_max_bytes)
     return reader.read_partitions(targets, max_bytes, is_first=is_first)
-
-
-def _find(services: BrokerServices, target: FetchTarget) -> None:
-    try:
-        partition = services.replica_manager.find_partition(*target.key)
-    except IsothermError as error:
-        target.lose(code_of(error))
-    else:
-        target.find(partition, services.traffic.topics[partition.topic_partition.topic])
 
 
 def _finish(
@@ -252,19 +248,38 @@ def _refuse_denied(
 ) -> None:
     """An error for each target that may not be read: a consumer needs READ on the topic, a follower
     CLUSTER_ACTION."""
-    names = [_topic_name(context, target.key) for target in targets]
     if reader.follower is not None:
-        is_allowed = authorizer.allows_cluster(context, Operation.CLUSTER_ACTION)
-        allowed = {name for name in names if name is not None and is_allowed}
-    else:
-        allowed = authorizer.allowed(
-            context,
-            Operation.READ,
-            ResourceType.TOPIC,
-            (each for each in names if each is not None),
-        )
-    for name, target in zip(names, targets, strict=True):
-        if name is not None and name not in allowed:
+        if not authorizer.allows_cluster(context, Operation.CLUSTER_ACTION):
+            for target in targets:
+                if _topic_name(context, target.key) is not None:
+                    target.lose(ErrorCode.topic_authorization_failed)
+        return
+    granted = authorizer.granted_topics(context, Operation.READ)
+    unknown = []
+    for target in targets:
+        key = target.key
+        if (key.topic_id or key.name) not in granted:
+            unknown.append(target)
+    if unknown:
+        _check_targets(authorizer, context, unknown, granted)
+
+
+def _check_targets(
+    authorizer: Authorizer,
+    context: RequestContext,
+    targets: Sequence[FetchTarget],
+    granted: set[Hashable],
+) -> None:
+    names = {target.key: _topic_name(context, target.key) for target in targets}
+    asked = {name for name in names.values() if name is not None}
+    allowed = authorizer.allowed(context, Operation.READ, ResourceType.TOPIC, asked)
+    for target in targets:
+        key, name = target.key, names[target.key]
+        if name is None:
+            continue
+        if name in allowed:
+            authorizer.grant(granted, (key.topic_id or key.name,))
+        else:
             target.lose(ErrorCode.topic_authorization_failed)
 
 

@@ -58,11 +58,6 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview"
 Answer: TypeAlias = "Sequence[Buffer]"
 
 
-def _new_buffer(size: int) -> memoryview:
-    # numpy leaves the pages untouched: a large size that is announced but not sent costs no memory.
-    return memoryview(np.empty(size, np.uint8).data)
-
-
 class PendingAnswer(NamedTuple):
     """An answer that is available once `future` is done. Cancelling `future` discards it.
 
@@ -307,14 +302,15 @@ class Connection(asyncio.BufferedProtocol):
         # Counted before it arrives: many connections may announce large frames at once.
         self._owner.memory.reserve(size)
         self._reserved += size
-        if len(head) == size:
-            frame = _new_buffer(size)
-            frame[:] = head
+        is_whole = len(head) == size
+        room = size if is_whole else size + SIZE_FIELD.size
+        # numpy leaves the pages untouched: a large size that is announced but not sent costs no memory.
+        frame = memoryview(np.empty(room, np.uint8).data)
+        frame[: len(head)] = head
+        if is_whole:
             self._waiting.append(frame)
         else:
-            self._frame = _new_buffer(size + SIZE_FIELD.size)
-            self._frame[: len(head)] = head
-            self._frame_filled = len(head)
+            self._frame, self._frame_filled = frame, len(head)
 
     def _end_frame(self, frame: memoryview) -> None:
         """Queue the frame if it is complete. Bytes after it start the next frame."""
@@ -324,7 +320,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting.append(frame[:size])
         self._frame = None
         behind = frame[size : self._frame_filled]
-        if self._owner.memory.is_exhausted:
+        if self._owner.memory.is_exhausted or not behind:
             self._leftover = bytes(behind)
         else:
             self._split(behind)

@@ -64,7 +64,7 @@ class RemoteNeed(NamedTuple):
 
 class PartitionRead(NamedTuple):
     """`size` counts against min bytes. For a remote read it is the expected size. `is_at_end`: there was
-    nothing to read for a consumer, and will not be before the partition changes."""
+    nothing to read, and will not be before the partition changes."""
 
     response: FetchPartitionResponse
     size: int = 0
@@ -182,35 +182,17 @@ class FetchReader(NamedTuple):
         is_first: bool,
     ) -> PartitionRead:
         # Fenced first, as in Kafka: with stale metadata, the offset may be of another lineage.
-        if asked.current_leader_epoch != NO_LEADER_EPOCH:
+        if asked.current_leader_epoch not in (NO_LEADER_EPOCH, partition.leader_epoch):
             partition.check_leader_epoch(asked.current_leader_epoch)
         if self.leader_only and not partition.is_leader:
             partition.check_is_leader()
         follower = self.follower
         if follower is not None:
             partition.check_follower(follower.broker_id, asked.current_leader_epoch)
-        elif self.rack is not None:
-            preferred = preferred_replica(partition, asked.fetch_offset, self.rack)
-            if preferred is not None:
-                response = _response(partition, asked)
-                return PartitionRead(response._replace(preferred_read_replica=preferred))
-        if asked.last_fetched_epoch != NO_LEADER_EPOCH:
-            diverging = _diverging_epoch(partition, asked)
-            if diverging is not None:
-                response = _response(partition, asked)
-                return PartitionRead(response._replace(diverging_epoch=diverging))
-        return self._read_log(partition, asked, max_bytes, min_one_message, is_first=is_first)
-
-    def _read_log(
-        self,
-        partition: Partition,
-        asked: FetchPartition,
-        max_bytes: int,
-        min_one_message: bool,
-        *,
-        is_first: bool,
-    ) -> PartitionRead:
-        follower = self.follower
+        if self.rack is not None or asked.last_fetched_epoch != NO_LEADER_EPOCH:
+            elsewhere = _elsewhere(partition, asked, self.rack)
+            if elsewhere is not None:
+                return elsewhere
         try:
             read = partition.log.read(
                 asked.fetch_offset,
@@ -227,10 +209,18 @@ class FetchReader(NamedTuple):
             need = RemoteNeed(partition, asked.fetch_offset, max_bytes, min_one_message)
             return _remote_read(need, asked)
         if follower is not None:
-            return _follower_read(follower, partition, asked, read, is_first=is_first)
-        is_committed = self.isolation is FetchIsolation.TXN_COMMITTED
-        end_offset = read.last_stable_offset if is_committed else read.high_watermark
-        return _local_read(asked, read, is_at_end=asked.fetch_offset >= end_offset)
+            read = _follower_read(follower, partition, asked, read, is_first=is_first)
+        size, transactions = len(read.records), read.aborted_transactions
+        response = FetchPartitionResponse(
+            asked.partition,
+            0,
+            read.high_watermark,
+            read.last_stable_offset,
+            read.log_start_offset,
+            None if transactions is None else _aborted(transactions),
+            (read.records,) if size else (),
+        )
+        return PartitionRead(response, size, None, asked.fetch_offset >= read.end_offset)
 
 
 def _hidden_from(read: PartitionRead) -> Offset | None:
@@ -244,6 +234,24 @@ def is_remote_offset(partition: Partition, offset: Offset) -> bool:
     """Whether `offset` is in the remote tier only."""
     log = partition.log
     return log.remote_log_enabled and log.log_start_offset <= offset < log.local_log_start_offset
+
+
+def _elsewhere(
+    partition: Partition, asked: FetchPartition, rack: ConsumerRack | None
+) -> PartitionRead | None:
+    """The answer to a consumer that another replica is preferred for, or to a fetcher whose log diverges
+    from this one; None for others."""
+    if rack is not None:
+        preferred = preferred_replica(partition, asked.fetch_offset, rack)
+        if preferred is not None:
+            response = _response(partition, asked)
+            return PartitionRead(response._replace(preferred_read_replica=preferred))
+    if asked.last_fetched_epoch != NO_LEADER_EPOCH:
+        diverging = _diverging_epoch(partition, asked)
+        if diverging is not None:
+            response = _response(partition, asked)
+            return PartitionRead(response._replace(diverging_epoch=diverging))
+    return None
 
 
 def _diverging_epoch(partition: Partition, asked: FetchPartition) -> EpochEndOffset | None:
@@ -288,8 +296,8 @@ def _follower_read(
     read: LogRead,
     *,
     is_first: bool,
-) -> PartitionRead:
-    """The response for a follower. Its offset is recorded, also while the quota holds records
+) -> LogRead:
+    """What a follower gets of `read`. Its offset is recorded, also while the quota holds records
     back."""
     if is_first:
         partition.update_follower(
@@ -302,8 +310,8 @@ def _follower_read(
             now_ms=follower.now_ms,
         )
     if follower.is_held_back(partition):
-        read = read._replace(records=EMPTY_RECORDS)
-    return _local_read(asked, read)
+        return read._replace(records=EMPTY_RECORDS)
+    return read
 
 
 def _moved_read(partition: Partition, asked: FetchPartition) -> PartitionRead:
@@ -313,20 +321,6 @@ def _moved_read(partition: Partition, asked: FetchPartition) -> PartitionRead:
             error_code=ErrorCode.offset_moved_to_tiered_storage, last_stable_offset=-1
         )
     )
-
-
-def _local_read(asked: FetchPartition, read: LogRead, *, is_at_end: bool = False) -> PartitionRead:
-    size, transactions = len(read.records), read.aborted_transactions
-    response = FetchPartitionResponse(
-        asked.partition,
-        0,
-        read.high_watermark,
-        read.last_stable_offset,
-        read.log_start_offset,
-        None if transactions is None else _aborted(transactions),
-        (read.records,) if size else (),
-    )
-    return PartitionRead(response, size, None, is_at_end)
 
 
 def _aborted(transactions: Sequence[AbortedTransaction]) -> list[tuple[ProducerId, Offset]]:

@@ -144,17 +144,22 @@ class FetchSession:
                     self.unread.add(target)
         return sorted(self.unread, key=_ORDER)
 
-    def note_answer(self, target: FetchTarget, answer: PartitionAnswer) -> bool:
-        """Whether the client needs this answer. It is recorded as known to the client."""
-        response = answer.response
-        is_news = target.note_response(response)
-        if any(map(len, response.records)):
-            # To the end of the session's order: other partitions come first next time.
-            self._last_order += 1
-            target.order = self._last_order
-        elif answer.is_at_end:
-            self.unread.discard(target)
-        return is_news
+    def news(
+        self, targets: Sequence[FetchTarget], answers: Sequence[PartitionAnswer]
+    ) -> list[FetchTopicResponse]:
+        """The answers that the client needs. They are recorded as known to it."""
+        told, told_answers = [], []
+        for target, answer in zip(targets, answers, strict=True):
+            if target.note_response(answer.response):
+                told.append(target)
+                told_answers.append(answer)
+            if any(map(len, answer.response.records)):
+                # To the end of the session's order: other partitions come first next time.
+                self._last_order += 1
+                target.order = self._last_order
+            elif answer.is_at_end:
+                self.unread.discard(target)
+        return _by_topic(told, told_answers)
 
     def close(self) -> None:
         for target in self.partitions.values():
@@ -288,7 +293,7 @@ class FullFetch(_Sessionless):
         return FetchResponse(_by_topic(targets, answers), session_id=session.session_id)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class IncrementalFetch:
     """`next_epoch` is that of the session's next request."""
 
@@ -320,12 +325,7 @@ class IncrementalFetch:
         if session.epoch != self.next_epoch:
             error = ErrorCode.invalid_fetch_session_epoch
             return FetchResponse((), error_code=error, session_id=session.session_id)
-        told, told_answers = [], []
-        for target, answer in zip(targets, answers, strict=True):
-            if session.note_answer(target, answer):
-                told.append(target)
-                told_answers.append(answer)
-        return FetchResponse(_by_topic(told, told_answers), session_id=session.session_id)
+        return FetchResponse(session.news(targets, answers), session_id=session.session_id)
 
 
 def _by_topic(

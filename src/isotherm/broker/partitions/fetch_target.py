@@ -55,7 +55,8 @@ class FetchTarget:
 
     def find(self, partition: Partition, traffic: TopicTraffic) -> None:
         """It is there. A session learns of its changes from now on."""
-        self.leave()
+        if self.partition is not None:
+            self.leave()
         self.partition, self.traffic, self.error = partition, traffic, ErrorCode.none
         if self.session is not None:
             partition.watch(self, self.session)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Container, Hashable
 from typing import Any, NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
@@ -58,6 +58,16 @@ ACKS_ALL = -1
 ACKS_LEADER = 1
 
 
+class WaitingRequests(Protocol):
+    """Those that wait for a change: a purgatory. Of what is not `watched`, it need not be notified."""
+
+    @property
+    def watched(self) -> Container[Any]: ...
+
+    def notify(self, key: Any) -> None:
+        """Any thread."""
+
+
 class PartitionWatcher(Protocol):
     """A fetch session. `marked` gets what of it has changed, from any thread."""
 
@@ -93,9 +103,9 @@ class Partition:
         topic_id_partition: TopicIdPartition,
         log: PartitionLog,
         cluster: ClusterView,
-        on_change: Callable[[Hashable], None],
+        waiting: WaitingRequests,
     ) -> None:
-        """Neither leader nor follower before `make_leader` or `make_follower`. `on_change` is called
+        """Neither leader nor follower before `make_leader` or `make_follower`. `waiting` is notified
         without a lock after the log end, the high watermark, the log start of a follower or the
         leadership changed, on the thread that did it: with this partition, and with each watcher."""
         self.topic_id_partition = topic_id_partition
@@ -114,7 +124,7 @@ class Partition:
         self._counted_to: Offset = log.high_watermark
         self._cluster = cluster
         self._replicas = InSyncReplicas(cluster.broker_id)
-        self._on_change = on_change
+        self._waiting = waiting
         # By what is marked for them. As many as there are partitions in fetch sessions.
         self._watchers: dict[Hashable, PartitionWatcher] = {}
         log.on_moved = self._mark
@@ -231,9 +241,8 @@ class Partition:
                 self._check_end(expected_end)
             if self.is_alone:
                 info = self.log.append_as_leader(
-                    records, self.leader_epoch, now_ms=now_ms, origin=origin
+                    records, self.leader_epoch, now_ms=now_ms, origin=origin, commits=True
                 )
-                self.log.commit_all()
                 self.appended_size += len(records)
                 self.visible_size = self.appended_size
             else:
@@ -241,7 +250,8 @@ class Partition:
         # Outside the lock: other appends must not wait for the disk.
         if info.needs_flush and origin is AppendOrigin.COORDINATOR:
             self.log.flush()
-        self._on_change(self.topic_partition)
+        if self.topic_partition in self._waiting.watched:
+            self._waiting.notify(self.topic_partition)
         if self._watchers:
             self._mark()
         if self._commit_waits:
@@ -346,7 +356,7 @@ class Partition:
         return future
 
     def _changed(self) -> None:
-        self._on_change(self.topic_partition)
+        self._waiting.notify(self.topic_partition)
         self._mark()
         if self._commit_waits:
             self._wake_commit_waits()
@@ -366,7 +376,7 @@ class Partition:
         # A copy, made in one step: the event loop adds and removes watchers meanwhile.
         for mark, watcher in self._watchers.copy().items():
             watcher.marked.add(mark)
-            self._on_change(watcher)
+            self._waiting.notify(watcher)
 
     def _wake_commit_waits(self) -> None:
         """Any thread."""

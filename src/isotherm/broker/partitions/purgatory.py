@@ -43,7 +43,8 @@ class Purgatory(Generic[Key]):
         self._loop = loop
         self._loop_thread = threading.get_ident()
         self._operations_max = operations_max
-        self._watched: dict[Key, dict[DelayedOperation[Key], None]] = {}
+        self.watched: dict[Key, dict[DelayedOperation[Key], None]] = {}
+        """By key. Nobody need be notified of another key; any thread may look."""
         self._operation_count = 0
         self._lock = threading.Lock()
         self._notified: set[Key] = set()
@@ -64,7 +65,7 @@ class Purgatory(Generic[Key]):
             return
         watched_keys = tuple(keys)
         for key in watched_keys:
-            self._watched.setdefault(key, {})[operation] = None
+            self.watched.setdefault(key, {})[operation] = None
         self._operation_count += 1
         timer = self._loop.call_later(timeout_s, self._expire, operation)
 
@@ -77,13 +78,13 @@ class Purgatory(Generic[Key]):
 
     def expire_all(self) -> None:
         """Expire every operation: the broker is about to stop."""
-        for operations in tuple(self._watched.values()):
+        for operations in tuple(self.watched.values()):
             for operation in tuple(operations):
                 self._expire(operation)
 
     def notify(self, key: Key) -> None:
         """Try the operations of `key`, whose object has changed. Any thread."""
-        if key not in self._watched:
+        if key not in self.watched:
             # `watch` tries its operation after it has made it visible here, so none is missed. A
             # follower's appends need not wake the loop when no request waits.
             return
@@ -102,7 +103,7 @@ class Purgatory(Generic[Key]):
         with self._lock:
             notified, self._notified = self._notified, set()
         for key in notified:
-            for operation in tuple(self._watched.get(key, ())):
+            for operation in tuple(self.watched.get(key, ())):
                 if not operation.future.done():
                     operation.try_complete(key)
 
@@ -114,7 +115,7 @@ class Purgatory(Generic[Key]):
     def _forget(self, operation: DelayedOperation[Key], keys: tuple[Key, ...]) -> None:
         self._operation_count -= 1
         for key in keys:
-            operations = self._watched[key]
+            operations = self.watched[key]
             del operations[operation]
             if not operations:
-                del self._watched[key]
+                del self.watched[key]

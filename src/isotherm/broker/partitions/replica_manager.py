@@ -287,7 +287,7 @@ class ReplicaManager:
         log = self._log_manager.create_log(topic_partition, topic.topic_id, config, log_dir=log_dir)
         if log.log_dir is not log_dir:
             self._cluster.note_directory(place, log.log_dir)
-        return Partition(place, log, self._cluster, self.purgatory.notify)
+        return Partition(place, log, self._cluster, self.purgatory)
 
     def _wanted_log_dir(self, topic_partition: TopicPartition) -> LogDir | None:
         wanted = self._wanted_log_dirs.pop(topic_partition, None)
@@ -332,7 +332,7 @@ class ReplicaManager:
         image = topic.partitions[index]
         if not self._cluster.is_recorded(place, log.log_dir):
             self._cluster.note_directory(place, log.log_dir)
-        partition = Partition(place, log, self._cluster, self.purgatory.notify)
+        partition = Partition(place, log, self._cluster, self.purgatory)
         taken = self._take_role(partition, image)
         self._topics[topic.name] = replace(
             hosted,

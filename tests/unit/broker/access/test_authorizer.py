@@ -6,13 +6,15 @@ import dataclasses
 import logging
 import uuid
 from collections.abc import Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from isotherm.broker.access.acls import Operation, PatternType, Permission, ResourceType
-from isotherm.broker.access.authorizer import Authorizer, configured_authorizer
+from isotherm.broker.access.authorizer import DECISIONS_MAX, Authorizer, configured_authorizer
 from isotherm.broker.access.guards import GUARDS, UNGUARDED
 from isotherm.broker.access.principal import ANONYMOUS, Principal
 from isotherm.broker.apis import refused
@@ -21,6 +23,7 @@ from isotherm.broker.metadata.metadata_records import AccessControlEntryRecord
 from isotherm.config.security import STANDARD_AUTHORIZER, SecurityConfig
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.protocol.framing import RequestHeader
+from isotherm.protocol.produce import ProduceRequest, ProduceTopic
 
 ROOT = Principal("User", "root")
 READ, TOPIC = Operation.READ, ResourceType.TOPIC
@@ -153,6 +156,67 @@ def test_decisions_are_logged_in_kafkas_words(
             ),
         ),
     ]
+
+
+def test_granted_topics_are_of_one_client_and_operation_until_the_acls_change(
+    metadata: Metadata,
+) -> None:
+    metadata.add()
+    found = authorizer(metadata)
+    found.grant(found.granted_topics(asking(), READ), ["t"])
+    assert found.granted_topics(asking(), READ) == {"t"}
+    assert found.granted_topics(asking(), Operation.WRITE) == set()
+    assert found.granted_topics(asking(address="10.1.1.2"), READ) == set()
+    assert found.granted_topics(asking(ROOT), READ) == set()
+    metadata.add(permission_type=Permission.DENY)
+    assert found.granted_topics(asking(), READ) == set()
+
+
+def test_no_topic_is_granted_while_each_check_is_logged(
+    metadata: Metadata, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = authorizer(metadata)
+    found.grant(found.granted_topics(asking(), READ), ["t"])
+    with caplog.at_level(logging.DEBUG, "kafka.authorizer.logger"):
+        assert found.granted_topics(asking(), READ) == set()
+
+
+def test_granted_topics_are_bounded(metadata: Metadata) -> None:
+    found = authorizer(metadata)
+    found.grant(found.granted_topics(asking(), READ), range(DECISIONS_MAX - 1))
+    assert len(found.granted_topics(asking(), READ)) == DECISIONS_MAX - 1
+    found.grant(found.granted_topics(asking(), READ), ["t"])
+    assert found.granted_topics(asking(), READ) == set()
+
+
+def test_topic_that_becomes_known_is_checked(metadata: Metadata) -> None:
+    """Its id alone says nothing: a client that sent it before must not get in by it."""
+    metadata.add(resource_name="open", operation=Operation.WRITE)
+    handled = []
+    api: Any = SimpleNamespace(
+        handle=lambda context, request: handled.append(request),
+        refuse=lambda *arguments: pytest.fail("the whole request is refused"),
+        refuse_by=None,
+        refuse_items=lambda context, request, code: ("refused", code),
+        items=APIS[ApiKey.PRODUCE].items,
+    )
+    found = authorizer(metadata)
+    topic_id = uuid.uuid4()
+    request = ProduceRequest(None, 1, 1000, [ProduceTopic(None, topic_id, [])])
+    topics: dict[uuid.UUID, Any] = {}
+    context: Any = asking()
+    context.services = SimpleNamespace(
+        metadata=SimpleNamespace(image=SimpleNamespace(topics_by_id=topics))
+    )
+    write = partial(GUARDS[ApiKey.PRODUCE], found, api, context)
+    write(request)
+    assert handled == [request]
+    topics[topic_id] = SimpleNamespace(name="secret")
+    assert write(request) == ("refused", ErrorCode.topic_authorization_failed)
+    topics[topic_id] = SimpleNamespace(name="open")
+    write(request)
+    write(request)
+    assert handled == [request] * 3
 
 
 def test_every_api_that_does_something_is_guarded() -> None:

@@ -97,7 +97,7 @@ def test_members_that_left_after_the_append_get_an_error(leader: Leader) -> None
         leader.partition.make_leader(leader.image(ME, FIRST, partition_epoch=11))
         leader.fetch_now(1, replica=FIRST)
         leader.parts.replica_manager.update_config("t", TopicConfig(min_insync_replicas=3))
-        leader.partition._on_change(leader.partition.topic_partition)
+        leader.parts.replica_manager.purgatory.notify(leader.partition.topic_partition)
         answer = await waiting
         assert answer.error_code == ErrorCode.not_enough_replicas_after_append
 
