@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,7 +26,7 @@ from isotherm.log.log_dir import LogDir
 from isotherm.log.log_manager import LogManager
 from isotherm.record.batch import build_batch
 from isotherm.types import TopicIdPartition, TopicPartition
-from tests.support.led_topic import alone, delete_topic, lead_topic
+from tests.support.led_topic import NobodyWaits, alone, delete_topic, lead_topic
 
 TOPIC_ID = uuid.UUID(int=7)
 PLACE = TopicPartition("t", 0)
@@ -39,9 +39,14 @@ class Topic:
     partitions = (None,)
 
 
-class NobodyWaits:
-    def notify(self, key: object) -> None:
-        return
+class CountingClock(SystemClock):
+    """`waits`: how often a thread had nothing to do."""
+
+    waits = 0
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        self.waits += 1
+        return super().wait(event, timeout_s)
 
 
 class Broker:
@@ -49,7 +54,7 @@ class Broker:
 
     def __init__(self, root: Path, *, partitions: int = 1, threads: int | None = None) -> None:
         dirs = (root / "one", root / "two")
-        self.clock = SystemClock()
+        self.clock = CountingClock()
         self.config = BrokerConfig(log_dirs=dirs, num_replica_alter_log_dirs_threads=threads)
         self.control = ThreadPoolExecutor(1)
         self.told: list[tuple[TopicIdPartition, LogDir]] = []
@@ -81,8 +86,10 @@ class Broker:
             window_ms=1000,
             window_count=11,
         )
+        self.before_control: Callable[[], None] = lambda: None
+        self.left_to_control: list[Future[None]] = []
         self.moves = self.replicas.start_moves(
-            self.control.submit,
+            self._submit,
             quota,
             self.clock,
             thread_count=self.config.alter_log_dirs_threads,
@@ -91,6 +98,12 @@ class Broker:
     @property
     def partition(self) -> Any:
         return self.replicas.find_partition("t", None, 0)
+
+    def _submit(self, act: Callable[[], None]) -> Future[None]:
+        """What the threads that copy leave to the control thread."""
+        self.before_control()
+        self.left_to_control.append(self.control.submit(act))
+        return self.left_to_control[-1]
 
     def _read_quota(self) -> int:
         self.quota_reads += 1
@@ -112,8 +125,10 @@ class Broker:
 
     def close(self) -> None:
         self.moves.stop()
+        assert not any(thread.is_alive() for thread in self.moves._threads)
         self.control.shutdown()
         self.log_manager.shutdown()
+        assert [error for each in self.left_to_control if (error := each.exception())] == []
 
 
 def wait_for(is_true: Callable[[], bool]) -> None:
@@ -208,6 +223,7 @@ def test_quota_holds_a_move_back(broker: Broker) -> None:
     broker.bytes_per_second = -1  # no rate is low enough
     broker.move(broker.two)
     wait_for(lambda: broker.quota_reads >= 3)
+    wait_for(lambda: broker.clock.waits >= 3)  # it does not spin
     assert broker.partition.log.log_dir is broker.one
     assert broker.replicas.future_replicas() == []
     broker.bytes_per_second = 2**62
@@ -250,6 +266,91 @@ def test_new_replica_begins_in_the_directory_that_was_asked_for(broker: Broker) 
     with pytest.raises(NotLeaderOrFollowerError):
         broker.replicas.move_replica(TopicPartition("later", 0), broker.two)
     assert broker.replicas._wanted_log_dir(TopicPartition("later", 0)) is broker.two
+
+
+def fail(log_dir: LogDir) -> None:
+    log_dir.fail(OSError(5, "Input/output error"), "test")
+
+
+def test_target_that_fails_as_the_copy_is_completed_leaves_the_log_where_it_is(
+    broker: Broker,
+) -> None:
+    broker.append(100)
+    broker.before_control = lambda: fail(broker.two)
+    broker.move(broker.two)
+    wait_for(lambda: bool(broker.told))
+    broker.on_control(lambda: None)
+    assert broker.partition.log.log_dir is broker.one
+    assert [log_dir for _, log_dir in broker.told] == [broker.one]
+    assert broker.replicas.future_replicas() == []
+    broker.append()
+    assert broker.partition.log.log_end_offset == 101
+
+
+def test_log_whose_directory_fails_as_the_copy_is_completed_is_offline(broker: Broker) -> None:
+    """Not led from a closed log, which would refuse every record for another reason."""
+    broker.append(100)
+    broker.before_control = lambda: fail(broker.one)
+    broker.move(broker.two)
+
+    def is_offline() -> bool:
+        try:
+            return broker.partition is None
+        except LogDirFailedError:
+            return True
+
+    wait_for(is_offline)
+    assert broker.replicas.future_replicas() == []
+    assert broker.told == []
+
+
+def test_move_that_is_given_up_before_the_controller_knows_of_it_is_told_to_nobody(
+    broker: Broker,
+) -> None:
+    broker.bytes_per_second = -1  # no rate is low enough
+    broker.move(broker.two)
+    broker.move(broker.one)
+    assert broker.told == []
+
+
+def test_move_that_is_given_up_while_its_thread_copies_another_log_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread has looked up both when it begins with the first."""
+    broker = Broker(tmp_path, partitions=2, threads=1)
+    places = [TopicPartition("t", index) for index in range(2)]
+    logs = [broker.replicas.find_partition("t", None, index).log for index in range(2)]
+    targets = [broker.one if log.log_dir is broker.two else broker.two for log in logs]
+    copies, goes_on, copy_some = threading.Event(), threading.Event(), LogCopy.copy_some
+
+    def copy_when_told(copy: LogCopy, size_max: int) -> int:
+        if copy.log is logs[0]:
+            copies.set()
+            assert goes_on.wait(WAIT_S)
+        return copy_some(copy, size_max)
+
+    def move_both() -> None:
+        for place, target in zip(places, targets, strict=True):
+            broker.replicas.move_replica(place, target)
+
+    monkeypatch.setattr(LogCopy, "copy_some", copy_when_told)
+    broker.is_recorded = False
+    broker.bytes_per_second = -1
+    try:
+        broker.on_control(move_both)
+        wait_for(lambda: broker.quota_reads >= 4)
+        broker.bytes_per_second = 2**62
+        assert copies.wait(WAIT_S)
+        broker.on_control(lambda: broker.replicas.move_replica(places[1], logs[1].log_dir))
+        goes_on.set()
+        # The thread has been at both again.
+        reads = broker.quota_reads
+        wait_for(lambda: broker.quota_reads >= reads + 4)
+        begun = [each.name for log in broker.log_manager.log_dirs() for each in log.path.iterdir()]
+        assert [each for each in begun if each.startswith("t-1.") and "future" in each] == []
+    finally:
+        goes_on.set()
+        broker.close()
 
 
 class Meeting:
@@ -304,4 +405,54 @@ def test_as_many_logs_are_copied_at_a_time_as_there_are_threads(
             assert each.log.log_end_offset == 50
     finally:
         broker.close()
-    assert meeting.peak == expected
+    assert meeting.peak == len(broker.moves._threads) == expected
+
+
+def test_finished_copy_is_left_to_the_control_thread_once(broker: Broker) -> None:
+    broker.append(100)
+    is_free = threading.Event()
+    broker.control.submit(is_free.wait, WAIT_S)
+    broker.moves.move(broker.partition, broker.two)
+    wait_for(lambda: bool(broker.left_to_control))
+    rounds = broker.clock.waits
+    wait_for(lambda: broker.clock.waits >= rounds + 3)
+    assert len(broker.left_to_control) == 1
+    is_free.set()
+    broker.await_dir(broker.two)
+
+
+def test_move_that_is_given_up_as_its_copy_is_finished_stays_given_up(broker: Broker) -> None:
+    broker.append(100)
+
+    def give_up() -> None:
+        broker.before_control = lambda: None
+        broker.control.submit(broker.replicas.move_replica, PLACE, broker.one)
+
+    broker.before_control = give_up
+    broker.move(broker.two)
+    wait_for(lambda: bool(broker.left_to_control))
+    broker.on_control(lambda: None)
+    assert broker.partition.log.log_dir is broker.one
+    assert broker.log_manager.log(PLACE) is broker.partition.log
+    broker.append()
+
+
+def test_copy_that_is_finished_as_the_broker_stops_is_left_to_the_next_start(
+    broker: Broker, tmp_path: Path
+) -> None:
+    broker.append(100)
+    is_free = threading.Event()
+    broker.control.submit(is_free.wait, WAIT_S)
+    broker.moves.move(broker.partition, broker.two)
+    wait_for(lambda: bool(broker.left_to_control))
+    broker.moves.stop()
+    is_free.set()
+    broker.on_control(lambda: None)
+    assert broker.partition.log.log_dir is broker.one
+    broker.close()
+    again = Broker(tmp_path)
+    try:
+        again.await_dir(again.two)
+        assert again.partition.log.log_end_offset == 100
+    finally:
+        again.close()

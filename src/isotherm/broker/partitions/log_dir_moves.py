@@ -162,8 +162,8 @@ class LogDirMoves:
 
     def _finish(self, move: _Move) -> None:
         copy = move.copy
-        if copy is None or move.is_over or self._stopping.is_set():
-            return  # given up meanwhile
+        if copy is None or self._stopping.is_set():
+            return  # given up meanwhile, or left to the next start
         del self._moves[move.place.topic_partition]
         with move.lock:
             move.is_over, move.copy = True, None
