@@ -37,6 +37,9 @@ REMOTE_LOG_METADATA_AUDIT_TOPIC = "__remote_log_metadata_audit"
 REMOTE_LOG_METADATA_TOPICS = (REMOTE_LOG_METADATA_TOPIC, REMOTE_LOG_METADATA_AUDIT_TOPIC)
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 
+REMOTE_LOG_DIR = "remote://"
+"""How the directory begins that DescribeLogDirs shows for the remote tier."""
+
 UUID_TEXT_LENGTH = 22
 
 

@@ -20,6 +20,7 @@ from oracle.tools import (
     run_tools,
     run_tools_to_status,
 )
+from oracle.topics import wait_until
 
 pytestmark = pytest.mark.oracle
 
@@ -75,7 +76,6 @@ def printed(server: IsothermServer, tmp_path_factory: pytest.TempPathFactory) ->
         "downgrade": [FEATURES, broker, "downgrade", "--feature=transaction.version=1"],
         "features after": [FEATURES, broker, "describe"],
         "upgrade": [FEATURES, broker, "upgrade", "--feature=transaction.version=2"],
-        "log-dirs": [LOG_DIRS, broker, "--describe", "--topic-list=tiered"],
         **{
             f"time {time}": [GET_OFFSETS, broker, "--topic=tiered", f"--time={time}"]
             for time in TIMES
@@ -130,14 +130,28 @@ def test_feature_that_does_not_exist_is_refused_by_name(server: IsothermServer) 
     assert (status, "feature=no.such" in printed) == (1, True)
 
 
-def test_log_dirs_are_described(printed, server: IsothermServer) -> None:
-    line = next(line for line in printed["log-dirs"].splitlines() if line.startswith("{"))
-    (broker,) = json.loads(line)["brokers"]
-    (directory,) = broker["logDirs"]
-    assert directory["logDir"] == str(server.log_dir)
-    (partition,) = directory["partitions"]
-    on_disk = sum(path.stat().st_size for path in (server.log_dir / "tiered-0").glob("*.log"))
-    assert (partition["partition"], partition["size"]) == ("tiered-0", on_disk)
+def test_log_dirs_are_described(server: IsothermServer) -> None:
+    expected = {
+        str(server.log_dir): {"tiered-0": size_of_logs(server.log_dir / "tiered-0")},
+        f"remote://{server.remote_dir}": {"tiered-0": size_of_logs(server.remote_dir)},
+    }
+    # The bytes in the bucket are counted by a periodic task.
+    wait_until(lambda: described_log_dirs(server) == expected, f"the directories {expected}")
+
+
+def described_log_dirs(server: IsothermServer) -> dict[str, dict[str, int]]:
+    broker = f"--bootstrap-server={server.bootstrap_server}"
+    (output,) = run_tools([LOG_DIRS, broker, "--describe", "--topic-list=tiered"])
+    line = next(line for line in output.splitlines() if line.startswith("{"))
+    (described,) = json.loads(line)["brokers"]
+    return {
+        each["logDir"]: {each["partition"]: each["size"] for each in each["partitions"]}
+        for each in described["logDirs"]
+    }
+
+
+def size_of_logs(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*.log"))
 
 
 def test_offsets_of_every_special_time_are_found_by_name_and_number(printed, server) -> None:

@@ -13,6 +13,7 @@ import threading
 from prometheus_client import Counter, Gauge
 
 from isotherm.metrics.registry import Metrics
+from isotherm.types import TopicPartition
 
 _PREFIX = "kafka_server_brokertopicmetrics_"
 _ALL_TOPICS = ""
@@ -80,6 +81,17 @@ class BrokerTopicMetrics:
         with self._lock:
             if partition in self._followed.get(topic, ()):
                 self._set(gauge, topic, partition, value)
+
+    def values_of(self, gauge: TopicGauge) -> dict[TopicPartition, int]:
+        """The parts of the followed partitions."""
+        with self._lock:
+            return {
+                TopicPartition(topic, partition): self._values.get((gauge, topic), {}).get(
+                    partition, 0
+                )
+                for topic, partitions in self._followed.items()
+                for partition in partitions
+            }
 
     def forget(self, topic: str, partition: int) -> None:
         """This broker is no longer leader of the partition: remove its part of the values.

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.errors import IsothermError, OffsetOutOfRangeError, RemoteStorageNotReadyError
 from isotherm.log.log_segment import TimestampAndOffset
 from isotherm.log.partition_log import PartitionLog
-from isotherm.metrics.broker_topic_metrics import BrokerTopicMetrics, TopicMeter
+from isotherm.metrics.broker_topic_metrics import BrokerTopicMetrics, TopicGauge, TopicMeter
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.bounded_pool import BoundedPool
 from isotherm.remote.damage_log import DamageLog
@@ -52,6 +52,7 @@ from isotherm.remote.remote_tier_metrics import (
     publish_quotas,
 )
 from isotherm.remote.storage.api import RemoteStorageManager
+from isotherm.remote.storage.checked import location_of
 from isotherm.remote.tasks.backoff import RetryBackoff
 from isotherm.remote.tasks.copies_in_progress import CopiesInProgress
 from isotherm.remote.tasks.copy import CopyTask
@@ -63,7 +64,14 @@ from isotherm.remote.tasks.pending_deletions import PendingDeletions
 from isotherm.remote.tasks.retried_work import RetriedWork
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.remote.threads import SYSTEM_THREADS, Threads
-from isotherm.types import BrokerId, LeaderEpoch, Offset, TimestampMs, TopicIdPartition
+from isotherm.types import (
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    TimestampMs,
+    TopicIdPartition,
+    TopicPartition,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -213,6 +221,16 @@ class RemoteLogManager:
     def tier(self) -> RemoteTierAccess:
         """What the tasks work with, for other work on the tier."""
         return self._tier
+
+    @property
+    def location(self) -> str:
+        """Where the tier is, for people."""
+        return location_of(self._storage)
+
+    def sizes(self) -> Mapping[TopicPartition, int]:
+        """Remote bytes of the tiered partitions that this broker leads, as their expiration task has last
+        seen them: 0 before it."""
+        return self._topic_metrics.values_of(TopicGauge.REMOTE_LOG_SIZE_BYTES)
 
     def leads(self, partition: TopicIdPartition) -> bool:
         """Whether the tasks of the partition's leader run here."""

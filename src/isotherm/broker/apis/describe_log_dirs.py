@@ -4,8 +4,10 @@ Versions  1-5. 2 flexible · 3 an error of the whole request · 4 size of the vo
           5 cordoned directories (KIP-1066; none is).
 Behaviour Each directory of log.dirs with the partitions in it that were asked for (null: all) and
           the bytes that each has there; an offline directory gets KAFKA_STORAGE_ERROR.
-          Sizes are of the local tier: the response has no field for another. A partition's remote
-          bytes are the sum of the sizes in its remote segments' metadata (`isotherm remote`).
+          Where all partitions are asked for, the remote tier is one more directory, named remote:// and
+          its place, with the partitions that this broker leads: existing UIs see the bucket so. Its
+          sizes are those of the metric RemoteLogSizeBytes. A request that names partitions gets their
+          local directories alone: it asks where to move a replica from.
           A replica that is on its way to a directory is there as a future one, with the offsets that
           it lacks.
 Not done  -
@@ -14,6 +16,7 @@ KIPs      113 · 827 volume sizes · 1066
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -23,9 +26,8 @@ from isotherm.broker.requests.context import RequestContext
 from isotherm.broker.requests.served_api import Api
 from isotherm.errors import LogDirFailedError
 from isotherm.log.log_dir import LogDir
-from isotherm.log.partition_log import PartitionLog
 from isotherm.protocol.api_keys import ApiKey, VersionRange
-from isotherm.types import CLUSTER_METADATA_TOPIC, Offset, TopicPartition
+from isotherm.types import CLUSTER_METADATA_TOPIC, REMOTE_LOG_DIR, Offset, TopicPartition
 
 
 def handle(context: RequestContext, request: Any) -> Any:
@@ -48,7 +50,10 @@ def handle(context: RequestContext, request: Any) -> Any:
             log_dir,
             [
                 *(
-                    (log.topic_partition, _log_fields(log))
+                    (
+                        log.topic_partition,
+                        _replica_fields(log.topic_partition, log.size_in_bytes),
+                    )
                     for log in logs
                     if log.log_dir is log_dir
                 ),
@@ -61,6 +66,9 @@ def handle(context: RequestContext, request: Any) -> Any:
         )
         for log_dir in replica_manager.log_dirs()
     ]
+    remote = context.services.remote_log_manager
+    if asked is None and remote is not None and (sizes := remote.sizes()):
+        results.append(_remote_fields(remote.location, sizes))
     return context.response({"error_code": ErrorCode.none, "results": results})
 
 
@@ -78,24 +86,38 @@ def _directory_fields(
         volume = log_dir.volume()
     except LogDirFailedError:
         return {**fields, "error_code": ErrorCode.kafka_storage_error}
-    by_topic: dict[str, list[dict[str, Any]]] = {}
-    for topic_partition, partition in sorted(replicas, key=lambda each: each[0]):
-        by_topic.setdefault(topic_partition.topic, []).append(partition)
     return {
         **fields,
         "error_code": ErrorCode.none,
         "total_bytes": volume.total_bytes,
         "usable_bytes": volume.usable_bytes,
-        "topics": [
-            {"name": topic, "partitions": partitions} for topic, partitions in by_topic.items()
-        ],
+        "topics": _by_topic(replicas),
     }
 
 
-def _log_fields(log: PartitionLog) -> dict[str, Any]:
+def _remote_fields(location: str, sizes: Mapping[TopicPartition, int]) -> dict[str, Any]:
     return {
-        "partition_index": log.topic_partition.partition,
-        "partition_size": log.size_in_bytes,
+        "log_dir": REMOTE_LOG_DIR + location,
+        "error_code": ErrorCode.none,
+        "topics": _by_topic(
+            (partition, _replica_fields(partition, size)) for partition, size in sizes.items()
+        ),
+    }
+
+
+def _by_topic(
+    replicas: Iterable[tuple[TopicPartition, dict[str, Any]]],
+) -> list[dict[str, Any]]:
+    by_topic: dict[str, list[dict[str, Any]]] = {}
+    for topic_partition, fields in sorted(replicas, key=lambda each: each[0]):
+        by_topic.setdefault(topic_partition.topic, []).append(fields)
+    return [{"name": topic, "partitions": partitions} for topic, partitions in by_topic.items()]
+
+
+def _replica_fields(partition: TopicPartition, size_in_bytes: int) -> dict[str, Any]:
+    return {
+        "partition_index": partition.partition,
+        "partition_size": size_in_bytes,
         "offset_lag": 0,
         "is_future_key": False,
     }

@@ -54,6 +54,15 @@ class RemoteStorageManager(Protocol):
 
 
 @runtime_checkable
+class HasLocation(Protocol):
+    """Optional for a storage manager: where its objects are, as DescribeLogDirs shows it. No secret may be
+    in it. A manager without it is shown by the name of its class."""
+
+    @property
+    def location(self) -> str: ...
+
+
+@runtime_checkable
 class FillsBuffers(Protocol):
     """Optional for a storage manager: write the bytes of a range into a buffer while they arrive.
 

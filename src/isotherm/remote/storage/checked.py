@@ -20,7 +20,7 @@ from isotherm.errors import (
 )
 from isotherm.remote.plugin import PluginCalls, PluginKind, load_plugin
 from isotherm.remote.segment_metadata import IndexType, LogSegmentData, RemoteLogSegmentMetadata
-from isotherm.remote.storage.api import FillsBuffers, RemoteStorageManager
+from isotherm.remote.storage.api import FillsBuffers, HasLocation, RemoteStorageManager
 from isotherm.types import Position
 
 STORAGE_MANAGER = PluginKind(
@@ -45,12 +45,21 @@ def checked_storage(inner: RemoteStorageManager, clock: Clock) -> CheckedStorage
     return CheckedStorageManager(inner, clock)
 
 
+def location_of(storage: RemoteStorageManager) -> str:
+    """For people."""
+    return storage.location if isinstance(storage, HasLocation) else type(storage).__name__
+
+
 class CheckedStorageManager:
     """Implements isotherm.remote.storage.api.RemoteStorageManager; thread-safe."""
 
     def __init__(self, inner: RemoteStorageManager, clock: Clock) -> None:
         self._inner = inner
         self._calls = PluginCalls(STORAGE_MANAGER, inner, _EXPECTED, clock)
+
+    @property
+    def location(self) -> str:
+        return location_of(self._inner)
 
     def copy_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData

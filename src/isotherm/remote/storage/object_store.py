@@ -77,6 +77,12 @@ class ObjectStoreRemoteStorageManager:
     def root_directory(self) -> str:
         return self._layout.root_directory
 
+    @property
+    def location(self) -> str:
+        """Bucket and prefix, or the folder."""
+        settings = self._settings
+        return f"{settings.url.partition('://')[2]}/{settings.key_prefix or ''}".rstrip("/")
+
     def check_usable(self) -> None:
         """Put, get, list and delete a small object; see isotherm.remote.storage.store_check."""
         if self._settings.start_check_enabled:

@@ -32,14 +32,7 @@ from isotherm.protocol.codec import decoder
 from isotherm.protocol.entities import entity_of
 from isotherm.protocol.framing import RequestHeader, version_codec
 from isotherm.record.batch import build_batch
-from tests.support.led_topic import BROKER_ID, alone
-
-
-class NobodyWaits:
-    """A purgatory without operations."""
-
-    def notify(self, key: object) -> None:
-        return
+from tests.support.led_topic import BROKER_ID, NobodyWaits, alone
 
 
 class NoTransactions:

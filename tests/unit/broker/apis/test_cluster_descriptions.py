@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+from types import SimpleNamespace
+
 import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.controller.topic_rules import NewTopic
 from isotherm.config.broker import BrokerConfig
 from isotherm.protocol.api_keys import ApiKey
+from isotherm.types import TopicPartition
 
 
 @pytest.fixture
@@ -86,6 +90,28 @@ def test_log_dirs_tell_what_was_asked_for(hosted):
         (topic.name, [p.partition_index for p in topic.partitions]) for topic in directory.topics
     ]
     assert found == [("a", [2])]
+
+
+def test_remote_tier_is_a_directory_of_those_who_ask_for_everything(hosted):
+    sizes = {TopicPartition("b", 0): 7, TopicPartition("a", 2): 5, TopicPartition("a", 1): 0}
+    tier = SimpleNamespace(location="bucket/prefix", sizes=lambda: sizes)
+    hosted.services = dataclasses.replace(hosted.services, remote_log_manager=tier)
+    _, remote = log_dirs(hosted)
+    assert (remote.error_code, remote.log_dir) == (ErrorCode.none, "remote://bucket/prefix")
+    assert (remote.total_bytes, remote.usable_bytes) == (-1, -1)
+    assert [
+        (topic.name, [(p.partition_index, p.partition_size) for p in topic.partitions])
+        for topic in remote.topics
+    ] == [("a", [(1, 0), (2, 5)]), ("b", [(0, 7)])]
+    # A tool that looks where a replica is must not find it there.
+    (local,) = log_dirs(hosted, [{"topic": "a", "partitions": [2]}])
+    assert not local.log_dir.startswith("remote:")
+
+
+def test_broker_that_leads_no_tiered_partition_has_no_remote_directory(hosted):
+    tier = SimpleNamespace(location="bucket", sizes=dict)
+    hosted.services = dataclasses.replace(hosted.services, remote_log_manager=tier)
+    assert len(log_dirs(hosted)) == 1
 
 
 def test_offline_log_dir_is_reported(hosted):
