@@ -1,4 +1,5 @@
-"""The source over a broker with TLS and a login: history and tail, and where the password is not."""
+"""The source over a broker with TLS and a login, and a bucket whose certificate a private authority has signed:
+history and tail, and where the password is not."""
 
 from __future__ import annotations
 
@@ -17,12 +18,15 @@ from typer.testing import CliRunner
 
 from isotherm.cli.main import app
 from isotherm.config.client_security import librdkafka_properties
-from isotherm.errors import ConfigError
+from isotherm.errors import ConfigError, RemoteStorageError
+from isotherm.remote.storage.inventory import open_for_reading
+from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.driver.metadata_log import TopicMetadataLog
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.reading.tail import consumer_properties
 from isotherm.testing.embedded_broker import TIERED_TOPIC
 from isotherm.testing.s3_server import SECRET_KEY, S3Server, find_versitygw
+from tests.support.certificates import issue
 from tests.support.secured_broker import (
     MUTUAL,
     SECRET,
@@ -40,12 +44,16 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Of a server that asks for its access key."""
+    """Of a server that asks for its access key, and whose certificate no system trusts."""
     binary = find_versitygw()
     if binary is None:
         pytest.skip("versitygw is not there: scripts/s3-server.sh install, or set VERSITYGW")
-    with S3Server(binary, tmp_path_factory.mktemp("buckets")) as server:
-        yield server.config
+    folder = tmp_path_factory.mktemp("secured-bucket")
+    authority = issue("Bucket authority")
+    key = issue("bucket", authority).write_pem(folder / "bucket.pem")
+    (folder / "authority.pem").write_bytes(authority.certificate_pem)
+    with S3Server(binary, folder / "buckets", certificate=key) as server:
+        yield server.config | {"ca.certificates.path": str(folder / "authority.pem")}
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +87,7 @@ def options(broker: SecuredBroker, kind: str, **changes: str) -> dict[str, str]:
     storage = {
         name.removeprefix("rsm.config."): text
         for name, text in broker.embedded.config.explicit.items()
-        if name.startswith(("rsm.config.s3.", "rsm.config.aws."))
+        if name.startswith(("rsm.config.s3.", "rsm.config.aws.", "rsm.config.ca."))
     }
     path = broker.embedded.config.explicit["rsm.config.url"]
     return {"path": path, "subscribe": "events", **storage, **kafka, **changes}
@@ -97,7 +105,7 @@ def test_history_and_tail_are_read_and_the_password_is_nowhere(
     }
     ran = subprocess.run(
         [sys.executable, str(SCRIPT), json.dumps(given)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], str(ROOT)])},
         capture_output=True,
         text=True,
         check=False,
@@ -134,6 +142,25 @@ def test_stores_are_read_where_the_consumer_runs(broker: SecuredBroker) -> None:
     parsed = parse_options(options(broker, MUTUAL))
     assert "PRIVATE KEY" not in str(dict(parsed.kafka_properties))
     assert "PRIVATE KEY" in consumer_properties(parsed.kafka_properties, "g", "x")["ssl.key.pem"]
+
+
+def test_bucket_of_an_authority_that_is_not_named_is_refused(
+    bucket: dict[str, str], tmp_path: Path
+) -> None:
+    def listed(**changes: str) -> list[str]:
+        settings = ObjectStoreSettings.from_config({**bucket, "retries": "0", **changes})
+        return open_for_reading(settings).list_directories("")
+
+    listed()
+    other = tmp_path / "other.pem"
+    other.write_bytes(issue("Another authority").certificate_pem)
+    with pytest.raises(
+        RemoteStorageError, match=r"reason='certificate not trusted: ca\.certificates"
+    ):
+        listed(**{"ca.certificates.path": str(other)})
+    other.write_text("no certificate")
+    with pytest.raises(ConfigError, match=r"key=ca\.certificates\.path value=.*other\.pem"):
+        listed(**{"ca.certificates.path": str(other)})
 
 
 @pytest.mark.parametrize("key", ["ssl.keystore.key", "ssl.key.pem"])

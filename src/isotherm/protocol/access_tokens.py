@@ -69,12 +69,18 @@ def fetch_token(login: TokenLogin) -> str:
 
 def _context(login: TokenLogin) -> ssl.SSLContext:
     location = login.trusted_location
+    if location is None and login.trusted is None:
+        return ssl.create_default_context()
+    # Private authorities are held to what Java and librdkafka hold them to: VERIFY_X509_STRICT, which
+    # the default context of Python 3.13 has, refuses one without key usage.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     is_folder = location is not None and Path(location).is_dir()
-    return ssl.create_default_context(
+    context.load_verify_locations(
         cafile=None if is_folder else location,
         capath=location if is_folder else None,
         cadata=login.trusted,
     )
+    return context
 
 
 def _body(login: TokenLogin) -> bytes:

@@ -32,8 +32,17 @@ def find_versitygw() -> Path | None:
 class S3Server:
     """Runs within the `with` block, on a free port, over `folder` with one empty bucket."""
 
-    def __init__(self, binary: Path, folder: Path, *, access_log: Path | None = None) -> None:
-        """`access_log` gets a line for each request."""
+    def __init__(
+        self,
+        binary: Path,
+        folder: Path,
+        *,
+        access_log: Path | None = None,
+        certificate: Path | None = None,
+    ) -> None:
+        """`access_log` gets a line for each request. With `certificate`, a file with key and chain, it
+        speaks https alone."""
+        self._scheme = "http" if certificate is None else "https"
         self.bucket_folder = folder / BUCKET
         self.bucket_folder.mkdir(parents=True)
         self._log_path = folder.parent / f"{folder.name}.log"
@@ -42,6 +51,11 @@ class S3Server:
             str(binary),
             *("--access", ACCESS_KEY, "--secret", SECRET_KEY),
             *("--port", f"127.0.0.1:{self.port}", "--quiet", "--keep-alive"),
+            *(
+                ()
+                if certificate is None
+                else ("--cert", str(certificate), "--key", str(certificate))
+            ),
             *(() if access_log is None else ("--access-log", str(access_log))),
             *("posix", str(folder)),
         ]
@@ -52,7 +66,7 @@ class S3Server:
         """The `rsm.config.` keys that reach this server, without a prefix in the URL."""
         return {
             "url": f"s3://{BUCKET}",
-            "s3.endpoint.url": f"http://127.0.0.1:{self.port}",
+            "s3.endpoint.url": f"{self._scheme}://127.0.0.1:{self.port}",
             "s3.region": "us-east-1",
             "aws.access.key.id": ACCESS_KEY,
             "aws.secret.access.key": SECRET_KEY,

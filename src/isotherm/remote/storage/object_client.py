@@ -368,6 +368,7 @@ def open_object_store(settings: ObjectStoreSettings, *, create_folder: bool) -> 
             "timeout": timedelta(milliseconds=settings.request_timeout_ms),
             "connect_timeout": timedelta(milliseconds=settings.connect_timeout_ms),
             "allow_http": (settings.s3_endpoint_url or "").startswith("http://"),
+            **_own_authorities(settings),
         }
         options["retry_config"] = {
             "max_retries": settings.retries,
@@ -381,6 +382,20 @@ def open_object_store(settings: ObjectStoreSettings, *, create_folder: bool) -> 
         return from_url(settings.url, **options)
     except (BaseError, OSError, ValueError) as error:
         raise ConfigError(f"object store cannot be opened url={settings.url}") from error
+
+
+def _own_authorities(settings: ObjectStoreSettings) -> dict[str, Any]:
+    path = settings.ca_certificates_path
+    if path is None:
+        return {}
+    from isotherm.config.key_stores import pem_certificates
+
+    try:
+        return {"root_certificate": pem_certificates(Path(path).read_bytes())}
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"certificates cannot be read key=ca.certificates.path value={path} reason='{error}'"
+        ) from error
 
 
 def _store_config(settings: ObjectStoreSettings) -> dict[str, Any]:

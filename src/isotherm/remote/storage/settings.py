@@ -170,6 +170,12 @@ class ObjectStoreSettings:
     s3_endpoint_url: str | None = key(
         optional(STRING), None, "Address of an S3-compatible store, http allowed. Default: AWS."
     )
+    ca_certificates_path: str | None = key(
+        optional(STRING),
+        None,
+        "File with certificates, in PEM, of authorities that an https store is trusted by, beside the"
+        " system's. Each process that reads the store reads the file at this path on its own machine.",
+    )
     s3_region: str | None = key(optional(STRING), None, "Region of the bucket.")
     s3_path_style_access_enabled: bool = key(
         BOOLEAN, True, "Whether the bucket is named in the path, not in the host name."

@@ -6,10 +6,15 @@ import re
 
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _ABSENT_CODES = ("NoSuchKey", "BlobNotFound")
+_NO_BUCKET = re.compile(r"NoSuchBucket|bucket does not exist|ContainerNotFound")
 _SIZE_MAX = 200
 # The first that is met.
 _REASONS = (
-    (re.compile(r"NoSuchBucket|bucket does not exist|ContainerNotFound"), "bucket not found"),
+    (
+        re.compile(r"InvalidCertificate"),
+        "certificate not trusted: ca.certificates.path names further authorities",
+    ),
+    (_NO_BUCKET, "bucket not found"),
     (
         re.compile(r"169\.254\.169\.254|metadata\.google\.internal|InstanceMetadata|Credential"),
         "no credentials: none are set, and none are found in the environment",
@@ -23,7 +28,7 @@ _REASONS = (
     (re.compile(r"TimedOut|timed out|deadline"), "no answer in time"),
     (re.compile(r"status code: 429|status code: 503|SlowDown|TooManyRequests"), "throttled"),
 )
-REFUSALS = ("bucket not found", "no credentials", "access denied")
+REFUSALS = ("certificate not trusted", "bucket not found", "no credentials", "access denied")
 """What stays wrong until the configuration or the rights are changed: how such reasons begin."""
 
 
@@ -46,4 +51,4 @@ def is_absence(error: FileNotFoundError) -> bool:
     """Whether it is the object that is missing. A bucket, or the store's own user, may be."""
     text = str(error)
     code = _CODE.search(text)
-    return code[1] in _ABSENT_CODES if code else _REASONS[0][0].search(text) is None
+    return code[1] in _ABSENT_CODES if code else _NO_BUCKET.search(text) is None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ IV_SIZE = 12
 TAG_SIZE = 16
 
 RandomBytes = Callable[[int], bytes]
+_PARSED_KEYS_MAX = 16
 
 
 class AesGcmStep:
@@ -126,9 +128,15 @@ def _key_cipher(key: RsaKey) -> PKCS1OAEP_Cipher:
 
 
 def _load_key(file: str) -> RsaKey:
-    from Crypto.PublicKey import RSA
-
     try:
-        return RSA.import_key(Path(file).read_bytes())
+        return _parsed_key(Path(file).read_bytes())
     except (OSError, ValueError, IndexError, TypeError) as error:
         raise ConfigError(f"key file cannot be used file={file}") from error
+
+
+@functools.lru_cache(_PARSED_KEYS_MAX)
+def _parsed_key(pem: bytes) -> RsaKey:
+    """Each key once: the primes of a private one are tested, 20 ms of CPU for 2,048 bits."""
+    from Crypto.PublicKey import RSA
+
+    return RSA.import_key(pem)
