@@ -6,6 +6,7 @@ import pytest
 
 from isotherm.record.batch import build_batch
 from isotherm.record.batch_table import read_batch_table
+from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.remote.history.transaction_data import AbortedData
 from isotherm.remote.reading.marker_proof import contradicted_transaction
 from isotherm.segment.producer_snapshot import ProducerSnapshotEntry
@@ -48,7 +49,23 @@ def proof(*, may_have_gaps: bool = False) -> AbortedData:
     return AbortedData(ABORTED, may_have_gaps=may_have_gaps)
 
 
-SOUND = [data(10, 7), data(12, 0, producer=6), data(14, 9), data(20, 11), data(41, 2, epoch=1)]
+def marker(offset: int, *, producer: int = 5) -> bytes:
+    return bytes(
+        build_end_transaction_marker(
+            ControlRecordType.ABORT,
+            producer_id=producer,
+            producer_epoch=0,
+            coordinator_epoch=0,
+            timestamp_ms=0,
+            base_offset=offset,
+        )
+    )
+
+
+SOUND = [
+    data(10, 7), data(12, 0, producer=6), data(14, 9), data(20, 11), marker(MARKER),
+    data(41, 2, epoch=1),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("cut", range(len(SOUND) + 1))
@@ -122,3 +139,46 @@ def test_fetch_finds_data_that_lost_the_transactional_bit() -> None:
     found = contradicted_transaction([sound[0], bad], ABORTED)
     assert found is not None
     assert found.offset == 20
+
+
+# Producer 7's transaction is in no entry: it commits.
+OTHERS = [data(11, 3, producer=7), data(15, 5, producer=7), marker(17, producer=7)]
+
+
+@pytest.mark.parametrize("cut", range(3))
+@pytest.mark.parametrize(
+    ("bad", "is_sound"),
+    [
+        (data(15, 5, producer=7), True),
+        (data(15, 0, producer=7, epoch=1), True),
+        (data(15, 6, producer=7), False),
+        (data(15, 5, producer=7, epoch=1), False),
+    ],
+)
+def test_sequences_of_transactions_that_commit_are_compared_too(
+    bad: bytes, is_sound: bool, cut: int
+) -> None:
+    run = [OTHERS[0], SOUND[0], bad, OTHERS[2], data(18, 0, producer=7)]
+    found = faults(proof(), run[:cut], run[cut:])
+    assert any(found) is not is_sound
+    assert not any(faults(proof(may_have_gaps=True), run))
+
+
+@pytest.mark.parametrize(
+    ("last_sequence", "first_offset", "is_sound"),
+    [(2, 8, True), (1, 8, False), (1, -1, True)],
+)
+def test_transactions_that_are_open_before_a_read_go_on_in_it(
+    last_sequence: int, first_offset: int, is_sound: bool
+) -> None:
+    """Without an open transaction the producer's state may have expired."""
+    read = proof()
+    assert not any(faults(read, OTHERS))
+    entry = ProducerSnapshotEntry(7, 0, last_sequence, 9, 1, 0, -1, first_offset)
+    assert (read.fault_of_open([entry]) is None) is is_sound
+
+
+def test_batch_behind_a_marker_begins_a_transaction() -> None:
+    read = proof()
+    assert not any(faults(read, [OTHERS[2], data(18, 9, producer=7)]))
+    assert not read.has_transactions_beside

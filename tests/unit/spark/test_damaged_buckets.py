@@ -34,7 +34,7 @@ from tests.support.model_history import START_MS, TOPIC, ModelHistory, Shape, ro
 from tests.support.transformed_history import PLANTED_TRANSFORMS, transformed_history
 
 FLIPS = 15
-SOAK_SEEDS = range(10, 40)
+SOAK_SEEDS = range(10, 46)
 SOAK_FLIPS = 150
 DAMAGED_BESIDE_OVERLAPS = (
     "end-at-the-limit",
@@ -187,6 +187,11 @@ def test_no_damage_to_any_history_changes_rows_in_silence(tmp_path: Path, seed: 
 def test_abort_beyond_the_end_that_a_manifest_tells(tmp_path: Path) -> None:
     """The last segment is told to end before the marker that aborts what earlier ones began."""
     check_planted(ModelHistory(tmp_path, seed=10), "end-a-batch-too-low", number=3, seed=10)
+
+
+def test_aborted_batch_with_the_id_of_a_producer_that_commits(tmp_path: Path) -> None:
+    """The batch has the right CRC, and lies in the other producer's own transaction."""
+    check_planted(ModelHistory(tmp_path, seed=43), "producer-id-of-another", 1, seed=43)
 
 
 def test_batch_is_missing_behind_a_read_that_looks_on_for_its_markers(tmp_path: Path) -> None:

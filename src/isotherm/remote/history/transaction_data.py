@@ -5,6 +5,10 @@ producer that is not transactional or does not continue its sequence. So of an e
 transaction index, from its first offset to its marker, both hold: a batch that lost its
 transactional bit, or another's producer id, is found, and not given as committed.
 
+A batch of an aborted transaction that got the id of a producer whose transaction is committed lies in
+no entry of the index. There its sequence does not fit: so sequences are compared inside of every
+transaction, as soon as aborted ones are near.
+
 Source: Kafka ProducerAppendInfo.appendDataBatch and checkSequence; ProducerStateManager.isProducerExpired.
 """
 
@@ -95,11 +99,17 @@ class AbortedData:
         # the next sequence; of those that began before the first run the first batch.
         self._going_on: dict[_Key, _Sequence] = {}
         self._begun_before: dict[_Key, _Sequence] = {}
+        self._open = OpenSequences()
 
     def fault(self, buffer: ReadBuffer, table: BatchTable) -> str | None:
         """The first fact of these batches, which come next, that no aborted transaction has."""
         if len(self._spans.producer_ids) == 0 or len(table) == 0:
             return None
+        return self._fault_of_aborted(buffer, table) or (
+            None if self._may_have_gaps else self._open.fault(buffer, table)
+        )
+
+    def _fault_of_aborted(self, buffer: ReadBuffer, table: BatchTable) -> str | None:
         end = int(table["base_offset"][-1])
         spans = self._spans.within(int(table["base_offset"][0]), end)
         is_data = (table["attributes"] & CONTROL_FLAG) == 0
@@ -146,6 +156,15 @@ class AbortedData:
         return None
 
     @property
+    def has_transactions_beside(self) -> bool:
+        """Whether `fault_of_open` has something to check."""
+        return self._open.has_first
+
+    def fault_of_open(self, snapshot: Iterable[ProducerSnapshotEntry]) -> str | None:
+        """As `fault_after`, of all transactions that are open in the snapshot."""
+        return self._open.fault_after(snapshot)
+
+    @property
     def begun_before(self) -> Offset | None:
         """Where the first of the transactions begins whose batches before the runs are unknown."""
         return min((first for _, first in self._begun_before), default=None)
@@ -167,10 +186,7 @@ class AbortedData:
         a segment's start."""
         return self._fault_before(
             {
-                (entry.producer_id, entry.current_transaction_first_offset): (
-                    entry.producer_epoch,
-                    (entry.last_sequence + 1) & SEQUENCE_MASK,
-                )
+                (entry.producer_id, entry.current_transaction_first_offset): _next_of(entry)
                 for entry in snapshot
             }
         )
@@ -185,6 +201,71 @@ class AbortedData:
                     f" sequence={found[1]}"
                 )
         return None
+
+
+class OpenSequences:
+    """The sequences inside of all transactions of a read, run by run. Not thread-safe."""
+
+    def __init__(self) -> None:
+        # By producer, while its transaction is open: the epoch and the next sequence.
+        self._going_on: dict[int, _Sequence] = {}
+        # Of the producers whose first batch was no marker: that batch.
+        self._first: dict[int, _Sequence] = {}
+        self._ended: set[int] = set()
+
+    def fault(self, buffer: ReadBuffer, table: BatchTable) -> str | None:
+        """The first of these batches, which come next, that does not continue its transaction."""
+        data = table[(table["attributes"] & TRANSACTIONAL_FLAG) != 0]
+        if len(data) == 0:
+            return None
+        data = data[np.argsort(data["producer_id"], kind="stable")]
+        sequences = gather_integers(buffer, data["position"] + BASE_SEQUENCE_POSITION, ">i4")
+        epochs = gather_integers(buffer, data["position"] + PRODUCER_EPOCH_POSITION, ">i2")
+        is_marker = (data["attributes"] & CONTROL_FLAG) != 0
+        producers = data["producer_id"]
+        is_first = np.append(True, producers[1:] != producers[:-1])
+        is_compared = ~is_first & ~is_marker
+        is_compared[1:] &= ~is_marker[:-1]
+        expected = next_sequences(sequences, data["last_offset_delta"], epochs)
+        is_wrong = is_compared & (sequences != expected)
+        for row in np.flatnonzero(is_first & ~is_marker).tolist():
+            producer, found = int(producers[row]), (int(epochs[row]), int(sequences[row]))
+            known = self._going_on.get(producer)
+            if producer not in self._ended:
+                self._first.setdefault(producer, found)
+            is_wrong[row] = known is not None and not _continues(known, found)
+        if is_wrong.any():
+            return _fact("batch inside a transaction skips sequences", data, is_wrong)
+        after = (sequences + data["last_offset_delta"] + 1) & SEQUENCE_MASK
+        for row in np.flatnonzero(np.append(is_first[1:], True)).tolist():
+            producer = int(producers[row])
+            if is_marker[row]:
+                self._going_on.pop(producer, None)
+            else:
+                self._going_on[producer] = int(epochs[row]), int(after[row])
+        self._ended.update(producers[is_marker].tolist())
+        return None
+
+    @property
+    def has_first(self) -> bool:
+        return bool(self._first)
+
+    def fault_after(self, snapshot: Iterable[ProducerSnapshotEntry]) -> str | None:
+        """What contradicts the snapshot of what lies before the first run."""
+        for entry in snapshot:
+            found = self._first.get(entry.producer_id)
+            before = _next_of(entry)
+            is_open = entry.current_transaction_first_offset != UNKNOWN_OFFSET
+            if found is not None and is_open and not _continues(before, found):
+                return (
+                    "batch inside a transaction skips sequences"
+                    f" producer_id={entry.producer_id} expected={before[1]} sequence={found[1]}"
+                )
+        return None
+
+
+def _next_of(entry: ProducerSnapshotEntry) -> _Sequence:
+    return entry.producer_epoch, (entry.last_sequence + 1) & SEQUENCE_MASK
 
 
 def _continues(before: _Sequence, found: _Sequence) -> bool:

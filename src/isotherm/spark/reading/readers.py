@@ -294,6 +294,8 @@ def _prove_outcomes(
     _look_behind(proof, read, storage, settings)
     if proof.data.begun_before is not None and before is not None:
         proof.check(proof.data.fault_after(states_before()))
+    if begins_piece and before is not None and proof.data.has_transactions_beside:
+        proof.check(proof.data.fault_of_open(states_before()))
     proof.finish()
     if proof.needs_past and before is not None:
         proof.check_past(open_transactions(states_before()))
