@@ -71,6 +71,7 @@ FURTHER = (
     Task("hostile_clients", 2.0),
     Task("metadata_memory", 3.0),
     Task("metadata_pipeline", 4.0),
+    Task("remote_events", 4.0),
     Task("index_cache", 1.0),
     Task("secured", 4.0),
     Task("access_checks", 2.0),

@@ -1,8 +1,9 @@
 """How much memory and time does `isotherm remote events` take over a long metadata topic?
 
-`python -m bench.remote_events --events 14000000`: a history of one metadata partition (see
-bench.metadata_history) is served by a broker without a remote tier, which takes it for an ordinary
-topic. The command prints every event as JSON, and, with `--topic`, those of a topic that is not there.
+Run: python -m bench.remote_events [--events N]
+
+Histories of one metadata partition (see bench.metadata_history), of 31 MB, of a year of 1 TB a day and of 1 GB,
+are served by a broker without a remote tier, which takes them for an ordinary topic. The command prints every event as JSON, and, with `--topic`, those of a topic that is not there.
 Peak memory is that of the command alone, looked at ten times a second; a tenth and the end of the topic
 are compared, since memory that grows with the topic is what it is about.
 """
@@ -16,14 +17,26 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
-from bench.metadata_history import DIRECTORY, write_history
+from bench.harness import Question, describe, keep
+from bench.metadata_history import DIRECTORY, EVENTS_PER_YEAR, write_history
 from bench.servers import IsothermServer
 from isotherm.types import REMOTE_LOG_METADATA_TOPIC
 from oracle.topics import create_topic
+
+EVENTS = (200_000, EVENTS_PER_YEAR, 7_000_000)
+ALL, ONE = "every event", "`--topic` that has none"
+CASES: dict[str, tuple[str, ...]] = {ONE: ("--topic", "not-there"), ALL: ()}
+QUESTION = Question(
+    "remote_events",
+    "How fast does `isotherm remote events --json` read a metadata topic, and in what memory?",
+    lambda scale: (),
+)
 
 _COMMAND = [sys.executable, "-m", "isotherm.cli.main", "remote", "events", "--json"]
 _POLL_S = 0.1
@@ -83,30 +96,41 @@ def measure(bootstrap_server: str, *more: str) -> dict[str, float]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--events", type=int, default=1_200_000)
-    parser.add_argument("--filter-only", action="store_true", help="do not print every event")
-    parser.add_argument("--folder", help="where the history goes; by default a temporary folder")
-    parser.add_argument("--history", help="a history of so many events that is there already")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=options.folder) as name:
-        history = Path(options.history or Path(name, "history"))
-        if options.history is None:
-            write_history(history, options.events)
-        size = sum(file.stat().st_size for file in (history / DIRECTORY).iterdir())
+def measure_history(events: int, folder: str | None, cases: Iterable[str]) -> list[dict[str, Any]]:
+    """The cases over a new history of so many events."""
+    with tempfile.TemporaryDirectory(prefix="isotherm-bench-", dir=folder) as name:
+        history = Path(name, "history")
+        size = write_history(history, events)
         server = serve_history(Path(name), history)
         try:
-            runs: dict[str, tuple[str, ...]] = {"one topic": ("--topic", "not-there")}
-            if not options.filter_only:
-                runs["all"] = ()
-            for case, more in runs.items():
-                found = measure(server.bootstrap_server, *more)
-                rate = round(options.events / found["wall_s"])
-                told = {"case": case, "events": options.events, "gib": round(size / 2**30, 2)}
-                print(json.dumps({**told, "events_per_s": rate, **found}), flush=True)
+            points = []
+            for case in cases:
+                found = measure(server.bootstrap_server, *CASES[case])
+                if found["lines"] != (events if case == ALL else 0):
+                    raise RuntimeError(f"events are missing case={case} lines={found['lines']}")
+                rate = round(events / found["wall_s"])
+                point = {"case": case, "events": events, "topic_mb": round(size / 1e6)}
+                points.append({**point, "events_per_s": rate, **found})
+                print(json.dumps(points[-1]), flush=True)
+            return points
         finally:
             server.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=QUESTION.text)
+    parser.add_argument("--events", type=int, action="append", help="not stored")
+    parser.add_argument("--filter-only", action="store_true", help="do not print every event")
+    parser.add_argument("--folder", help="where the history goes; by default a temporary folder")
+    options = parser.parse_args()
+    document = describe(QUESTION, 1)
+    cases = [ONE] if options.filter_only else list(CASES)
+    document["listing"] = [
+        point
+        for events in options.events or EVENTS
+        for point in measure_history(events, options.folder, cases)
+    ]
+    keep(document, is_whole=not (options.events or options.filter_only))
 
 
 if __name__ == "__main__":

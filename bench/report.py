@@ -467,6 +467,21 @@ def _memory(document: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
+def _listing(document: Mapping[str, Any]) -> Iterator[str]:
+    yield "| events | topic MB | what is printed | s | events/s | MiB of memory in its first tenth | at its peak |"
+    yield "|---:|---:|---|---:|---:|---:|---:|"
+    for point in document["listing"]:
+        yield _row(
+            f"{point['events']:,}",
+            f"{point['topic_mb']:,}",
+            point["case"],
+            f"{point['wall_s']:.1f}",
+            f"{point['events_per_s']:,}",
+            f"{point['early_mib']:.0f}",
+            f"{point['peak_mib']:.0f}",
+        )
+
+
 def _side(result: Mapping[str, Any], name: str, metric: str, digits: int = 1) -> tuple[str, str]:
     """Median and spread of a metric on one side; dashes where it was not measured."""
     figures = result["sides"].get(name, {}).get(metric)
@@ -488,6 +503,7 @@ OWN_FORMS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
     "coordinators": _coordinators,
     "bootstrap": _bootstrap,
     "memory": _memory,
+    "listing": _listing,
     "pipeline": _pipeline,
     "decoding": _decoding,
     "reading": lambda document: _sides(document, "reading", "rows"),

@@ -120,3 +120,20 @@ class TestClient(ClientConformance):
 
 class TestClientKeyed(ClientConformance):
     level = 1
+
+
+def test_client_reads_columns_of_many_answers_in_one_call(
+    open_topic: Callable[..., ClientsTopic],
+) -> None:
+    topic = open_topic()
+    written = [
+        (None if index % 3 else b"k%d" % index, b"" if index % 5 else b"v%d" % index)
+        for index in range(1_700)
+    ]
+    topic.append_all(1, [NewMetadataRecord(key, value, 0) for key, value in written])
+    columns = topic.read_columns(1, 100, 2**20)
+    assert columns.offset.tolist() == list(range(100, 1_700))
+    found = zip(columns.key.to_pylist(), columns.value.to_pylist(), strict=True)
+    assert list(found) == written[100:]
+    assert columns.next_offset == 1_700
+    assert topic.read_columns(1, 1_700, 2**20).next_offset == 1_700

@@ -1,28 +1,35 @@
-"""Turns records of the metadata topic into rows to print, in runs, by columns.
+"""Turns records of the metadata topic into rows to print: first one by one, then by columns.
 
-Kernels decode a run; Python makes rows of the wanted records only. They are chosen by topic id; the
-first record with an id has the topic's name. `decode_one` handles rare forms, tombstones, deletions
-of partitions and undecodable records. It gets the topic's name, if known.
+The first rows are there before the kernels could be loaded, and a short topic needs no kernels. From
+there on kernels decode a run; Python makes rows of the wanted records only. They are chosen by topic
+id; the first record with an id has the topic's name. Rare forms, tombstones, deletions of partitions
+and undecodable records are decoded one by one.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
+import struct
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from isotherm.cli.decoded_values import text_of
+from isotherm.cli.decoded_values import describe_event, text_of
+from isotherm.errors import CorruptMetadataError
 from isotherm.kernels.event_table import ADD, ODD, PARTITION_DELETE, PUT, UPDATE
 from isotherm.remote.metadata.api import MetadataColumns, MetadataTopicRecord
 from isotherm.remote.metadata.folding.decoded_run import DecodedRun
+from isotherm.remote.metadata.folding.fold import COLUMNAR_RECORDS_MIN
 from isotherm.remote.metadata.wire.events import partition_of
+from isotherm.remote.metadata.wire.keys import parse_key
 from isotherm.remote.metadata.wire.serde import decode_event
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
-from isotherm.types import NO_LEADER_EPOCH, NO_TIMESTAMP
+from isotherm.types import NO_LEADER_EPOCH, NO_TIMESTAMP, uuid_to_text
 
 if TYPE_CHECKING:
+    import uuid
+
     import numpy.typing as npt
 
 Row: TypeAlias = dict[str, Any]
@@ -35,21 +42,32 @@ _PADDED_ID = np.dtype([("high", ">i8"), ("low", ">i8"), ("padding", ">i2")])
 
 
 class EventRows:
-    """Rows of one metadata partition, in order; with `topic`, of that topic only."""
+    """Rows of one metadata partition, in order; with `topic`, of that topic only.
+
+    `damage` gets a line for each record that cannot be decoded, of any topic."""
 
     def __init__(
         self,
         partition: int,
         topic: str | None,
-        decode_one: Callable[[MetadataTopicRecord, str | None], Row],
+        damage: list[str],
+        *,
+        columnar_records_min: int = COLUMNAR_RECORDS_MIN,
     ) -> None:
         self._partition = partition
         self._topic = topic
-        self._decode_one = decode_one
+        self._damage = damage
+        self._records_before_columns = columnar_records_min
         # Names of topics by (high, low) halves of their ids.
-        self._names: dict[tuple[int, int], str | None] = {}
+        self._names: dict[tuple[int, ...], str | None] = {}
 
     def of_run(self, columns: MetadataColumns) -> Iterator[Row]:
+        if self._records_before_columns > 0:
+            count = len(columns.offset)
+            self._records_before_columns -= count
+            rows = (self._decode_one(_record(self._partition, columns, i)) for i in range(count))
+            yield from (row for row in rows if self._topic in (None, row.get("topic")))
+            return
         run = DecodedRun(columns, straighten=False)
         events = run.events
         names = self._names_of(run)
@@ -68,9 +86,29 @@ class EventRows:
             if is_plain[number]:
                 yield next(plain)
                 continue
-            row = self._decode_one(_record(self._partition, columns, number), names[number])
-            if self._topic is None or row.get("topic") == self._topic:
+            row = self._decode_one(_record(self._partition, columns, number))
+            if self._topic in (None, row.get("topic")):
                 yield row
+
+    def _decode_one(self, record: MetadataTopicRecord) -> Row:
+        row: Row = {"metadata_partition": record.partition, "offset": record.offset}
+        if record.key is not None:
+            row["key"] = text_of(record.key)
+        try:
+            if record.value is None:
+                key = parse_key(record.key or b"")
+                topic = self._names.get(_halves(key.topic_id))  # a tombstone has no name
+                topic_id = uuid_to_text(key.topic_id)
+                place = {"topic": topic, "topic_id": topic_id, "partition": key.partition}
+                return {**row, "type": "tombstone", **place}
+            event = decode_event(record.value)
+            partition = partition_of(event)
+        except CorruptMetadataError as error:
+            self._damage.append(f"{error} partition={record.partition} offset={record.offset}")
+            value = "" if record.value is None else record.value.hex()
+            return {**row, "type": "damaged", "value": value}
+        self._names.setdefault(_halves(partition.topic_id), partition.topic)
+        return {**row, **describe_event(event)}
 
     def _names_of(self, run: DecodedRun) -> list[str | None]:
         events = run.events
@@ -146,6 +184,10 @@ def _record(partition: int, columns: MetadataColumns, number: int) -> MetadataTo
         columns.key[number].as_py(),
         columns.value[number].as_py(),
     )
+
+
+def _halves(topic_id: uuid.UUID) -> tuple[int, ...]:
+    return struct.unpack(">qq", topic_id.bytes)
 
 
 def _id_texts(high: npt.NDArray[np.int64], low: npt.NDArray[np.int64]) -> list[str]:

@@ -10,7 +10,6 @@ import itertools
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +17,6 @@ from confluent_kafka import OFFSET_END, TopicPartition
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from isotherm.cli.client import REQUEST_TIMEOUT_S, consumer, one_line_errors
-from isotherm.cli.decoded_values import describe_event, text_of
 from isotherm.cli.event_columns import EventRows
 from isotherm.cli.options import (
     DEFAULT_BOOTSTRAP_SERVER,
@@ -30,17 +28,14 @@ from isotherm.cli.options import (
 )
 from isotherm.cli.output import error_console, print_stream
 from isotherm.cli.pipeline_metadata import time_ms
-from isotherm.errors import CorruptMetadataError
-from isotherm.remote.metadata.api import MetadataTopic, MetadataTopicRecord
+from isotherm.remote.metadata.api import MetadataTopic
+from isotherm.remote.metadata.folding.fold import COLUMNAR_RECORDS_MIN
 from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
-from isotherm.remote.metadata.wire.events import iterate_columns, partition_of
-from isotherm.remote.metadata.wire.keys import parse_key
-from isotherm.remote.metadata.wire.serde import decode_event
+from isotherm.remote.metadata.wire.events import iterate_columns
 from isotherm.types import (
     REMOTE_LOG_METADATA_AUDIT_TOPIC,
     REMOTE_LOG_METADATA_TOPIC,
     Offset,
-    uuid_to_text,
 )
 
 Row = dict[str, Any]
@@ -135,6 +130,7 @@ def event_rows(
     *,
     topic: str | None = None,
     starts: Mapping[int, Offset] | None = None,
+    columnar_records_min: int = COLUMNAR_RECORDS_MIN,
 ) -> Iterator[Row]:
     """A row per record, of all topics or one; `damage` gets a line for what cannot be decoded."""
     with _progress() as bars:
@@ -143,30 +139,12 @@ def event_rows(
             start = (starts or {}).get(metadata_partition, 0)
             first, end = metadata_topic.offsets(metadata_partition)
             bars.update(task, total=(bars.tasks[0].total or 0) + max(0, end - max(first, start)))
-            rows = EventRows(metadata_partition, topic, partial(_event_row, damage=damage))
+            rows = EventRows(
+                metadata_partition, topic, damage, columnar_records_min=columnar_records_min
+            )
             for columns in iterate_columns(metadata_topic, metadata_partition, start_offset=start):
                 bars.advance(task, len(columns.offset))
                 yield from rows.of_run(columns)
-
-
-def _event_row(record: MetadataTopicRecord, topic: str | None, damage: list[str]) -> Row:
-    """`topic` is the name from earlier records: a tombstone has none."""
-    row: Row = {"metadata_partition": record.partition, "offset": record.offset}
-    if record.key is not None:
-        row["key"] = text_of(record.key)
-    try:
-        if record.value is None:
-            key = parse_key(record.key or b"")
-            topic_id = uuid_to_text(key.topic_id)
-            place = {"topic": topic, "topic_id": topic_id, "partition": key.partition}
-            return {**row, "type": "tombstone", **place}
-        event = decode_event(record.value)
-        partition_of(event)
-        return {**row, **describe_event(event)}
-    except CorruptMetadataError as error:
-        damage.append(f"{error} partition={record.partition} offset={record.offset}")
-        value = "" if record.value is None else record.value.hex()
-        return {**row, "type": "damaged", "value": value}
 
 
 def _progress() -> Progress:

@@ -18,7 +18,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from isotherm.cli.broker_features import raise_feature, read_features
 from isotherm.cli.client import REQUEST_TIMEOUT_S, admin_client, one_line_errors
 from isotherm.cli.options import (
     AsJson,
@@ -180,6 +179,9 @@ def _migrate_log_dirs(texts: dict[str, str], options: _Options, *, run: bool) ->
 def _migrate_broker(
     bootstrap_server: str, extra: dict[str, str], options: _Options, *, run: bool
 ) -> None:
+    # The protocol's classes load half of what other commands of this group do not need.
+    from isotherm.cli.broker_features import raise_feature, read_features
+
     features = read_features(bootstrap_server, extra)
     is_isotherms = _FEATURE in features.supported
     with (

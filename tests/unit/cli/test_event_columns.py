@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import uuid
 from dataclasses import replace
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 
 from isotherm.cli.decoded_values import describe_event, text_of
 from isotherm.cli.remote_events import event_rows
+from isotherm.remote.metadata.wire import events
 from isotherm.remote.metadata.wire.keys import partition_key, segment_key
 from isotherm.remote.metadata.wire.serde import encode_event, encode_keyed_event
 from isotherm.remote.segment_metadata import (
@@ -94,23 +97,51 @@ def told() -> tuple[MemoryMetadataTopic, list[Row]]:
     return topic, rows
 
 
+# At 1 the first read is decoded one by one, and the others by columns.
+BEFORE_COLUMNS = (0, 1, 10_000)
+
+
+@pytest.mark.parametrize("columnar_records_min", BEFORE_COLUMNS)
 def test_rows_by_columns_are_those_of_each_record(
     told: tuple[MemoryMetadataTopic, list[Row]],
+    columnar_records_min: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     topic, rows = told
+    monkeypatch.setattr(events, "DEFAULT_READ_MAX_BYTES", 20_000)
     damage: list[str] = []
-    found = list(event_rows(topic, damage))
+    found = list(event_rows(topic, damage, columnar_records_min=columnar_records_min))
     assert found == rows
     assert [list(row) for row in found] == [list(row) for row in rows]
     assert len(damage) == sum(row["type"] == "damaged" for row in rows)
 
 
+@pytest.mark.parametrize("columnar_records_min", BEFORE_COLUMNS)
 @pytest.mark.parametrize("name", [*TOPICS, "none"])
 def test_one_topic_is_picked_and_damage_is_always_reported(
-    told: tuple[MemoryMetadataTopic, list[Row]], name: str
+    told: tuple[MemoryMetadataTopic, list[Row]],
+    name: str,
+    columnar_records_min: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     topic, rows = told
+    monkeypatch.setattr(events, "DEFAULT_READ_MAX_BYTES", 20_000)
     damage: list[str] = []
-    found = list(event_rows(topic, damage, topic=name))
+    found = list(event_rows(topic, damage, topic=name, columnar_records_min=columnar_records_min))
     assert found == [row for row in rows if row.get("topic") == name]
     assert len(damage) == sum(row["type"] == "damaged" for row in rows)
+
+
+def test_first_rows_wait_for_no_kernels() -> None:
+    """Loading them, or the protocol's classes, would take longer than all else before these rows."""
+    script = """
+import sys, isotherm.cli.remote
+from isotherm.cli.remote_events import event_rows
+from tests.support.memory_metadata_topic import MemoryMetadataTopic
+topic = MemoryMetadataTopic(1)
+topic.append(0, None, b"x", 0)
+assert [row["type"] for row in event_rows(topic, [])] == ["damaged"]
+print({"numba", "kio"} & {*sys.modules})
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout == "set()\n"

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from isotherm.errors import CorruptMetadataError
 from isotherm.kernels.event_table import PUT, TOMBSTONE
@@ -28,6 +27,7 @@ from isotherm.remote.metadata.state.partition_store import (
     FoldedPartition,
     RemotePartitionMetadataStore,
 )
+from isotherm.remote.metadata.wire.events import joined_columns
 from isotherm.remote.segment_metadata import RemotePartitionDeleteMetadata
 from isotherm.types import LeaderEpoch, Offset, TopicIdPartition
 
@@ -88,7 +88,7 @@ class ColumnarFold:
             if survivors.key.nbytes + survivors.value.nbytes > self._waiting_max_bytes:
                 self.finish()
             else:
-                columns = _joined(survivors, columns)
+                columns = joined_columns([survivors, columns])
         if len(columns.offset):
             run = DecodedRun(columns)
             places = self._find_places(run)
@@ -211,15 +211,6 @@ class ColumnarFold:
     ) -> None:
         """`_offsets`: the offset of the last record of each segment, by row."""
         self._cache(place).lay_down(rows, keys)
-
-
-def _joined(first: MetadataColumns, second: MetadataColumns) -> MetadataColumns:
-    return MetadataColumns(
-        np.concatenate((first.offset, second.offset)),
-        pa.concat_arrays([first.key, second.key]),
-        pa.concat_arrays([first.value, second.value]),
-        second.next_offset,
-    )
 
 
 def _borders(places: Int64Array) -> list[int]:

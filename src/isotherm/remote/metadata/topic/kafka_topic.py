@@ -10,7 +10,7 @@ goes there.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import (
@@ -33,7 +33,7 @@ from isotherm.errors import (
 )
 from isotherm.protocol.broker_probe import QUIET_CLIENT, check_brokers
 from isotherm.remote.metadata.api import MetadataColumns, MetadataTopicRecord, NewMetadataRecord
-from isotherm.remote.metadata.wire.events import columns_of
+from isotherm.remote.metadata.wire.events import columns_of, joined_columns
 from isotherm.types import (
     REMOTE_LOG_METADATA_TOPIC,
     REMOTE_LOG_METADATA_TOPICS,
@@ -52,6 +52,11 @@ _CONSUMER_PROPERTIES = {
     # A ListOffsets request waits behind the fetch on the same connection, which the broker delays
     # while a partition has no new records: half a second per metadata partition by default.
     "fetch.wait.max.ms": 10,
+    # What the client reads ahead; by default 100,000 records, which take 60 MB. While it has them it
+    # asks for no more, by default for a second.
+    "queued.min.messages": 10_000,
+    "queued.max.messages.kbytes": 8 * 1024,
+    "fetch.queue.backoff.ms": 5,
 }
 _PRODUCER_PROPERTIES = {"acks": "all", "enable.idempotence": True, "linger.ms": 0}
 _MESSAGES_PER_CONSUME = 500
@@ -146,23 +151,15 @@ class KafkaMetadataTopic:
         """See `MetadataTopic.read`; at most `request_timeout_s` without an answer, after which
         RequestTimedOutError is raised."""
         with self._lock:
-            _, end = self._watermarks(partition)
-            if start_offset >= end:
-                return []
-            if self._stream != (partition, start_offset):
-                self._consumer.assign([TopicPartition(self._topic, partition, start_offset)])
-            self._stream = None
-            records, position = self._consume(partition, start_offset, end, max_bytes)
-            if position < end:
-                self._stream = (partition, position)
-            else:
-                # An assigned consumer fetches in the background: stop it until the next read.
-                self._consumer.unassign()
-            return records
+            parts = self._parts(partition, start_offset, max_bytes)
+            return [record for records in parts for record in records]
 
     def read_columns(self, partition: int, start_offset: Offset, max_bytes: int) -> MetadataColumns:
-        """The client makes an object per record; the columns are built from those."""
-        return columns_of(self.read(partition, start_offset, max_bytes), start_offset)
+        """The client makes an object per record, of which those of one of its answers are kept."""
+        with self._lock:
+            parts = self._parts(partition, start_offset, max_bytes)
+            columns = [columns_of(records, start_offset) for records in parts]
+            return joined_columns([columns_of([], start_offset), *columns])
 
     def offsets(self, partition: int) -> tuple[Offset, Offset]:
         with self._lock:
@@ -193,15 +190,20 @@ class KafkaMetadataTopic:
             raise _translated(error.args[0], self._topic, partition) from error
         return first, end
 
-    def _consume(
-        self, partition: int, start_offset: Offset, end: Offset, max_bytes: int
-    ) -> tuple[list[MetadataTopicRecord], Offset]:
-        """Records until the budget is spent or `end` is reached, and the next offset. `end` need
-        not be the offset of a record.
+    def _parts(
+        self, partition: int, start_offset: Offset, max_bytes: int
+    ) -> Iterator[list[MetadataTopicRecord]]:
+        """The client's answers, none of them empty, until the budget is spent or the partition's end
+        is reached. That end need not be the offset of a record.
 
-        The client's last batch of records is kept whole, so the answer may exceed max_bytes by it.
+        The last answer is kept whole, so the records may exceed max_bytes by it.
         """
-        records: list[MetadataTopicRecord] = []
+        _, end = self._watermarks(partition)
+        if start_offset >= end:
+            return
+        if self._stream != (partition, start_offset):
+            self._consumer.assign([TopicPartition(self._topic, partition, start_offset)])
+        self._stream = None
         size = 0
         position = start_offset
         waits_left = max(1, round(self._timeout_s / _CONSUME_WAIT_S))
@@ -216,17 +218,31 @@ class KafkaMetadataTopic:
                         f"metadata topic cannot be read in time topic={self._topic}"
                         f" partition={partition} timeout_s={self._timeout_s}"
                     )
-            for message in messages:
-                error = message.error()
-                if error is None:
-                    records.append(_record(message, partition))
-                    size += len(message.value() or b"")
-                    position = records[-1].offset + 1
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    # The reported end may be older than the last appends.
-                    position = max(position, message.offset() or 0)
-                else:
-                    raise _translated(error, self._topic, partition)
+            records, position = self._records(messages, partition, position)
+            size += sum(len(record.value or b"") for record in records)
+            if records:
+                yield records
+        if position < end:
+            self._stream = (partition, position)
+        else:
+            # An assigned consumer fetches in the background: stop it until the next read.
+            self._consumer.unassign()
+
+    def _records(
+        self, messages: list[Message], partition: int, position: Offset
+    ) -> tuple[list[MetadataTopicRecord], Offset]:
+        """The records of an answer, and the offset to read on at."""
+        records: list[MetadataTopicRecord] = []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                records.append(_record(message, partition))
+                position = records[-1].offset + 1
+            elif error.code() == KafkaError._PARTITION_EOF:
+                # The reported end may be older than the last appends.
+                position = max(position, message.offset() or 0)
+            else:
+                raise _translated(error, self._topic, partition)
         return records, position
 
     def _describe_partitions(self) -> int:

@@ -165,3 +165,15 @@ def columns_of(records: Sequence[MetadataTopicRecord], start_offset: Offset) -> 
         value=pa.array([record.value for record in records], pa.binary()),
         next_offset=records[-1].offset + 1 if records else start_offset,
     )
+
+
+def joined_columns(parts: Sequence[MetadataColumns]) -> MetadataColumns:
+    """Runs that follow one another as one. There is at least one."""
+    import pyarrow as pa
+
+    return MetadataColumns(
+        np.concatenate([part.offset for part in parts]),
+        pa.concat_arrays([part.key for part in parts]),
+        pa.concat_arrays([part.value for part in parts]),
+        parts[-1].next_offset,
+    )
