@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -18,15 +19,19 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from isotherm.clock import SystemClock
 from isotherm.console.jobs import JobRunner
+from isotherm.console.watched_errors import MetricsAddresses
+from isotherm.metrics.broker_topic_metrics import TopicMeter
 from isotherm.storage_view.cluster_storage import StorageReader
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from suites.results import SuiteUnavailableError
 from tests.support.axe import axe_source, findings
 from tests.support.console_server import running_console
+from tests.support.metrics_server import LOGIN, TOPIC, MetricsServer
 from tests.support.scripted_cluster import damaged_cluster
 
 DRIVER = shutil.which("chromedriver")
 WAIT_S = 60
+GONE = "http://127.0.0.1:1/metrics"
 ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
 
 pytestmark = pytest.mark.skipif(
@@ -81,13 +86,27 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def metrics() -> Iterator[MetricsServer]:
+    running = MetricsServer()
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="module")
+def address(metrics: MetricsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     cluster, reports = damaged_cluster(), tmp_path_factory.mktemp("reports")
     (reports / "sweep-2026-01-31.jsonl").write_text(
         '{"kind": "partial_upload", "topic": "orders", "partition": 1, "start_offset": 2000}\n'
     )
     runner = JobRunner(reports, {"audit": [sys.executable, "-c", "print('{}')"]}, SystemClock())
-    with running_console(lambda: cluster, interval_s=5, reports=reports, runner=runner) as running:
+    login = base64.b64encode(LOGIN).decode()
+    with running_console(
+        lambda: cluster,
+        interval_s=5,
+        reports=reports,
+        runner=runner,
+        metrics=MetricsAddresses([metrics.url, GONE], f"Basic {login}"),
+    ) as running:
         yield running
     runner.close()
 
@@ -96,11 +115,24 @@ def test_overview_leads_to_a_topic(browser: Browser, address: str) -> None:
     browser.open(address, "table")
     assert "1,100" in browser.text("#sums")
     browser.all("input[type=search]")[0].send_keys("ord")
-    assert browser.run("return document.querySelectorAll('main table a').length") == 1
-    browser.click("main table a")
+    assert browser.run("return document.querySelectorAll('#topics a').length") == 1
+    browser.click("#topics a")
     browser.wait(lambda: len(browser.all("canvas[data-cells]")) == 2)
     assert browser.text("h1") == "orders"
     assert browser.messages() == []
+
+
+def test_errors_of_the_last_hour_lead_to_their_topic(
+    browser: Browser, address: str, metrics: MetricsServer
+) -> None:
+    browser.open(address, "#errors p")
+    assert GONE in browser.text("#errors")
+    assert "1 broker without metrics" in browser.text("#sums")
+    metrics.topics.mark(TopicMeter.REMOTE_COPY_ERRORS, TOPIC, 1234)
+    browser.wait(lambda: "1,234" in browser.text("#sums"))
+    assert f"{TOPIC}\tRemoteCopyErrors" in browser.text("#errors")
+    browser.click("#errors a")
+    browser.wait(lambda: browser.text("h1") == TOPIC)
 
 
 def test_missing_segment_is_seen_and_reached_by_keys(browser: Browser, address: str) -> None:

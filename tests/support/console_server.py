@@ -13,6 +13,7 @@ from isotherm.clock import SystemClock
 from isotherm.console.app import ConsoleSettings, console_app
 from isotherm.console.jobs import JobReports, JobRunner
 from isotherm.console.watched_cluster import Reader, WatchedCluster
+from isotherm.console.watched_errors import MetricsAddresses, WatchedErrors
 from isotherm.storage_view.prices import price_list
 from isotherm.storage_view.record_sources import RecordSource
 from isotherm.storage_view.segment_facts import named_layout
@@ -21,6 +22,7 @@ from tests.support.scripted_records import ScriptedRecords
 PRICE = "0.023"
 SWEEP_COMMAND = "isotherm pipeline sweep --path s3://bucket/kafka -b localhost:9092"
 START_TIMEOUT_S = 60
+NO_METRICS = MetricsAddresses(())
 
 
 class _Server(uvicorn.Server):
@@ -43,12 +45,19 @@ def running_console(
     credentials: Mapping[bytes, bytes] | None = None,
     reports: Path | None = None,
     runner: JobRunner | None = None,
+    metrics: MetricsAddresses = NO_METRICS,
 ) -> Iterator[str]:
     """The address of its pages."""
     source = records or ScriptedRecords()
     watched = WatchedCluster(open_reader, SystemClock(), interval_s)
+    errors = WatchedErrors(metrics, SystemClock(), interval_s)
     settings = ConsoleSettings(
-        price_list(PRICE), named_layout("aiven", None), ["127.0.0.1"], SWEEP_COMMAND, credentials
+        price_list(PRICE),
+        named_layout("aiven", None),
+        ["127.0.0.1"],
+        SWEEP_COMMAND,
+        credentials,
+        errors,
     )
     config = uvicorn.Config(
         console_app(watched, source, settings, JobReports(reports), runner),
@@ -69,3 +78,4 @@ def running_console(
         thread.join()
         watched.close()
         source.close()
+        errors.close()

@@ -7,6 +7,7 @@ import shlex
 import ssl
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,6 +31,8 @@ from isotherm.remote.storage.settings import AIVEN
 from isotherm.storage_view.prices import DEFAULT_PRICE, price_list
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
     from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
     from isotherm.remote.storage.settings import ObjectStoreSettings
 
@@ -95,6 +98,18 @@ def console(
     interval_s: Annotated[
         float, typer.Option(min=1, help="Read the cluster at most once in so many seconds.")
     ] = 5.0,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="A broker's metrics for Prometheus (http://broker:9404/metrics), to count its errors of"
+            " the last hour. May be given many times.",
+        ),
+    ] = None,
+    metrics_login: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="NAME:PASSWORD: the metrics ask for it (HTTP basic)."),
+    ] = None,
     price: Price = DEFAULT_PRICE,
     layout: Annotated[
         str, typer.Option(help="How the bucket names objects: aiven or local-tiered-storage.")
@@ -113,7 +128,7 @@ def console(
     """
     try:
         import starlette  # noqa: F401
-        import uvicorn
+        import uvicorn  # noqa: F401
     except ImportError as error:
         raise ConfigError(
             "the console's packages are not installed hint=\"pip install 'isotherm[console]'\""
@@ -121,18 +136,23 @@ def console(
     from isotherm.console.app import ConsoleSettings, console_app
     from isotherm.console.jobs import JobReports, JobRunner
     from isotherm.console.watched_cluster import WatchedCluster
+    from isotherm.console.watched_errors import WatchedErrors, metrics_addresses
     from isotherm.storage_view.cluster_storage import StorageReader
     from isotherm.storage_view.record_sources import ClusterRecords
     from isotherm.storage_view.segment_facts import named_layout
     from isotherm.storage_view.segment_sources import open_bucket_source
 
     extra = client_settings(command_config, client_property)
+    clock = SystemClock()
+    addresses = metrics_addresses(metrics or (), metrics_login)
+    errors = WatchedErrors(addresses, clock, interval_s)
     settings = ConsoleSettings(
         price_list(price),
         named_layout(layout, key_prefix),
         _hosts(host, allow_host or []),
         sweep_command(bootstrap_server, path),
         _credentials(credentials_file, host, without_login=without_login),
+        errors,
     )
     with_tls = _has_identity(tls_certificate, tls_key)
     if settings.credentials is not None and not with_tls and not _is_loopback(host):
@@ -140,7 +160,7 @@ def console(
             "passwords cross the network as they are; --tls-certificate hides them"
         )
     bucket = None if path is None else store_settings(path, option)
-    properties, clock = {"bootstrap.servers": bootstrap_server, **extra}, SystemClock()
+    properties = {"bootstrap.servers": bootstrap_server, **extra}
 
     def open_reader() -> StorageReader:
         source = None if bucket is None else open_bucket_source(bucket, lambda _: True)
@@ -152,34 +172,39 @@ def console(
             raise ConfigError("where do reports go? key=--reports hint='--allow-changes needs it'")
         own = _client_arguments(bootstrap_server, client_property, command_config)
         runner = JobRunner(reports, job_commands(own, path, option), clock)
-    cluster = WatchedCluster(open_reader, clock, interval_s)
-    storage = None if bucket is None else _opened(bucket)
-    records = ClusterRecords(properties, clock, storage)
-    scheme = "https" if with_tls else "http"
-    terminal().print(f"console of {bootstrap_server}: {scheme}://{_named(host)}:{port}/")
+    with ExitStack() as closing:
+        cluster = WatchedCluster(open_reader, clock, interval_s)
+        storage = None if bucket is None else _opened(bucket)
+        records = ClusterRecords(properties, clock, storage)
+        for each in (storage, runner, records, cluster, errors):
+            if each is not None:
+                closing.callback(each.close)
+        scheme = "https" if with_tls else "http"
+        terminal().print(f"console of {bootstrap_server}: {scheme}://{_named(host)}:{port}/")
+        app = console_app(cluster, records, settings, JobReports(reports), runner)
+        _serve(app, host, port, tls_certificate, tls_key)
+
+
+def _serve(app: Starlette, host: str, port: int, certificate: str | None, key: str | None) -> None:
+    """Until Ctrl+C. Raises ConfigError if it cannot listen there."""
+    import uvicorn
+
     try:
         uvicorn.run(
-            console_app(cluster, records, settings, JobReports(reports), runner),
+            app,
             host=host,
             port=port,
             log_level="warning",
             server_header=False,
             limit_concurrency=REQUESTS_AT_ONCE,
-            ssl_certfile=tls_certificate,
-            ssl_keyfile=tls_key,
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
         )
     except SystemExit as error:
         # uvicorn has printed the reason, and would leave with a code that means damage here.
         raise ConfigError(
             f"the console cannot listen there host={host} port={port} hint='--port'"
         ) from error
-    finally:
-        cluster.close()
-        records.close()
-        if runner is not None:
-            runner.close()
-        if storage is not None:
-            storage.close()
 
 
 def sweep_command(bootstrap_server: str, path: str | None) -> str:

@@ -36,6 +36,7 @@ from isotherm.console.openapi import (
 from isotherm.console.records import RecordBrowser, RecordsWanted, TooManyScansError
 from isotherm.console.topic_answers import topic_answers
 from isotherm.console.watched_cluster import WatchedCluster
+from isotherm.console.watched_errors import WatchedErrors
 from isotherm.errors import IsothermError
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.storage_view.cluster_storage import ClusterStorage, PartitionStorage, TopicStorage
@@ -83,6 +84,7 @@ class ConsoleSettings:
     hosts: Sequence[str]
     sweep_command: str
     credentials: Mapping[bytes, bytes] | None
+    errors: WatchedErrors
 
 
 def console_app(
@@ -191,7 +193,10 @@ class _Pages:
         self._browser = RecordBrowser(records, self._metadata)
 
     def overview(self, _: Request) -> Response:
-        return self._answer(lambda storage: overview(storage, self._price(storage)))
+        errors = self._settings.errors.look()
+        return self._answer(
+            lambda storage: {**overview(storage, self._price(storage)), "errors": errors}
+        )
 
     def answers(self, _: Request) -> Response:
         settings = self._settings

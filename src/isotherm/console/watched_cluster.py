@@ -42,8 +42,8 @@ class Look(Generic[T]):
     error: str | None
 
 
-class _Newest(Generic[T]):
-    """Thread-safe. At most one thread reads, at most once in `interval_s`."""
+class Newest(Generic[T]):
+    """Thread-safe. At most one thread reads, at most once in `interval_s`; the others get the last look."""
 
     def __init__(
         self, read: Callable[[], T], lock: threading.Lock, clock: Clock, interval_s: float
@@ -89,8 +89,8 @@ class WatchedCluster:
         self._open_reader = open_reader
         self._reader: Reader | None = None
         self._reading = threading.Lock()  # of the reader and its source
-        self._storage = _Newest(self._read_storage, self._reading, clock, interval_s)
-        self._groups = _Newest(self._read_groups, self._reading, clock, interval_s)
+        self._storage = Newest(self._read_storage, self._reading, clock, interval_s)
+        self._groups = Newest(self._read_groups, self._reading, clock, interval_s)
 
     def look(self) -> Look[ClusterStorage]:
         return self._storage.look()

@@ -23,18 +23,21 @@ def https_answer(
     context: ssl.SSLContext,
     body: bytes | None = None,
     headers: Mapping[str, str] | None = None,
+    *,
+    size_max: int = SIZE_MAX,
+    timeout_s: float = TIMEOUT_S,
 ) -> bytes:
-    """The answer to GET, or with a body to POST. `url` was checked to be https.
+    """The answer to GET, or with a body to POST. `url` was checked to be https; http is for what anyone may see.
 
-    Raises OSError for a failure or another status than 2xx, and ValueError for an answer above SIZE_MAX.
+    Raises OSError for a failure or another status than 2xx, and ValueError for an answer above `size_max` bytes.
     """
     opener = urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context), _NoRedirect()
     )
     request = urllib.request.Request(url, body, dict(headers or {}))  # noqa: S310 - it was checked
     try:
-        with opener.open(request, timeout=TIMEOUT_S) as response:
-            return bounded(response.read(SIZE_MAX + 1))
+        with opener.open(request, timeout=timeout_s) as response:
+            return bounded(response.read(size_max + 1), size_max)
     except urllib.error.HTTPError as error:
         error.close()
         raise OSError(f"the answer is HTTP status {error.code}") from error
@@ -47,8 +50,8 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def bounded(text: bytes) -> bytes:
-    """ValueError above SIZE_MAX."""
-    if len(text) > SIZE_MAX:
-        raise ValueError(f"more than {SIZE_MAX} bytes")
+def bounded(text: bytes, size_max: int = SIZE_MAX) -> bytes:
+    """ValueError above `size_max`."""
+    if len(text) > size_max:
+        raise ValueError(f"more than {size_max} bytes")
     return text

@@ -21,7 +21,7 @@ from isotherm.protocol.api_keys import ApiKey
 from isotherm.storage_view.cluster_client import ClusterClient
 from isotherm.storage_view.local_holds import SEGMENT_BYTES_DEFAULT, TierSettings
 from isotherm.storage_view.partition_storage import LocalTier, Retention
-from isotherm.types import BrokerId, Offset, TopicIdPartition, TopicPartition
+from isotherm.types import REMOTE_LOG_DIR, BrokerId, Offset, TopicIdPartition, TopicPartition
 
 BROKERS_AT_ONCE = 8
 TOPIC_RESOURCE = 2
@@ -232,13 +232,14 @@ def list_offsets(
 def _replica_sizes(
     client: ClusterClient, address: PeerAddress, topics: set[str]
 ) -> dict[TopicPartition, int]:
-    """Bytes of each replica that the broker has. One that moves between directories counts once."""
+    """Local bytes of each replica that the broker has. One that moves between directories counts once."""
     answer = client.ask(
         address, ApiKey.DESCRIBE_LOG_DIRS, {"topics": None}, newest=_LOG_DIRS_VERSION
     )
     return {
         TopicPartition(topic.name, each.partition_index): each.partition_size
         for directory in answer.results
+        if not directory.log_dir.startswith(REMOTE_LOG_DIR)
         for topic in directory.topics
         if topic.name in topics
         for each in topic.partitions

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import uvicorn
 from click.testing import Result
+from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from isotherm.cli.console import job_commands, sweep_command
@@ -154,3 +155,27 @@ def test_installation_without_the_extra_is_told_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "starlette", None)
     assert "isotherm[console]" in str(run().exception)
+
+
+def test_no_answer_has_a_password(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of a cluster that cannot be reached, with jobs that can be started."""
+    texts: list[str] = []
+
+    def ask(made: Any, **_: object) -> None:
+        with TestClient(made, base_url="http://127.0.0.1:8585") as client:
+            document = client.get("/api/openapi.json").json()
+            for address, methods in document["paths"].items():
+                filled = re.sub(r"\{\w+\}", "0", address)
+                texts.extend(client.request(method, filled).text for method in methods)
+
+    monkeypatch.setattr(uvicorn, "run", ask)
+    config = tmp_path / "client.properties"
+    config.touch(0o600)
+    config.write_text("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.password=file-9f2\n")
+    passwords = ("-X", "sasl.username=me", "-X", "ssl.keystore.password=key-9f2")
+    reports = ("--reports", str(tmp_path), "--allow-changes")
+    result = run("-b", "localhost:1", *passwords, "--command-config", str(config), *reports)
+    assert result.exit_code == 0, result.output
+    assert len(texts) > 5
+    assert not [each for each in [*texts, result.output] if "9f2" in each]
+    assert any("localhost:1" in each for each in texts)

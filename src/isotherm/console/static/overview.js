@@ -17,7 +17,7 @@ export function overviewPage() {
     data = fresh;
     if (!page.isShown) {
       page.isShown = true;
-      list = element("div");
+      list = element("div", { id: "topics" });
       const tools = element("div", { class: "tools" },
         element("label", {}, "Find ", element("input", { type: "search", name: "find", oninput: (event) => {
           wanted = event.target.value.toLowerCase();
@@ -29,16 +29,20 @@ export function overviewPage() {
         } }), " internal topics too"));
       main.replaceChildren(element("h1", {}, "Overview"), element("div", { id: "sums" }),
         element("section", { class: "card" }, element("h2", {}, "Topics"), legend(), tools, list),
-        element("section", { class: "card", id: "brokers" }));
+        element("section", { class: "card", id: "brokers" }),
+        element("section", { class: "card", id: "errors", hidden: !data.errors }));
     }
     main.querySelector("#sums").replaceChildren(sums(data));
     main.querySelector("#brokers").replaceChildren(element("h2", {}, "Brokers"), brokers(data));
+    if (data.errors) {
+      main.querySelector("#errors").replaceChildren(element("h2", {}, "Errors of the last hour"), ...errors(data));
+    }
     showTopics();
   };
   return page;
 }
 
-function sums({ total, metadata_topic: metadata, price_per_gib_month: price, topics }) {
+function sums({ total, metadata_topic: metadata, price_per_gib_month: price, topics, errors: seen, read_at_ms: now }) {
   const shown = topics.filter((topic) => topic.is_tiered).length;
   return element("dl", { class: "figures wide" },
     figure("In all", bytes(total.total_bytes), "each byte once"),
@@ -52,7 +56,24 @@ function sums({ total, metadata_topic: metadata, price_per_gib_month: price, top
     figure("Tiered topics", count(shown), `of ${count(topics.length)}`),
     metadata
       ? figure("Metadata topic", bytes(metadata.size_in_bytes), `${count(metadata.records)} records at most`)
-      : figure("Metadata topic", "none", "no remote tier is known"));
+      : figure("Metadata topic", "none", "no remote tier is known"),
+    seen ? figure("Errors", count(seen.total), since(seen, now), seen.total > 0 || seen.unanswered.length > 0) : null);
+}
+
+function since({ since_ms: begin, unanswered }, now) {
+  const silent = unanswered.length ? `${plural(unanswered.length, "broker")} without metrics` : "";
+  return [begin === null ? "" : `in the last ${age((now - begin) / 1000)}`, silent].filter(Boolean).join(", ");
+}
+
+function errors({ errors: { rows, unanswered } }) {
+  const silent = unanswered.map(({ url, reason }) => element("p", { class: "bad" }, `${url}: ${reason}`));
+  if (!rows.length) return [...silent, element("p", { class: "quiet" }, "None that a topic has counted.")];
+  return [...silent, table("Errors", [
+    ["topic", (row) => element("a", { href: `#/topics/${encodeURIComponent(row.topic)}` }, row.topic)],
+    ["errors", (row) => row.errors, "left"],
+    ["broker", (row) => row.broker, "left"],
+    ["count", (row) => count(row.count)],
+  ], rows)];
 }
 
 function stack(topic) {

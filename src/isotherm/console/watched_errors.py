@@ -1,0 +1,113 @@
+"""What went wrong on the brokers in the last hour, from their metrics. No page asks, no request goes out."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from isotherm.clock import Clock
+from isotherm.config.http_credentials import read_credentials
+from isotherm.console.watched_cluster import Newest
+from isotherm.errors import ConfigError
+from isotherm.protocol.https_exchange import https_answer
+from isotherm.storage_view.error_counts import ErrorHistory, read_error_counts
+from isotherm.storage_view.rows import Row
+
+READS_AT_ONCE = 8
+ANSWER_SIZE_MAX = 64 * 1024 * 1024
+ANSWER_TIMEOUT_S = 3.0
+ROWS_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsAddresses:
+    """Each as `http://broker:9404/metrics`; `authorization` is sent to all of them."""
+
+    urls: Sequence[str]
+    authorization: str | None = None
+
+
+def metrics_addresses(urls: Sequence[str], login_file: str | None) -> MetricsAddresses:
+    """Raises ConfigError for what is no address, or a file without one name and its password."""
+    for url in urls:
+        parts = urlsplit(url)
+        if "@" in parts.netloc:
+            # Pages show the address.
+            hint = "write NAME:PASSWORD into the file of --metrics-login"
+            raise ConfigError(f"no password in an address key=--metrics hint='{hint}'")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"expected http://HOST:PORT/metrics key=--metrics value={url}")
+    if login_file is None:
+        return MetricsAddresses(urls)
+    credentials = read_credentials(login_file, "--metrics-login")
+    if len(credentials) != 1:
+        raise ConfigError(f"one login is expected key=--metrics-login value={login_file}")
+    ((name, password),) = credentials.items()
+    return MetricsAddresses(urls, "Basic " + base64.b64encode(name + b":" + password).decode())
+
+
+class WatchedErrors:
+    """Thread-safe. The first look at a broker counts nothing: it is what later ones are compared with."""
+
+    def __init__(self, addresses: MetricsAddresses, clock: Clock, interval_s: float) -> None:
+        self._addresses = addresses
+        self._clock = clock
+        self._histories = {url: ErrorHistory() for url in addresses.urls}
+        self._context = ssl.create_default_context()
+        self._executor = ThreadPoolExecutor(READS_AT_ONCE, "console-metrics")
+        self._newest = Newest(self._read, threading.Lock(), clock, interval_s)
+
+    def look(self) -> Row | None:
+        """`total` errors `since_ms`, the most of them as `rows`, and the addresses that do not answer now. None
+        without addresses."""
+        return self._newest.look().content if self._addresses.urls else None
+
+    def close(self) -> None:
+        self._executor.shutdown()
+
+    def _read(self) -> Row:
+        failed = list(self._executor.map(self._note, self._addresses.urls))
+        seen = {url: each.seen() for url, each in self._histories.items()}
+        counts = Counter(
+            {
+                (url, meter, topic): count
+                for url, each in seen.items()
+                if each is not None
+                for (meter, topic), count in each.counts.items()
+            }
+        )
+        rows = [
+            {"broker": urlsplit(url).netloc, "errors": meter, "topic": topic, "count": count}
+            for (url, meter, topic), count in counts.most_common()
+            if topic
+        ]
+        return {
+            "since_ms": min((each.since_ms for each in seen.values() if each), default=None),
+            "total": sum(count for (_, _, topic), count in counts.items() if not topic),
+            "rows": rows[:ROWS_MAX],
+            "unanswered": [each for each in failed if each is not None],
+        }
+
+    def _note(self, url: str) -> Row | None:
+        """Returns why the broker's metrics cannot be read."""
+        authorization = self._addresses.authorization
+        headers = {} if authorization is None else {"Authorization": authorization}
+        try:
+            text = https_answer(
+                url,
+                self._context,
+                headers=headers,
+                size_max=ANSWER_SIZE_MAX,
+                timeout_s=ANSWER_TIMEOUT_S,
+            )
+            counts = read_error_counts(text)
+        except (OSError, ValueError) as error:
+            return {"url": url, "reason": str(error)}
+        self._histories[url].note(counts, self._clock.now_ms())
+        return None

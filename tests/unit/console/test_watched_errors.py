@@ -1,0 +1,97 @@
+"""Errors of the last hour: real endpoints of metrics, one of them with a login, one that is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from isotherm.console.watched_errors import (
+    MetricsAddresses,
+    WatchedErrors,
+    metrics_addresses,
+)
+from isotherm.errors import ConfigError
+from isotherm.metrics.broker_topic_metrics import TopicMeter
+from isotherm.testing.sim_clock import SimClock
+from tests.support.metrics_server import LOGIN, TOPIC, MetricsServer
+
+INTERVAL_S = 5.0
+
+
+@pytest.fixture
+def broker() -> Iterator[MetricsServer]:
+    running = MetricsServer()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def login(tmp_path: Path) -> str:
+    path = tmp_path / "login"
+    path.touch(0o600)
+    path.write_bytes(LOGIN + b"\n")
+    return str(path)
+
+
+def test_errors_are_those_since_the_first_look(broker: MetricsServer, login: str) -> None:
+    clock = SimClock()
+    broker.topics.mark(TopicMeter.REMOTE_COPY_ERRORS, TOPIC, 5)
+    gone = "http://127.0.0.1:1/metrics"
+    watched = WatchedErrors(metrics_addresses([broker.url, gone], login), clock, INTERVAL_S)
+    began_ms = clock.now_ms()
+    first = watched.look()
+    assert first is not None
+    assert (first["since_ms"], first["total"], first["rows"]) == (began_ms, 0, [])
+    assert [each["url"] for each in first["unanswered"]] == [gone]
+    broker.topics.mark(TopicMeter.REMOTE_COPY_ERRORS, TOPIC, 2)
+    assert watched.look() == first  # the broker is not asked again so soon
+    assert broker.asked == 1
+    clock.advance(INTERVAL_S * 1000)
+    found = watched.look()
+    watched.close()
+    assert found is not None
+    assert (found["since_ms"], found["total"]) == (began_ms, 2)
+    address = broker.url.removeprefix("http://").removesuffix("/metrics")
+    assert found["rows"] == [
+        {"broker": address, "errors": "RemoteCopyErrors", "topic": TOPIC, "count": 2}
+    ]
+
+
+def test_login_that_is_refused_is_a_reason_without_the_password(broker: MetricsServer) -> None:
+    watched = WatchedErrors(MetricsAddresses([broker.url], "Basic c2VjcmV0"), SimClock(), 0)
+    found = watched.look()
+    watched.close()
+    assert found is not None
+    assert found["since_ms"] is None
+    assert found["unanswered"] == [{"url": broker.url, "reason": "the answer is HTTP status 401"}]
+
+
+def test_without_addresses_nothing_is_shown() -> None:
+    watched = WatchedErrors(metrics_addresses([], None), SimClock(), 0)
+    assert watched.look() is None
+    watched.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("broker:9404", "expected http"),
+        ("file:///etc/passwd", "expected http"),
+        ("http://ann:secret@broker:9404/metrics", "no password in an address"),
+        ("http://:secret@/metrics", "no password in an address"),
+    ],
+)
+def test_addresses_that_cannot_be_used_are_refused(url: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason) as refused:
+        metrics_addresses([url], None)
+    assert "secret" not in str(refused.value)
+
+
+def test_file_of_several_logins_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "logins"
+    path.touch(0o600)
+    path.write_text("ann:one\nbob:two\n")
+    with pytest.raises(ConfigError, match="one login is expected"):
+        metrics_addresses([], str(path))
