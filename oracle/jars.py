@@ -9,11 +9,13 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 POM_PATH = Path(__file__).with_name("pom.xml")
 SPARK_SOURCE_POM_PATH = Path(__file__).with_name("spark-sql-kafka.xml")
+REGISTRY_ARTIFACT = "io.apicurio:apicurio-registry-app:3.0.9:tar.gz:all"
+"""The last version that Java 17 runs."""
 DELTA_POM_PATH = Path(__file__).with_name("spark-delta.xml")
 CACHE_DIRECTORY = Path(__file__).resolve().parent.parent / ".oracle"
 RESOLVE_TIMEOUT_S = 600
@@ -50,18 +52,25 @@ def resolve_delta_jars() -> list[Path]:
     return sorted(resolve(DELTA_POM_PATH, "spark-delta").glob("*.jar"))
 
 
+def resolve_registry_archive() -> Path:
+    """The archive of the schema registry; otherwise as `resolve_jars`."""
+    require_command("java")
+    directory = CACHE_DIRECTORY / REGISTRY_ARTIFACT.replace(":", "-")
+    # Without its pom: its parent's is not in every mirror, and the archive has all it needs.
+    goals = ["dependency:copy", f"-Dartifact={REGISTRY_ARTIFACT}"]
+    _fill(directory, lambda partial: _run_maven([*goals, f"-DoutputDirectory={partial}"]))
+    (archive,) = directory.iterdir()
+    return archive
+
+
 def resolve(pom_path: Path, name: str) -> Path:
     """The folder with what `pom_path` asks for at run time; `name` begins its name. Otherwise as
     `resolve_jars`."""
     require_command("java")
     digest = hashlib.sha256(pom_path.read_bytes()).hexdigest()[:12]
     directory = CACHE_DIRECTORY / f"{name}-{digest}"
-    if directory.is_dir():
-        return directory
-    require_command("mvn")
-    with _cache_lock():
-        if not directory.is_dir():
-            _copy_dependencies(pom_path, directory)
+    goals = [f"--file={pom_path}", "dependency:copy-dependencies", "-DincludeScope=runtime"]
+    _fill(directory, lambda partial: _run_maven([*goals, f"-DoutputDirectory={partial}"]))
     return directory
 
 
@@ -73,13 +82,21 @@ def require_command(name: str) -> str:
     return path
 
 
-def _copy_dependencies(pom_path: Path, directory: Path) -> None:
-    partial = directory.with_suffix(".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    command = [
-        "mvn", "--quiet", "--batch-mode", f"--file={pom_path}", "dependency:copy-dependencies",
-        "-DincludeScope=runtime", f"-DoutputDirectory={partial}",
-    ]  # fmt: skip
+def _fill(directory: Path, fill: Callable[[Path], None]) -> None:
+    """Make the folder unless it is there; one process does."""
+    if directory.is_dir():
+        return
+    require_command("mvn")
+    with _cache_lock():
+        if not directory.is_dir():
+            partial = directory.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            fill(partial)
+            os.rename(partial, directory)
+
+
+def _run_maven(arguments: Sequence[str]) -> None:
+    command = ["mvn", "--quiet", "--batch-mode", *arguments]
     try:
         subprocess.run(
             command, check=True, capture_output=True, text=True, timeout=RESOLVE_TIMEOUT_S
@@ -87,13 +104,13 @@ def _copy_dependencies(pom_path: Path, directory: Path) -> None:
     except subprocess.CalledProcessError as error:
         first = next((line for line in error.stdout.splitlines() if "ERROR" in line), "no output")
         raise OracleUnavailableError(
-            f"maven could not resolve the jars: pom={pom_path.name} exit={error.returncode} {first}"
+            f"maven could not resolve the jars: goals={' '.join(arguments)}"
+            f" exit={error.returncode} {first}"
         ) from error
     except subprocess.TimeoutExpired as error:
         raise OracleUnavailableError(
             f"maven did not finish: timeout_s={RESOLVE_TIMEOUT_S}"
         ) from error
-    os.rename(partial, directory)
 
 
 @contextlib.contextmanager

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from oracle.jars import CACHE_DIRECTORY, require_command, resolve
+from oracle.program import Program
 
 COMPILE_TIMEOUT_S = 120
-LINES_SHOWN = 60
 
 # Frameworks that serialize closures look into the collections of Java itself.
 OPTIONS = (
@@ -57,50 +57,9 @@ def compiled(jars: Path, sources: list[Path]) -> Path:
     return directory
 
 
-class JavaProgram:
-    """Runs from construction to `stop` or `kill`; what it prints goes to `log_path`, its
-    temporary files beside it."""
+class JavaProgram(Program):
+    """Its temporary files are beside its log."""
 
     def __init__(self, classes: str, main: str, *arguments: str, log_path: Path) -> None:
-        self.log_path = log_path
-        self._command = [
-            *(require_command("java"), *OPTIONS, f"-Djava.io.tmpdir={log_path.parent}"),
-            *("--class-path", classes, main, *arguments),
-        ]
-        self.start()
-
-    def start(self) -> None:
-        """Again, after `kill`; its log goes on."""
-        with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT
-            )
-
-    def require_running(self) -> None:
-        """AssertionError with the end of its log when it has ended by itself."""
-        status = self._process.poll()
-        assert status is None, f"the program has ended: exit={status}\n{self.log_end()}"
-
-    def end_input(self, timeout_s: float) -> None:
-        """Close its standard input and wait for its end; TimeoutExpired when it goes on."""
-        self._close_input()
-        self._process.wait(timeout_s)
-
-    def terminate(self, timeout_s: float) -> None:
-        """SIGTERM, and wait for its end; TimeoutExpired when it goes on."""
-        self._process.terminate()
-        self._process.wait(timeout_s)
-
-    def kill(self) -> None:
-        """SIGKILL; harmless when it has ended."""
-        self._process.kill()
-        self._process.wait()
-        self._close_input()
-
-    def _close_input(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-
-    def log_end(self) -> str:
-        lines = self.log_path.read_text(errors="replace").splitlines()
-        return "\n".join(lines[-LINES_SHOWN:])
+        command = [require_command("java"), *OPTIONS, f"-Djava.io.tmpdir={log_path.parent}"]
+        super().__init__([*command, "--class-path", classes, main, *arguments], log_path)

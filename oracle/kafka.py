@@ -282,13 +282,18 @@ def broker_answers(bootstrap_server: str) -> bool:
 
 @contextlib.contextmanager
 def running_kafka(
-    directory: Path, overrides: Mapping[str, str] | None = None
+    directory: Path,
+    overrides: Mapping[str, str] | None = None,
+    *,
+    java_options: Iterable[str] = (),
 ) -> Iterator[KafkaOracle]:
     """A started KafkaOracle, stopped at the end of the block: for tests, not to be measured.
 
     It has the cheap compiler alone, since what the other saves in a test it has cost before.
     """
-    oracle = KafkaOracle(directory, overrides, java_options=["-XX:TieredStopAtLevel=1"])
+    oracle = KafkaOracle(
+        directory, overrides, java_options=["-XX:TieredStopAtLevel=1", *java_options]
+    )
     oracle.start()
     try:
         yield oracle

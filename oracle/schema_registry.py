@@ -1,0 +1,69 @@
+"""A schema registry with Confluent's API: Apicurio Registry, which keeps its schemas in a topic."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import tarfile
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from isotherm.testing.local_servers import free_ports
+from oracle.jars import require_command, resolve_registry_archive
+from oracle.topics import wait_until
+
+_CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
+# It lives for one test module: a fast start counts, not speed.
+_JVM = ("-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
+
+@contextlib.contextmanager
+def schema_registry(directory: Path, bootstrap_servers: str) -> Iterator[str]:
+    """Runs in `directory`, with its topics at the brokers, while the `with` block does: its URL.
+
+    Raises OracleUnavailableError where it cannot be had.
+    """
+    with tarfile.open(resolve_registry_archive()) as archive:
+        archive.extractall(directory, filter="data")
+    (jar,) = directory.glob("*-runner.jar")
+    (port,) = free_ports(1)
+    command = [
+        require_command("java"), *_JVM, "-Dquarkus.http.host=127.0.0.1",
+        f"-Dquarkus.http.port={port}", "-Dapicurio.storage.kind=kafkasql",
+        f"-Dapicurio.kafkasql.bootstrap.servers={bootstrap_servers}", "-jar", str(jar),
+    ]  # fmt: skip
+    url = f"http://127.0.0.1:{port}/apis/ccompat/v7"
+    with (directory / "registry.log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=directory, stdout=log, stderr=subprocess.STDOUT)
+
+        def is_up() -> bool:
+            if process.poll() is not None:
+                raise AssertionError((directory / "registry.log").read_text()[-2000:])
+            with (
+                contextlib.suppress(OSError),
+                urllib.request.urlopen(f"{url}/subjects", timeout=10),
+            ):
+                return True
+            return False
+
+        try:
+            wait_until(is_up, "the schema registry")
+            yield url
+        finally:
+            process.kill()
+            process.wait()
+
+
+def register(url: str, subject: str, schema: object, kind: str = "AVRO", **more: object) -> int:
+    """The id of the schema, a text or what is one as JSON."""
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    body = {"schema": text, "schemaType": kind, **more}
+    request = urllib.request.Request(
+        f"{url}/subjects/{subject}/versions",
+        json.dumps(body).encode(),
+        {"Content-Type": _CONTENT_TYPE},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return int(json.load(answer)["id"])
