@@ -10,6 +10,7 @@
     │   ├── SegmentKeyTakenError              an earlier copy of a remote segment exists
     │   ├── RequestTimedOutError
     │   ├── BrokerUnreachableError            no broker of another cluster answers
+    │   ├── SchemaRegistryError               the schema registry does not answer, or refuses
     │   ├── PeerDisconnectedError · PeerTimeoutError
     │   ├── CoordinatorLoadInProgressError · CoordinatorNotAvailableError · NotCoordinatorError
     │   ├── NotEnoughReplicasError
@@ -108,6 +109,10 @@ class RequestTimedOutError(RetriableError):
 
 class BrokerUnreachableError(RetriableError):
     """No broker answers at the address, or it answered with an error. The message has the cause."""
+
+
+class SchemaRegistryError(RetriableError):
+    """The schema registry does not answer, or refuses the request. The message has the cause."""
 
 
 class PeerDisconnectedError(RetriableError):

@@ -170,7 +170,7 @@ def test_folder_of_parquet_is_read_by_duckdb(tier: Tier, tmp_path: Path) -> None
 
         assert select("value", "prices") == [("one",), (None,), ("drei €",), ("five",)]
         dead = select('"offset", value, reason', "prices_dead_letters")
-    assert dead == [(2, b"\xff", "the value is not UTF-8"), (5, b"\xc3", "the value is not UTF-8")]
+    assert dead == [(2, b"\xff", "value: it is not UTF-8"), (5, b"\xc3", "value: it is not UTF-8")]
 
 
 @needs_spark
@@ -274,6 +274,7 @@ def test_dry_run_writes_nothing(tier: Tier, tmp_path: Path) -> None:
         ("prices", ("--table", "prices"), ConfigError, r"has a namespace value=prices"),
         ("prices", ("--to", "parquet", "--catalog", "x"), ConfigError, r"is for --to iceberg"),
         ("prices", ("--warehouse", "s3://x/y"), ConfigError, r"no local folder needs a catalog"),
+        ("prices", ("--warehouse", "a?b"), ConfigError, r"cannot have these .*characters=\?"),
         ("prices", ("--catalog", "unknown"), ConfigError, r"no such catalog catalog=unknown"),
         ("price", (), UnknownTopicOrPartitionError, r"nearest=prices"),
     ],

@@ -118,3 +118,19 @@ def test_what_cannot_be_read_is_named(spark: SparkSession, tier: Tier, tmp_path:
         update.rename_column("value.n", "m")
     with pytest.raises(ConfigError, match=r"renamed or made anew .*column=value.m"):
         isotherm.spark.topic(spark, "prices", read, warehouse=lake)
+
+
+@pytest.mark.parametrize("to", ["iceberg", "parquet"])
+def test_names_of_folders_are_no_patterns(
+    spark: SparkSession, tier: Tier, tmp_path: Path, to: str
+) -> None:
+    # Iceberg's locations cannot have a question mark.
+    lake = str(tmp_path / ("la[k]e *{x} %41" + "?" * (to == "parquet")))
+    options = ("--to", to, "--warehouse", lake)
+    put(tier, OWNER, [b"one", b"two"])
+    run_table("prices", tier.folder, *options)
+    put(tier, OWNER, [b"three"])
+    read = {"path": tier.folder.as_uri()}
+    frame = isotherm.spark.topic(spark, "prices", read, to=to, warehouse=lake)
+    assert places(frame) == [(0, 0), (0, 1), (0, 2)]
+    assert list(Path(lake).rglob("*.parquet"))

@@ -29,7 +29,6 @@ from isotherm.cli.pipeline_options import (
     spark_session,
 )
 from isotherm.clock import SystemClock
-from isotherm.errors import ConfigError
 
 if TYPE_CHECKING:
     from isotherm.spark.driver.topic_plan import TopicPlan
@@ -44,7 +43,30 @@ _Value = Annotated[
         "--value",
         metavar="FORMAT",
         help="What a value is: raw, bytes as they are; string, UTF-8; json, objects whose fields"
-        " become columns.",
+        " become columns; avro, protobuf or json-schema, behind the id of a schema in --registry.",
+    ),
+]
+_Key = Annotated[str, typer.Option("--key", metavar="FORMAT", help="What a key is; as --value.")]
+_Mode = Annotated[
+    str,
+    typer.Option(
+        "--mode",
+        metavar="MODE",
+        help="append: all records; latest: of each key the newest value, without those that a"
+        " tombstone has deleted.",
+    ),
+]
+_Registry = Annotated[
+    str | None,
+    typer.Option("--registry", metavar="URL", help="A schema registry with Confluent's API."),
+]
+_RegistryOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--registry-option",
+        metavar="KEY=VALUE",
+        help="A setting of confluent-kafka's SchemaRegistryClient, such as ssl.ca.location=ca.pem or"
+        " basic.auth.user.info=USER:PASSWORD. May be given many times.",
     ),
 ]
 _Warehouse = Annotated[
@@ -85,6 +107,10 @@ def table(
     bootstrap_server: OptionalBootstrapServer = None,
     to: _To = "iceberg",
     value: _Value = "raw",
+    key: _Key = "raw",
+    mode: _Mode = "append",
+    registry: _Registry = None,
+    registry_option: _RegistryOption = None,
     warehouse: _Warehouse = "isotherm-warehouse",
     table_name: _Table = None,
     catalog: _Catalog = None,
@@ -98,10 +124,10 @@ def table(
     spark_config: SparkConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a topic a table, or append to it what the topic has got since.
+    """Make a topic a table, or add to it what the topic has got since.
 
-    Each record is in the table once, or in the table of dead letters if its value cannot be
-    decoded. Records of aborted transactions are in neither. A run that was interrupted at any point
+    Each record is in the table once, or in the table of dead letters if its key or
+    value cannot be decoded. Records of aborted transactions are in neither. A run that was interrupted at any point
     is started again. Without brokers the table ends where the bucket does.
 
     isotherm pipeline table flights --path s3://bucket/kafka --value json --warehouse s3://lake
@@ -112,19 +138,25 @@ def table(
     from isotherm.spark.jobs import table as job
     from isotherm.spark.jobs.cost import check_cost
     from isotherm.spark.tables.open_table import TablePlace, open_table
-    from isotherm.spark.tables.topic_table import Identity, check_identity
+    from isotherm.spark.tables.schema_registry import check_registry, registry_settings
+    from isotherm.spark.tables.topic_table import LATEST, Identity, check_identity, check_mode
+    from isotherm.spark.tables.value_formats import formats
 
     clock = SystemClock()
     started_s = clock.monotonic_s()
     client = client_settings(command_config, client_property)
     options = _options(topic, path, option, bootstrap_server, client)
-    _check_value_format(value)
+    registered = registry_settings(registry, parse_pairs(registry_option))
+    check_mode(mode, to)
+    decoded = formats(key, value, registered, needs_key=mode == LATEST)
     place = TablePlace(to, warehouse, table_name, catalog, parse_pairs(to_option))
     target = open_table(topic, place, writes=True)
     with progress("the topic is looked at"):
         found = target.identity()
         plan = plan_topic(options, target.covered())
-    wanted = Identity(topic, plan.topic_id, value)
+    wanted = Identity(
+        topic=topic, topic_id=plan.topic_id, value_format=value, key_format=key, mode=mode
+    )
     if found is not None:
         check_identity(found, wanted, target.name)
     cost = job.cost_of_table(plan, options)
@@ -137,6 +169,8 @@ def table(
         target.settle()
     done = None
     if plan.offsets:
+        if registered is not None:
+            check_registry(registered)
         if found is None:
             target.create(wanted)
         run = random.SystemRandom().randbytes(8).hex()
@@ -144,7 +178,9 @@ def table(
             spark_session(master, spark_config) as spark,
             progress("fields are looked for") as tell,
         ):
-            done = job.append(spark, options, plan, target, value, run, tell)
+            done = job.add_to_table(
+                spark, options, plan, target, decoded, run, tell, newest=mode == LATEST
+            )
     _print_run(target.name, plan, done, clock.monotonic_s() - started_s, as_json=as_json)
 
 
@@ -160,15 +196,6 @@ def _options(
     check_chosen(parse_pairs(option))
     texts = source_texts(path, [*(option or ()), f"subscribe={topic}"], bootstrap_server, client)
     return table_source_options(texts)
-
-
-def _check_value_format(value: str) -> None:
-    from isotherm.spark.tables.table_rows import VALUE_FORMATS
-
-    if value not in VALUE_FORMATS:
-        raise ConfigError(
-            f"no such format option=--value value={value} known={','.join(VALUE_FORMATS)}"
-        )
 
 
 def _print_plan(plan: TopicPlan, *, as_json: bool) -> None:

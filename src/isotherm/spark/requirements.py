@@ -37,6 +37,8 @@ SPARK_VERSIONS: dict[tuple[int, int], TablePackages] = {
     (4, 3): TablePackages(None, None),
 }
 
+_DECODERS = {"avro": ("fastavro", "polars"), "protobuf": ("ptars", "grpc_tools")}
+
 
 def check_requirements() -> None:
     """Raises ConfigError, with a command to run, unless supported versions of PySpark and pandas
@@ -80,6 +82,17 @@ def check_iceberg() -> None:
             raise ConfigError(
                 f"Iceberg tables need {package} and there is none:"
                 " run pip install 'isotherm[iceberg]', or choose --to parquet"
+            )
+
+
+def check_registry_packages(value_format: str) -> None:
+    """Raises ConfigError, with a command to run, unless the packages are installed by which values
+    of this format are decoded."""
+    for package in ("authlib", *_DECODERS.get(value_format, ())):
+        if importlib.util.find_spec(package) is None:
+            raise ConfigError(
+                f"values of {value_format} need {package} and there is none:"
+                " run pip install 'isotherm[registry]'"
             )
 
 

@@ -7,7 +7,9 @@ record is there once, also while another run appends to the table.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from isotherm.errors import ConfigError
@@ -20,10 +22,13 @@ if TYPE_CHECKING:
 
     from isotherm.spark.options import SourceOptions
     from isotherm.spark.source_task import TaskPartition
-    from isotherm.spark.tables.value_types import ValueType
+    from isotherm.spark.tables.value_formats import ValueFormat
+    from isotherm.spark.tables.value_types import DecodedTypes, KeyValue
 
 # Hadoop's name for what Iceberg calls s3.
 _SPARK_SCHEMES = {"s3": "s3a"}
+# Spark takes paths for patterns.
+_PATTERN = re.compile(r"[\\{}\[\]*?]")
 
 
 def topic(
@@ -36,6 +41,8 @@ def topic(
     table: str | None = None,
     catalog: str | None = None,
     table_options: Mapping[str, str] | None = None,
+    registry: str | None = None,
+    registry_options: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """All records of a topic that `isotherm pipeline table` has made a table, up to now, with the
     table's columns.
@@ -43,7 +50,7 @@ def topic(
     `options` are those of `spark.read.format("isotherm")`: with a bootstrap server the last records
     of the brokers are there too, without one the rows end where the bucket does. The others are
     those of the command. What the rows are is settled by this call: later records and commits are
-    not in them. A record whose value cannot be decoded is in none, as in the table. Fields that no
+    not in them. A record whose key or value cannot be decoded is in none, as in the table. Fields that no
     run has met yet become columns by the next one.
 
     Raises ConfigError without such a table, or if others have changed it so that its files are not
@@ -58,8 +65,10 @@ def topic(
         open_table,
         table_source_options,
     )
+    from isotherm.spark.tables.schema_registry import registry_settings
     from isotherm.spark.tables.table_rows import rows_schema
-    from isotherm.spark.tables.topic_table import Identity, check_identity
+    from isotherm.spark.tables.topic_table import APPEND, check_identity
+    from isotherm.spark.tables.value_formats import formats
 
     texts = option_texts(options)
     check_chosen(texts)
@@ -73,26 +82,35 @@ def topic(
             f"there is no such table table={opened.name} warehouse={warehouse}"
             f" hint='make it by isotherm pipeline table {name}'"
         )
+    if found.mode != APPEND:
+        raise ConfigError(
+            f"the table has the newest values only table={opened.name} mode={found.mode}"
+            " hint='read the table itself, or make another one with --mode append'"
+        )
     plan = plan_topic(source, opened.covered())
-    check_identity(found, Identity(name, plan.topic_id, found.value_format), opened.name)
-    value_type = opened.value_type()
+    wanted = replace(found, topic=name, topic_id=plan.topic_id)
+    check_identity(found, wanted, opened.name)
+    types = opened.types()
     files = [_for_spark(each) for each in opened.data_files()]
-    schema = spark_schema(rows_schema(value_type))
-    later = _later_rows(spark, source, plan.tasks, found.value_format, value_type)
+    schema = spark_schema(rows_schema(types))
+    registered = registry_settings(registry, registry_options)
+    decoded = formats(found.key_format, found.value_format, registered)
+    later = _later_rows(spark, source, plan.tasks, decoded, types)
     return spark.read.schema(schema).parquet(*files).unionByName(later) if files else later
 
 
 def _for_spark(url: str) -> str:
     scheme, separator, rest = url.partition("://")
-    return f"{_SPARK_SCHEMES.get(scheme, scheme)}{separator}{rest}"
+    escaped = _PATTERN.sub(r"\\\g<0>", rest)
+    return f"{_SPARK_SCHEMES.get(scheme, scheme)}{separator}{escaped}"
 
 
 def _later_rows(
     spark: SparkSession,
     source: SourceOptions,
     tasks: Sequence[TaskPartition],
-    value_format: str,
-    value_type: ValueType,
+    decoded: KeyValue[ValueFormat],
+    types: DecodedTypes,
 ) -> DataFrame:
     """The rows of the tasks, as a run without new columns would write them."""
     from isotherm.spark.jobs.slice_fold import each_of
@@ -100,10 +118,11 @@ def _later_rows(
 
     def run(number: int) -> Iterator[pa.RecordBatch]:
         from isotherm.spark.source_task import read_partition
-        from isotherm.spark.tables.table_rows import SOURCE_SCHEMA, decoded_rows, settled_decoder
+        from isotherm.spark.tables.table_rows import SOURCE_SCHEMA, decoded_rows
+        from isotherm.spark.tables.value_formats import settled_decoders
 
-        decoder = settled_decoder(value_format, value_type)
+        decoders = settled_decoders(decoded, types)
         for batch in read_partition(source, SOURCE_SCHEMA, tasks[number]):
-            yield decoded_rows(batch, decoder).rows
+            yield decoded_rows(batch, decoders).rows
 
-    return each_of(spark, len(tasks), run, rows_schema(value_type))
+    return each_of(spark, len(tasks), run, rows_schema(types))

@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 from isotherm import errors
 from isotherm.broker.error_mapping import ERROR_CODES, error_code, error_message
 
-# What only ever happens inside: its callers handle it before a client could see it.
+# What a broker never answers: its callers handle it, or it is an error of jobs alone.
 GROUPS = {
     errors.IsothermError,
     errors.RetriableError,
@@ -16,6 +16,7 @@ GROUPS = {
     errors.CorruptDataError,
     errors.LogCleaningAbortedError,
     errors.SparkJobError,
+    errors.SchemaRegistryError,
     errors.TableOvertakenError,
 }
 

@@ -14,8 +14,8 @@ from pyarrow import types
 
 from isotherm.spark.tables import json_values
 from isotherm.spark.tables.json_values import NESTING_MAX, DecodedValues, JsonDecoder
-from isotherm.spark.tables.table_rows import settled_decoder
-from isotherm.spark.tables.value_types import ValueType, column_type, merged
+from isotherm.spark.tables.value_formats import ValueFormat, settled_decoders
+from isotherm.spark.tables.value_types import KeyValue, ValueType, column_type, merged
 
 NAMES = st.sampled_from(["a", "b", "c", "ä"])
 SCALARS = (
@@ -192,9 +192,9 @@ def test_merging_keeps_the_first_type_of_a_conflict() -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (b"{", "the value is not JSON: Expecting property name"),
-        (b"\xff", "the value is not UTF-8"),
-        (b"17", "the value is not a JSON object"),
+        (b"{", "it is not JSON: Expecting property name"),
+        (b"\xff", "it is not UTF-8"),
+        (b"17", "it is not a JSON object"),
         (b'{"price":{"eur":"free"}}', "field price/eur changed from number to string"),
         (b'{"price":{"eur":99999999999999999999}}', ""),
     ],
@@ -231,7 +231,8 @@ def test_arrow_is_not_started_for_each_bad_value(monkeypatch: pytest.MonkeyPatch
 
 def test_fields_of_a_settled_type_are_all_there_are() -> None:
     known = settled([b'{"n":1}'])
-    decoder = settled_decoder("json", known)
+    wanted, types = KeyValue(ValueFormat("json"), ValueFormat("json")), KeyValue(known, known)
+    decoder = settled_decoders(wanted, types).value
     values = [b'{"n":1,"new":1}', b'{"new":"text"}', b'{"n":"text","new":1}', None]
     decoded = decoder.decode(pa.array(values, pa.binary()))
     assert decoded.column.to_pylist() == [{"n": 1}, {"n": None}, None]

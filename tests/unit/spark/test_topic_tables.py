@@ -10,6 +10,7 @@ import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.tables.iceberg_table import IcebergTable, open_catalog
 from isotherm.spark.tables.parquet_table import ParquetTable
 from isotherm.spark.tables.topic_table import Identity, TableCommit, TopicTable, check_identity
+from isotherm.spark.tables.value_types import KeyValue
 
-IDENTITY = Identity("prices", "id-of-prices", "json")
+IDENTITY = Identity(topic="prices", topic_id="id-of-prices", value_format="json")
 FIRST = pa.struct([("eur", pa.int64())])
 OpenTable = Callable[[], TopicTable]
 
@@ -82,7 +84,7 @@ def staged(
     table: TopicTable, folder: Path, offsets: range, dead: range = range(0), kind: Any = FIRST
 ) -> TableCommit:
     """Files with these offsets that wait for the commit."""
-    places = table.places(kind)
+    places = table.places(KeyValue(pa.binary(), kind))
     names: dict[str, list[str]] = {}
     for what, wanted, place, schema in (
         ("rows", offsets, places.rows, places.rows_schema),
@@ -175,15 +177,15 @@ def test_a_table_made_meanwhile_is_left_alone(open_table: OpenTable, tmp_path: P
 
 def test_new_fields_become_columns(open_table: OpenTable, tmp_path: Path, read: Any) -> None:
     table = begun(open_table())
-    assert table.value_type() is None
+    assert table.types() == KeyValue(pa.binary(), None)
     table.commit(staged(table, tmp_path, range(1)))
     table.settle()
     table = begun(open_table())
-    assert table.value_type() == FIRST
+    assert table.types().value == FIRST
     wider = pa.struct([*FIRST, ("usd", pa.int64())])
     table.commit(staged(table, tmp_path, range(1, 2), kind=wider))
     table.settle()
-    assert begun(open_table()).value_type() == wider
+    assert begun(open_table()).types().value == wider
     assert [row["value"] for row in read()] == [{"eur": 1, "usd": None}, {"eur": 1, "usd": 2}]
 
 
@@ -195,7 +197,13 @@ def test_offsets_without_records_are_covered_too(open_table: OpenTable, read: An
 
 
 @pytest.mark.parametrize(
-    "other", [Identity("other", "id-of-prices", "json"), Identity("prices", "id", "json")]
+    "other",
+    [
+        replace(IDENTITY, topic="other"),
+        replace(IDENTITY, topic_id="id"),
+        replace(IDENTITY, mode="latest"),
+        replace(IDENTITY, key_format="json"),
+    ],
 )
 def test_a_table_of_another_topic_is_refused(
     open_table: OpenTable, tmp_path: Path, other: Identity
@@ -207,6 +215,23 @@ def test_a_table_of_another_topic_is_refused(
     assert found == IDENTITY
     with pytest.raises(ConfigError, match="the table was made from something else"):
         check_identity(found, other, "prices")
+
+
+def test_table_that_names_neither_mode_nor_format_of_keys_goes_on(
+    open_table: OpenTable, tmp_path: Path, kind: str
+) -> None:
+    """Made before there were any."""
+    table = begun(open_table())
+    table.commit(staged(table, tmp_path, range(2)))
+    if kind == "iceberg":
+        with catalog_of(tmp_path).load_table("kafka.prices").transaction() as change:
+            change.remove_properties("isotherm.mode", "isotherm.key-format")
+    else:
+        (stored,) = (tmp_path / "lake" / "prices" / "_commits").glob("*.json")
+        made = json.loads(stored.read_text())
+        del made["identity"]["mode"], made["identity"]["key_format"]
+        stored.write_text(json.dumps(made))
+    assert begun(open_table()).covered() == {0: 2}
 
 
 def test_files_of_a_run_that_was_killed_while_it_moved_them(
@@ -282,7 +307,7 @@ class TestIceberg:
         with catalog_of(tmp_path).load_table("kafka.prices").update_schema() as update:
             update.delete_column("headers")
         with pytest.raises(ConfigError, match=r"has lost columns .*columns=headers"):
-            begun(open_table()).places(FIRST)
+            begun(open_table()).places(KeyValue(pa.binary(), FIRST))
 
     def test_warehouse_and_catalog_that_fail_are_named(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("no folder")
@@ -335,6 +360,30 @@ class TestIceberg:
         reader.identity()
         with pytest.raises(ConfigError, match=r"renamed or made anew .*column=head"):
             reader.data_files()
+
+    def test_files_are_replaced_in_one_commit(
+        self, open_table: OpenTable, tmp_path: Path, read: Any
+    ) -> None:
+        table = begun(open_table())
+        table.commit(staged(table, tmp_path, range(2)))
+        table = begun(open_table())
+        before = table.data_files()
+        table.commit(replace(staged(table, tmp_path, range(1, 4)), replaced=before))
+        assert offsets_of(read()) == [1, 2, 3]
+        assert begun(open_table()).covered() == {0: 4}
+
+    def test_files_that_others_have_rewritten_are_not_replaced(
+        self, open_table: OpenTable, tmp_path: Path, read: Any
+    ) -> None:
+        table = begun(open_table())
+        table.commit(staged(table, tmp_path, range(2)))
+        table = begun(open_table())
+        ours = replace(staged(table, tmp_path, range(1, 4)), replaced=table.data_files())
+        theirs = catalog_of(tmp_path).load_table("kafka.prices")
+        theirs.overwrite(theirs.scan().to_arrow())
+        with pytest.raises(TableOvertakenError):
+            table.commit(ours)
+        assert offsets_of(read()) == [0, 1]
 
     def test_offsets_are_in_the_snapshot(self, open_table: OpenTable, tmp_path: Path) -> None:
         table = begun(open_table())

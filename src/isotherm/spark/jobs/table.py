@@ -1,11 +1,13 @@
-"""Appends to a table what a topic has and the table has not: exactly once, whatever is killed.
+"""Adds to a table what a topic has and the table has not: exactly once, whatever is killed.
 
 1. The driver plans tasks from the offsets that the table covers (topic_plan).
 2. Each task turns its records into Parquet files, without rows in the JVM. A task that meets fields
    which the columns lack writes nothing, but looks through all of its records.
 3. If there are such fields, the table gets their columns, and those tasks run again. Nearly always
    once: a field inside of one whose type is disputed may be found later.
-4. One commit makes all files visible, with the offsets that they cover (topic_table).
+4. For a table of newest values, files with rows that are superseded are written again without them
+   (newest_values).
+5. One commit makes all files visible, with the offsets that they cover (topic_table).
 
 A file without a commit is no part of the table; a killed run leaves such files behind.
 """
@@ -26,24 +28,29 @@ import pyarrow as pa
 from isotherm.errors import TableOvertakenError
 from isotherm.spark.driver.topic_plan import TopicPlan
 from isotherm.spark.jobs.cost import Cost
+from isotherm.spark.jobs.newest_values import KeyedFile, without_superseded
 from isotherm.spark.jobs.slice_fold import each_of
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.source_task import TaskPartition, read_partition
 from isotherm.spark.tables.parquet_files import ParquetFiles, PutFile
 from isotherm.spark.tables.table_rows import (
     SOURCE_SCHEMA,
-    ValueDecoder,
     decoded_rows,
-    decoder_of,
+    rows_schema,
 )
 from isotherm.spark.tables.topic_table import FilePlaces, TableCommit, TopicTable
-from isotherm.spark.tables.value_types import ValueType, merged
+from isotherm.spark.tables.value_formats import ValueDecoder, ValueFormat, decoders_of
+from isotherm.spark.tables.value_types import (
+    DecodedTypes,
+    KeyValue,
+    decoded_types,
+    merged_types,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_ROWS, _DEAD, _COLUMNS = "rows", "dead", "columns"
-_VALUE = "value"
+_ROWS, _DEAD, _TOMBSTONES, _COLUMNS = "rows", "dead", "tombstones", "columns"
 _FIELDS: list[Any] = [
     ("task", pa.int32()),
     ("kind", pa.string()),
@@ -72,10 +79,11 @@ class _Work:
     """What every task is given. Without `places` it looks for fields in its first batches."""
 
     options: SourceOptions
-    value_format: str
-    fixed: ValueType
-    known: ValueType
+    formats: KeyValue[ValueFormat]
+    fixed: DecodedTypes
+    known: DecodedTypes
     run: str
+    newest: bool
     places: FilePlaces | None = None
 
 
@@ -84,31 +92,44 @@ class _Written(NamedTuple):
 
     rows: Sequence[PutFile]
     dead: Sequence[PutFile]
-    grown: Mapping[int, ValueType]
+    tombstones: Sequence[PutFile]
+    grown: Mapping[int, DecodedTypes]
 
 
-def append(
+class _Merged(NamedTuple):
+    """What a commit adds and removes. `unused` are files of this run that are in no table after it."""
+
+    rows: Sequence[PutFile]
+    replaced: Sequence[str] = ()
+    unused: Sequence[str] = ()
+
+
+def add_to_table(
     spark: SparkSession,
     options: SourceOptions,
     plan: TopicPlan,
     table: TopicTable,
-    value_format: str,
+    formats: KeyValue[ValueFormat],
     run: str,
     tell: Callable[[str], None],
+    *,
+    newest: bool,
 ) -> TableRun:
-    """Append the records of the plan to the table, which exists, in one commit. `run` is part of the
-    names of files: no other run has it. `tell` is given the present step.
+    """Add the records of the plan to the table, which exists, in one commit. `run` is part of the
+    names of files: no other run has it. `tell` is given the present step. If the table has only the
+    `newest` value of each key, those go that are older.
 
     Raises TableOvertakenError if another run was faster: then the files of this one are deleted.
     """
     every = dict(enumerate(plan.tasks))
-    fixed = table.value_type()
-    work = _Work(options, value_format, fixed, fixed, run)
-    if fixed is None:
+    fixed = table.types()
+    work = _Work(options, formats, fixed, fixed, run, newest)
+    if any(each is None for each in fixed):
         tell("fields are looked for")
-        work = replace(work, known=_union(None, _run_tasks(spark, work, every).grown))
+        work = replace(work, known=_union(fixed, _run_tasks(spark, work, every).grown))
     rows: list[PutFile] = []
     dead: list[PutFile] = []
+    tombstones: list[PutFile] = []
     left = every
     # Each round but the last finds a field.
     while left:
@@ -117,13 +138,18 @@ def append(
         written = _run_tasks(spark, work, left)
         rows += written.rows
         dead += written.dead
+        tombstones += written.tombstones
         left = {number: every[number] for number in written.grown}
         work = replace(work, known=_union(work.known, written.grown))
+    merged = _Merged(rows)
+    if newest and (rows or tombstones):
+        tell("superseded rows are left out")
+        merged = _merge(spark, table, rows, tombstones, work)
     tell("the table is committed")
-    _commit(table, plan, rows, dead, work)
-    files = [*rows, *dead]
+    _commit(table, plan, merged, dead, work)
+    files = [*merged.rows, *dead]
     return TableRun(
-        rows=sum(each.rows for each in rows),
+        rows=sum(each.rows for each in (*rows, *tombstones)),
         dead_letters=sum(each.rows for each in dead),
         files=len(files),
         bytes_written=sum(each.size for each in files),
@@ -142,33 +168,59 @@ def cost_of_table(plan: TopicPlan, options: SourceOptions) -> Cost:
 def _placed(work: _Work, table: TopicTable) -> _Work:
     """The work of writing, after the table has all columns of `known`: from now on they are fixed."""
     places = table.places(work.known)
-    known = table.value_type()
+    known = table.types()
     return replace(work, places=places, fixed=known, known=known)
 
 
 def _commit(
     table: TopicTable,
     plan: TopicPlan,
-    rows: Sequence[PutFile],
+    merged: _Merged,
     dead: Sequence[PutFile],
     work: _Work,
 ) -> None:
+    assert work.places is not None
     covered = table.covered()
     covered |= {each.topic_partition.partition: each.end for each in plan.ranges}
-    names = [each.name for each in rows], [each.name for each in dead]
+    rows, letters = [each.name for each in merged.rows], [each.name for each in dead]
     try:
-        table.commit(TableCommit(*names, covered))
+        table.commit(TableCommit(rows, letters, covered, merged.replaced))
     except TableOvertakenError:
-        assert work.places is not None
-        work.places.rows.delete(names[0])
-        work.places.dead.delete(names[1])
+        work.places.rows.delete([*rows, *merged.unused])
+        work.places.dead.delete(letters)
         raise
     table.settle()
+    work.places.rows.delete(merged.unused)
 
 
-def _union(known: ValueType, found: Mapping[int, ValueType]) -> ValueType:
+def _merge(
+    spark: SparkSession,
+    table: TopicTable,
+    rows: Sequence[PutFile],
+    tombstones: Sequence[PutFile],
+    work: _Work,
+) -> _Merged:
+    assert work.places is not None
+    before = table.data_files()
+    files = [KeyedFile(name) for name in (*before, *(each.name for each in rows))]
+    files += [KeyedFile(each.name, is_of_tombstones=True) for each in tombstones]
+    made = without_superseded(
+        spark, files, work.places.rows, work.places.whole_schema, f"{work.run}-newest"
+    )
+    left = [each for each in rows if each.name not in made]
+    unused = [each.name for each in rows if each.name in made] + [each.name for each in tombstones]
+    return _Merged(
+        [*left, *(each for name in made for each in made[name])],
+        [name for name in before if name in made],
+        unused,
+    )
+
+
+def _union(known: DecodedTypes, found: Mapping[int, DecodedTypes]) -> DecodedTypes:
     """In the order of tasks, which is that of partitions and offsets."""
-    return reduce(lambda before, number: merged(before, found[number], known), sorted(found), known)
+    return reduce(
+        lambda before, number: merged_types(before, found[number], known), sorted(found), known
+    )
 
 
 def _run_tasks(spark: SparkSession, work: _Work, tasks: Mapping[int, TaskPartition]) -> _Written:
@@ -182,29 +234,29 @@ def _run_tasks(spark: SparkSession, work: _Work, tasks: Mapping[int, TaskPartiti
     # Each task puts files, so it must run once: collect, and no second action.
     found = each_of(spark, len(numbers), run, _TOLD).collect()
     found.sort(key=lambda row: (row.task, row.name))
-    return _Written(
-        [PutFile(row.name, row.rows, row.size) for row in found if row.kind == _ROWS],
-        [PutFile(row.name, row.rows, row.size) for row in found if row.kind == _DEAD],
-        {row.task: _value_type(row.type) for row in found if row.kind == _COLUMNS},
+    rows, dead, tombstones = (
+        [PutFile(row.name, row.rows, row.size) for row in found if row.kind == kind]
+        for kind in (_ROWS, _DEAD, _TOMBSTONES)
     )
+    grown = {row.task: _types(row.type) for row in found if row.kind == _COLUMNS}
+    return _Written(rows, dead, tombstones, grown)
 
 
-def _value_type(told: bytes) -> ValueType:
-    schema = pa.ipc.read_schema(pa.py_buffer(told))
-    return schema.field(_VALUE).type if _VALUE in schema.names else None
+def _types(told: bytes) -> DecodedTypes:
+    return decoded_types(pa.ipc.read_schema(pa.py_buffer(told)))
 
 
 def _run_task(work: _Work, number: int, task: TaskPartition) -> Iterator[dict[str, Any]]:
     """In an executor. The files that were put, or the type with fields that the columns lack."""
-    decoder = decoder_of(work.value_format, work.fixed, work.known)
+    decoders = decoders_of(work.formats, work.fixed, work.known)
     put: list[tuple[str, PutFile]] = []
     with closing(_batches(work.options, task)) as batches:
         if work.places is None:
-            _look_through(itertools.islice(batches, _SAMPLED_BATCHES), decoder)
+            _look_through(itertools.islice(batches, _SAMPLED_BATCHES), decoders)
         else:
-            put = _write_files(work.places, f"{work.run}-{number:05}", batches, decoder)
-    if work.places is None or decoder.has_grown:
-        schema = pa.schema([] if decoder.known is None else [pa.field(_VALUE, decoder.known)])
+            put = _write_files(work, work.places, f"{work.run}-{number:05}", batches, decoders)
+    if work.places is None or _have_grown(decoders):
+        schema = rows_schema(KeyValue(*(each.known for each in decoders)))
         yield {"task": number, "kind": _COLUMNS, "type": schema.serialize().to_pybytes()}
     for kind, file in put:
         yield {"task": number, "kind": kind, **file._asdict()}
@@ -214,15 +266,24 @@ def _batches(options: SourceOptions, task: TaskPartition) -> Generator[pa.Record
     yield from read_partition(options, SOURCE_SCHEMA, task)
 
 
-def _look_through(batches: Iterable[pa.RecordBatch], decoder: ValueDecoder) -> None:
+def _look_through(batches: Iterable[pa.RecordBatch], decoders: KeyValue[ValueDecoder]) -> None:
     for batch in batches:
-        decoder.decode(batch.column(_VALUE))
+        for name, decoder in zip(KeyValue._fields, decoders, strict=True):
+            decoder.decode(batch.column(name))
+
+
+def _have_grown(decoders: KeyValue[ValueDecoder]) -> bool:
+    return any(each.has_grown for each in decoders)
 
 
 def _write_files(
-    places: FilePlaces, name: str, batches: Iterator[pa.RecordBatch], decoder: ValueDecoder
+    work: _Work,
+    places: FilePlaces,
+    name: str,
+    batches: Iterator[pa.RecordBatch],
+    decoders: KeyValue[ValueDecoder],
 ) -> list[tuple[str, PutFile]]:
-    """The files; none if the decoder grows: then all batches have been looked through."""
+    """The files; none if a decoder grows: then all batches have been looked through."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -232,13 +293,18 @@ def _write_files(
         tempfile.TemporaryDirectory(prefix="isotherm-table-") as folder,
         ParquetFiles(places.rows, places.rows_schema, Path(folder) / f"{name}-rows") as rows,
         ParquetFiles(places.dead, places.dead_schema, Path(folder) / f"{name}-dead") as dead,
+        ParquetFiles(places.rows, places.rows_schema, Path(folder) / f"{name}-gone") as tombstones,
     ):
         for batch in batches:
-            decoded = decoded_rows(batch, decoder)
-            if decoder.has_grown:
-                _look_through(batches, decoder)
+            decoded = decoded_rows(batch, decoders)
+            if _have_grown(decoders):
+                _look_through(batches, decoders)
                 return []
-            rows.write(decoded.rows)
             dead.write(decoded.dead)
-        put = [(_ROWS, each) for each in rows.put_all()]
-        return put + [(_DEAD, each) for each in dead.put_all()]
+            if work.newest:
+                tombstones.write(decoded.rows.filter(pa.array(decoded.tombstones)))
+                rows.write(decoded.rows.filter(pa.array(~decoded.tombstones)))
+            else:
+                rows.write(decoded.rows)
+        kinds = ((_ROWS, rows), (_DEAD, dead), (_TOMBSTONES, tombstones))
+        return [(kind, each) for kind, files in kinds for each in files.put_all()]

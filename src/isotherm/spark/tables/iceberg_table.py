@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyarrow import types
@@ -30,24 +32,29 @@ from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
+from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
 from isotherm.errors import ConfigError, RemoteStorageError, TableOvertakenError
-from isotherm.spark.tables.table_rows import dead_schema, decoder_of, rows_schema
+from isotherm.spark.tables.table_rows import dead_schema, rows_schema
 from isotherm.spark.tables.topic_table import (
     DEAD_LETTERS_SUFFIX,
     FilePlaces,
     Identity,
     TableCommit,
 )
-from isotherm.spark.tables.value_types import ValueType
+from isotherm.spark.tables.value_formats import first_types
+from isotherm.spark.tables.value_types import DecodedTypes, KeyValue, decoded_types
 from isotherm.types import Offset
 
 _PROPERTIES = {
     "topic": "isotherm.topic",
     "topic_id": "isotherm.topic-id",
+    "mode": "isotherm.mode",
+    "key_format": "isotherm.key-format",
     "value_format": "isotherm.value-format",
 }
+_map: Any = pa.map_  # the stubs do not know fields
 _OFFSETS = "isotherm.offsets"
 _DEAD_LETTERS = "isotherm.dead-letters"
 _OF_SNAPSHOT = "isotherm.of-snapshot"
@@ -69,6 +76,9 @@ class IcebergPlace:
             shutil.copyfileobj(source, target)
         return location
 
+    def open(self, name: str) -> Any:
+        return self.io.new_input(name).open()
+
     def delete(self, files: Sequence[str]) -> None:
         for each in files:
             self.io.delete(each)
@@ -77,6 +87,14 @@ class IcebergPlace:
 def open_catalog(name: str | None, properties: Mapping[str, str], warehouse: str) -> Catalog:
     """The catalog `name` of PyIceberg's configuration, with these properties over its own. With
     neither, one in SQLite beside the warehouse, a local folder."""
+    if warehouse.startswith("file://"):
+        # Iceberg's locations are not escaped as URLs are.
+        warehouse = f"file://{unquote(warehouse.removeprefix('file://'))}"
+        if marks := sorted(set("?#") & set(warehouse)):
+            raise ConfigError(
+                "the path of an Iceberg warehouse cannot have these characters"
+                f" warehouse={warehouse} characters={''.join(marks)}"
+            )
     if name is None and not properties:
         if not warehouse.startswith("file://"):
             raise ConfigError(
@@ -86,7 +104,8 @@ def open_catalog(name: str | None, properties: Mapping[str, str], warehouse: str
         folder = Path(warehouse.removeprefix("file://"))
         with _translated("the warehouse cannot be made"):
             folder.mkdir(parents=True, exist_ok=True)
-        properties = {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}"}
+        file = URL.create("sqlite", database=str(folder / "catalog.db"))
+        properties = {"type": "sql", "uri": file.render_as_string()}
     with _translated("the catalog cannot be opened"):
         try:
             return load_catalog(name or "isotherm", **{"warehouse": warehouse, **properties})
@@ -115,18 +134,21 @@ class IcebergTable:
                 self._table = self._catalog.load_table(self._identifier)
             except NoSuchTableError:
                 return None
-        found = {field: self._table.properties.get(key) for field, key in _PROPERTIES.items()}
-        if None in found.values():
+        properties = self._table.properties
+        found = {field: properties[key] for field, key in _PROPERTIES.items() if key in properties}
+        try:
+            identity = Identity(**found)
+        except TypeError as error:
             raise ConfigError(
                 f"the table was not made by this command table={self.name}"
                 " hint='name another with --table'"
-            )
+            ) from error
         self._covered = self._read_covered(self._table)
-        return Identity(**{name: str(value) for name, value in found.items()})
+        return identity
 
     def create(self, identity: Identity) -> None:
         properties = {key: getattr(identity, field) for field, key in _PROPERTIES.items()}
-        first = decoder_of(identity.value_format, None, None).known
+        first = first_types(identity.key_format, identity.value_format)
         with _translated("the table cannot be created"):
             self._catalog.create_namespace_if_not_exists(self._namespace)
             try:
@@ -139,9 +161,8 @@ class IcebergTable:
     def covered(self) -> dict[int, Offset]:
         return dict(self._covered)
 
-    def value_type(self) -> ValueType:
-        schema = _arrow_schema(self._known)
-        return schema.field("value").type if "value" in schema.names else None
+    def types(self) -> DecodedTypes:
+        return decoded_types(_arrow_schema(self._known))
 
     def data_files(self) -> list[str]:
         _check_column_names(self._known, self.name)
@@ -155,20 +176,21 @@ class IcebergTable:
             )
         return [each.file.file_path for each in planned]
 
-    def places(self, value_type: ValueType) -> FilePlaces:
+    def places(self, types: DecodedTypes) -> FilePlaces:
         with _translated("the table's columns cannot be changed"):
-            if value_type != self.value_type():
+            if types != self.types():
                 try:
                     with self._known.update_schema() as update:
-                        update.union_by_name(pa.schema([rows_schema(value_type).field("value")]))
+                        update.union_by_name(_decoded_columns(types))
                 except CommitFailedException as error:
                     raise self._overtaken() from error
             dead = self._dead_table()
         return FilePlaces(
             _place(self._known),
-            self._file_schema(self._known, rows_schema(value_type)),
+            self._file_schema(self._known, rows_schema(types)),
             _place(dead),
             self._file_schema(dead, dead_schema()),
+            _arrow_schema(self._known),
         )
 
     def commit(self, commit: TableCommit) -> None:
@@ -181,7 +203,7 @@ class IcebergTable:
                 # Others may have committed since, also between two of these tries.
                 if self._read_covered(self._known) != self._covered:
                     raise self._overtaken()
-                if self._append(self._known, commit.rows, summary):
+                if self._append(self._known, commit.rows, summary, commit.replaced):
                     self._covered = dict(commit.covered)
                     return
                 self._known.refresh()
@@ -227,8 +249,22 @@ class IcebergTable:
             )
         return pa.schema(fields)
 
-    def _append(self, table: Table, files: Sequence[str], summary: dict[str, str]) -> bool:
-        """One snapshot with these files; False if the table is another one meanwhile."""
+    def _append(
+        self,
+        table: Table,
+        files: Sequence[str],
+        summary: dict[str, str],
+        replaced: Sequence[str] = (),
+    ) -> bool:
+        """One snapshot with these files and without the replaced ones; False if the table is another
+        one meanwhile."""
+        known = (
+            {each.file.file_path: each.file for each in table.scan().plan_files()}
+            if replaced
+            else {}
+        )
+        if not known.keys() >= set(replaced):
+            raise self._overtaken()
         # PyIceberg would try again on top of what another run has added. Of the copy in memory.
         table.properties["commit.retry.num-retries"] = "0"
         with ThreadPoolExecutor(_FOOTER_THREADS, thread_name_prefix="isotherm-footer") as pool:
@@ -238,9 +274,11 @@ class IcebergTable:
         try:
             with table.transaction() as transaction:
                 update = transaction.update_snapshot(snapshot_properties=summary)
-                with update.fast_append() as append:
+                with update.overwrite() if replaced else update.fast_append() as producer:
                     for each in data_files:
-                        append.append_data_file(each)
+                        producer.append_data_file(each)
+                    for name in replaced:
+                        producer.delete_data_file(known[name])
         except CommitFailedException:
             return False
         return True
@@ -305,11 +343,20 @@ def _arrow_schema(table: Table) -> pa.Schema:
     return pa.schema([f.with_type(_small(f.type)) for f in schema_to_pyarrow(table.schema())])
 
 
+def _decoded_columns(types: DecodedTypes) -> pa.Schema:
+    columns = rows_schema(types)
+    return pa.schema([columns.field(name) for name in KeyValue._fields if name in columns.names])
+
+
 def _small(kind: pa.DataType) -> pa.DataType:
     if isinstance(kind, pa.StructType):
         return pa.struct([field.with_type(_small(field.type)) for field in kind])
     if isinstance(kind, pa.ListType | pa.LargeListType):
         return pa.list_(kind.value_field.with_type(_small(kind.value_type)))
+    if isinstance(kind, pa.MapType):
+        inner = (kind.key_field, kind.item_field)
+        small: pa.DataType = _map(*(each.with_type(_small(each.type)) for each in inner))
+        return small
     if types.is_large_string(kind):
         return pa.string()
     return pa.binary() if types.is_large_binary(kind) else kind

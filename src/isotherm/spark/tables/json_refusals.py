@@ -37,15 +37,15 @@ def refusal(value: bytes | None, kind: ValueType, *, may_grow: bool) -> str | No
     try:
         parsed = json.loads(value.decode())
     except UnicodeDecodeError:
-        return "the value is not UTF-8"
+        return "it is not UTF-8"
     except json.JSONDecodeError as error:
-        return f"the value is not JSON: {error}"
+        return f"it is not JSON: {error}"
     except (RecursionError, ValueError):  # also: a number with more digits than int() takes
         return None
     if parsed is None:
         return None
     if not isinstance(parsed, dict):
-        return "the value is not a JSON object"
+        return "it is not a JSON object"
     if kind is None:
         return None
     try:

@@ -158,11 +158,11 @@ def parse(values: Values, known: ValueType) -> Values:
         json.ParseOptions(explicit_schema=schema, newlines_in_values=True),
     )
     if len(table) != len(values) or table.column_names != ["v"]:
-        raise pa.ArrowInvalid("a value is not one JSON object")
+        raise pa.ArrowInvalid("it is not one JSON object")
     # Not combined: of a list of nulls alone Arrow makes an array that it cannot copy.
     column: Values = table.column("v").chunk(0)
     if not (types.is_struct(column.type) or types.is_null(column.type)):
-        raise pa.ArrowInvalid("a value is not a JSON object")
+        raise pa.ArrowInvalid("it is not a JSON object")
     return column
 
 
@@ -198,5 +198,5 @@ def _of_type(column: Values, kind: pa.DataType) -> Values:
 def _reason(error: Exception) -> str:
     """Arrow's message: a batch of one has no rows to tell apart, and `v` is ours."""
     text = _PLACE.sub("", " ".join(str(error).split()))
-    named = _FIELD.sub(lambda found: f"field {found[1]}" if found[1] else "the value", text)
+    named = _FIELD.sub(lambda found: f"field {found[1]}" if found[1] else "it", text)
     return named[:_REASON_SIZE_MAX]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol, Self
+from typing import IO, NamedTuple, Protocol, Self
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -25,6 +25,9 @@ class Place(Protocol):
 
     def put(self, name: str, path: Path) -> str:
         """The name by which a commit takes the file."""
+
+    def open(self, name: str) -> IO[bytes]:
+        """A file of the table, or one that was put."""
 
     def delete(self, files: Sequence[str]) -> None:
         """Delete files that no commit has taken."""

@@ -18,21 +18,23 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 
 from isotherm.errors import CorruptMetadataError, RemoteResourceNotFoundError, TableOvertakenError
 from isotherm.remote.storage.object_client import ObjectClient, open_object_store
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.tables.table_rows import dead_schema, decoder_of, rows_schema
+from isotherm.spark.tables.table_rows import dead_schema, rows_schema
 from isotherm.spark.tables.topic_table import (
     DEAD_LETTERS_SUFFIX,
     FilePlaces,
     Identity,
     TableCommit,
 )
-from isotherm.spark.tables.value_types import ValueType
+from isotherm.spark.tables.value_formats import first_types
+from isotherm.spark.tables.value_types import DecodedTypes, KeyValue, decoded_types
 from isotherm.types import Offset
 
 _COMMIT_SIZE_MAX = 256 * 1024 * 1024
@@ -50,6 +52,9 @@ class StagedPlace:
         _client(self.settings).put(f"{self.folder}/{name}", path)
         return name
 
+    def open(self, name: str) -> IO[bytes]:
+        raise NotImplementedError("a table in a folder is only appended to")
+
     def delete(self, files: Sequence[str]) -> None:
         client = _client(self.settings)
         for name in files:
@@ -64,7 +69,7 @@ class ParquetTable:
         self._settings = settings
         self._client = _client(settings)
         self._identity: Identity | None = None
-        self._value_type: ValueType = None
+        self._types: DecodedTypes = KeyValue(None, None)
         self._last: dict[str, Any] = {}
         self._number = 0
 
@@ -80,20 +85,20 @@ class ParquetTable:
             schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self._last["schema"])))
         except (ValueError, KeyError, TypeError, pa.ArrowInvalid) as error:
             raise CorruptMetadataError(f"a commit cannot be read object={stored.key}") from error
-        self._value_type = schema.field("value").type if "value" in schema.names else None
+        self._types = decoded_types(schema)
         return self._identity
 
     def create(self, identity: Identity) -> None:
         """The first commit makes the table."""
         self._identity = identity
-        self._value_type = decoder_of(identity.value_format, None, None).known
+        self._types = first_types(identity.key_format, identity.value_format)
 
     def covered(self) -> dict[int, Offset]:
         covered = self._last.get("covered", {})
         return {int(partition): offset for partition, offset in covered.items()}
 
-    def value_type(self) -> ValueType:
-        return self._value_type
+    def types(self) -> DecodedTypes:
+        return self._types
 
     def data_files(self) -> list[str]:
         commits = self._client.list_level(f"{self.name}/_commits/")[1]
@@ -107,20 +112,22 @@ class ParquetTable:
             Path(each.key).name for each in self._client.list_level(f"{self.name}/_staged/")[1]
         }
         url = self._settings.url.rstrip("/")
+        url = unquote(url) if url.startswith("file://") else url
         last = [
             f"{url}/{self.name}/{'_staged/' if name in staged else ''}{name}"
             for name in self._last["rows"]
         ]
         return [f"{url}/{self.name}/{name}" for made in before for name in made["rows"]] + last
 
-    def places(self, value_type: ValueType) -> FilePlaces:
-        self._value_type = value_type
+    def places(self, types: DecodedTypes) -> FilePlaces:
+        self._types = types
         staged = StagedPlace(self._settings, f"{self.name}/_staged")
-        return FilePlaces(staged, rows_schema(value_type), staged, dead_schema())
+        rows = rows_schema(types)
+        return FilePlaces(staged, rows, staged, dead_schema(), rows)
 
     def commit(self, commit: TableCommit) -> None:
         assert self._identity is not None, "identity or create comes first"
-        schema = rows_schema(self._value_type).serialize().to_pybytes()
+        schema = rows_schema(self._types).serialize().to_pybytes()
         made = {
             "identity": asdict(self._identity),
             "schema": base64.b64encode(schema).decode(),

@@ -1,29 +1,26 @@
 """Rows of a table, and of its dead letters, from rows of the source.
 
     table         topic · partition · offset · timestamp · timestampType · headers · key · value
-    dead letters  the same with the value's bytes, and reason
+    dead letters  the same with the bytes of key and value, and reason
 
-Columns have the source's names and types. Only `value` differs by format: bytes (raw), text
-(string), or a struct with the fields of JSON objects (json). Without a known field there is no such
-column yet.
+Columns have the source's names and types. Only `key` and `value` differ by format (value_formats).
+Without a known field there is no such column yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import LongType, StructField, StructType
 
 from isotherm.spark.arrow_rows import TIMESTAMP_MS_MAX
 from isotherm.spark.rows import arrow_schema, full_schema, schema_of
-from isotherm.spark.tables.json_values import DeadValue, DecodedValues, JsonDecoder, Values
-from isotherm.spark.tables.value_types import ValueType
-
-RAW, STRING, JSON = "raw", "string", "json"
-VALUE_FORMATS = (RAW, STRING, JSON)
+from isotherm.spark.tables.json_values import DeadValue, DecodedValues, Places, Values
+from isotherm.spark.tables.value_formats import ValueDecoder
+from isotherm.spark.tables.value_types import DecodedTypes, KeyValue
 
 SOURCE_SCHEMA = StructType(
     [
@@ -34,100 +31,67 @@ SOURCE_SCHEMA = StructType(
 """Of the rows that are decoded. `timestamp` is in milliseconds: a table counts microseconds in 64
 bits, and cannot hold all."""
 
-_COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "headers", "key")
+_COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "headers")
 
 
 class DecodedRows(NamedTuple):
-    """The rows of one batch: those of the table, and those of the dead letters."""
+    """The rows of one batch: those of the table, and those of the dead letters. `tombstones` tells which
+    rows of the table had no value."""
 
     rows: pa.RecordBatch
     dead: pa.RecordBatch
+    tombstones: npt.NDArray[np.bool_]
 
 
-class ValueDecoder(Protocol):
-    """Turns values into one column. `known` is the column's type, None without a known field; if it
-    `has_grown`, columns are of no use any more."""
-
-    known: ValueType
-
-    @property
-    def has_grown(self) -> bool: ...
-
-    def decode(self, values: Values) -> DecodedValues: ...
-
-
-class RawDecoder:
-    known: ValueType = pa.binary()
-    has_grown = False
-
-    def decode(self, values: Values) -> DecodedValues:
-        return DecodedValues(values, ())
-
-
-class StringDecoder:
-    """Values that are not UTF-8 are dead."""
-
-    known: ValueType = pa.string()
-    has_grown = False
-
-    def decode(self, values: Values) -> DecodedValues:
-        dead = [DeadValue(place, "the value is not UTF-8") for place in _not_utf8(values, 0)]
-        good = values if not dead else values.take(_others(len(values), dead))
-        return DecodedValues(good.cast(pa.string()), dead)
-
-
-def decoder_of(value_format: str, fixed: ValueType, known: ValueType) -> ValueDecoder:
-    """`fixed` is the type of the table's column, which stays; `known` has what is to come besides."""
-    match value_format:
-        case "raw":
-            return RawDecoder()
-        case "string":
-            return StringDecoder()
-        case _:
-            return JsonDecoder(fixed, known)
-
-
-def settled_decoder(value_format: str, value_type: ValueType) -> ValueDecoder:
-    """Decodes to this type, which does not grow: other fields are left out."""
-    if value_format == JSON:
-        return JsonDecoder(value_type, value_type, may_grow=False)
-    return decoder_of(value_format, value_type, value_type)
-
-
-def rows_schema(value_type: ValueType) -> pa.Schema:
+def rows_schema(types: DecodedTypes) -> pa.Schema:
     """The table's columns."""
-    schema = arrow_schema(schema_of(_COLUMNS))
-    return schema if value_type is None else schema.append(pa.field("value", value_type))
+    decoded = zip(KeyValue._fields, types, strict=True)
+    fields = [pa.field(name, kind) for name, kind in decoded if kind is not None]
+    return pa.schema([*arrow_schema(schema_of(_COLUMNS)), *fields])
 
 
 def dead_schema() -> pa.Schema:
     """The columns of the dead letters."""
-    return rows_schema(pa.binary()).append(pa.field("reason", pa.string()))
+    return rows_schema(KeyValue(pa.binary(), pa.binary())).append(pa.field("reason", pa.string()))
 
 
-def decoded_rows(batch: pa.RecordBatch, decoder: ValueDecoder) -> DecodedRows:
-    """The rows of a batch of SOURCE_SCHEMA. Each is in one of the two."""
+def decoded_rows(batch: pa.RecordBatch, decoders: KeyValue[ValueDecoder]) -> DecodedRows:
+    """The rows of a batch of SOURCE_SCHEMA. Each is in one of the two. They are of no use if a decoder
+    has grown."""
+    count = batch.num_rows
     stamped, too_far = _with_timestamps(batch)
-    if too_far:
-        others = _others(batch.num_rows, too_far)
-        values, found = decoder.decode(batch.column("value").take(others))
-        places = others.to_numpy()
-        dead = sorted([*too_far, *(DeadValue(int(places[p]), reason) for p, reason in found)])
-    else:
-        values, found = decoder.decode(batch.column("value"))
-        dead = list(found)
-    good = stamped.take(_others(batch.num_rows, dead)) if dead else stamped
+    reasons = dict(too_far)
+    decoded: dict[str, DecodedValues] = {}
+    for name, decoder in zip(KeyValue._fields, decoders, strict=True):
+        found = decoder.decode(batch.column(name))
+        for place, reason in found.dead:
+            reasons.setdefault(place, f"{name}: {reason}")
+        if decoder.known is not None:
+            decoded[name] = found
+    if any(each.has_grown for each in decoders):
+        return DecodedRows(batch.slice(0, 0), batch.slice(0, 0), np.zeros(0, np.bool_))
+    places = np.array(sorted(reasons), np.int64)
+    kept = np.delete(np.arange(count), places)
+    good = stamped.take(pa.array(kept, pa.int64())) if reasons else stamped
     columns = [good.column(name) for name in _COLUMNS]
-    if decoder.known is not None and not decoder.has_grown:
-        columns.append(values)
-    schema = rows_schema(decoder.known if len(columns) > len(_COLUMNS) else None)
-    lost = stamped.take(pa.array([each.place for each in dead], pa.int64()))
-    reasons = pa.array([each.reason for each in dead], pa.string())
-    letters = [*(lost.column(name) for name in (*_COLUMNS, "value")), reasons]
+    columns += [_of_places(found, kept, count) for found in decoded.values()]
+    lost = stamped.take(pa.array(places, pa.int64()))
+    texts = pa.array([reasons[place] for place in places.tolist()], pa.string())
+    letters = [*(lost.column(name) for name in (*_COLUMNS, *KeyValue._fields)), texts]
+    types = KeyValue(*(each.known for each in decoders))
     return DecodedRows(
-        pa.RecordBatch.from_arrays(columns, schema=schema),
+        pa.RecordBatch.from_arrays(columns, schema=rows_schema(types)),
         pa.RecordBatch.from_arrays(letters, schema=dead_schema()),
+        np.asarray(batch.column("value").is_null())[kept],
     )
+
+
+def _of_places(found: DecodedValues, kept: Places, count: int) -> Values:
+    """Those of these places, none of which is dead."""
+    if len(found.column) == len(kept):
+        return found.column
+    own = np.delete(np.arange(count), [each.place for each in found.dead])
+    return found.column.take(pa.array(np.searchsorted(own, kept), pa.int64()))
 
 
 def _with_timestamps(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[DeadValue]]:
@@ -141,21 +105,6 @@ def _with_timestamps(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[DeadVa
     ]
     mask = is_too_far if dead else None
     microseconds = np.where(is_too_far, 0, milliseconds) * 1000 if dead else milliseconds * 1000
-    field = rows_schema(None).field("timestamp")
+    field = dead_schema().field("timestamp")
     column = pa.array(microseconds, pa.int64(), mask=mask).cast(field.type)
     return batch.set_column(index, field, column), dead
-
-
-def _others(count: int, dead: Iterable[DeadValue]) -> pa.Array[pa.Int64Scalar]:
-    return pa.array(np.delete(np.arange(count), [each.place for each in dead]), pa.int64())
-
-
-def _not_utf8(values: Values, first: int) -> list[int]:
-    try:
-        values.cast(pa.string())
-    except pa.ArrowInvalid:
-        if len(values) == 1:
-            return [first]
-        half = len(values) // 2
-        return _not_utf8(values[:half], first) + _not_utf8(values[half:], first + half)
-    return []

@@ -10,38 +10,47 @@ import pyarrow as pa
 
 from isotherm.errors import ConfigError
 from isotherm.spark.tables.parquet_files import Place
-from isotherm.spark.tables.value_types import ValueType
+from isotherm.spark.tables.value_types import DecodedTypes
 from isotherm.types import Offset
 
+APPEND, LATEST = "append", "latest"
+MODES = (APPEND, LATEST)
 DEAD_LETTERS_SUFFIX = "_dead_letters"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What a table was made from."""
+    """What a table was made from. The defaults are those of tables that do not name them: older than modes
+    and formats of keys."""
 
     topic: str
     topic_id: str
     value_format: str
+    key_format: str = "raw"
+    mode: str = APPEND
 
 
 @dataclass(frozen=True, slots=True)
 class FilePlaces:
-    """Where executors put files, and the columns of these, with field ids if the table has such."""
+    """Where executors put files, and the columns of these, with field ids if the table has such. The
+    `whole_schema` is with columns of others in the table."""
 
     rows: Place
     rows_schema: pa.Schema
     dead: Place
     dead_schema: pa.Schema
+    whole_schema: pa.Schema
 
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """Files that become visible together; `covered` are the next offsets by partition, after it."""
+    """Files that become visible together, as those are gone that they replace; `covered` are the next
+    offsets by partition, after it."""
 
     rows: Sequence[str]
     dead: Sequence[str]
     covered: Mapping[int, Offset]
+    replaced: Sequence[str] = ()
 
 
 class TopicTable(Protocol):
@@ -63,14 +72,14 @@ class TopicTable(Protocol):
     def covered(self) -> dict[int, Offset]:
         """The first offset of each partition that is not in the table."""
 
-    def value_type(self) -> ValueType: ...
+    def types(self) -> DecodedTypes: ...
 
     def data_files(self) -> list[str]:
-        """The URLs of all files of rows, as `identity` found the table: no more than its offsets
+        """The locations of all files of rows, URLs in which nothing is escaped, as `identity` found the table: no more than its offsets
         cover. ConfigError if others have made their rows something else than the table's."""
 
-    def places(self, value_type: ValueType) -> FilePlaces:
-        """The places of files, once the table has all columns of `value_type`."""
+    def places(self, types: DecodedTypes) -> FilePlaces:
+        """The places of files, once the table has all columns of these types."""
 
     def commit(self, commit: TableCommit) -> None:
         """TableOvertakenError if another run has committed since `covered` was asked."""
@@ -79,9 +88,20 @@ class TopicTable(Protocol):
         """Finish what the last commit of any run has begun."""
 
 
+def check_mode(mode: str, table_format: str) -> None:
+    """Raises ConfigError unless tables of this format can have the mode."""
+    if mode not in MODES:
+        raise ConfigError(f"no such mode option=--mode value={mode} known={','.join(MODES)}")
+    if mode == LATEST and table_format != "iceberg":
+        raise ConfigError(
+            f"only an Iceberg table can have newest values mode={mode} to={table_format}"
+            " hint='--to iceberg'"
+        )
+
+
 def check_identity(found: Identity, wanted: Identity, table: str) -> None:
     """Raises ConfigError unless a run with `wanted` may go on with the table."""
-    names = ("topic", "topic_id", "value_format")
+    names = ("topic", "topic_id", "mode", "key_format", "value_format")
     for name in names:
         if getattr(found, name) != getattr(wanted, name):
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""The type of a table's `value` column for JSON, and how it grows. Pure.
+"""The types of a table's columns `key` and `value`, and how they grow. Pure. For JSON:
 
     true, false -> bool · whole numbers -> int64 · other numbers -> double · texts -> string
     objects -> struct · arrays -> list
@@ -13,13 +13,26 @@ order of partitions and offsets, and records with another become dead letters
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
 from pyarrow import types
 
 ValueType: TypeAlias = "pa.DataType | None"
 StructType: TypeAlias = "pa.StructType"
+T = TypeVar("T")
+
+
+class KeyValue(NamedTuple, Generic[T]):
+    """What belongs to the column `key`, and what to the column `value`."""
+
+    key: T
+    value: T
+
+
+DecodedTypes: TypeAlias = KeyValue[ValueType]
+"""Of the columns that are decoded; None without a known field."""
+
 
 # Arrow finds these in texts; in the table a text is a text.
 _TEXTS = (types.is_timestamp, types.is_date, types.is_time, types.is_string)
@@ -64,8 +77,25 @@ def merged(known: ValueType, found: ValueType, fixed: ValueType = None) -> Value
         element = merged(known.value_type, found.value_type, inner)
         assert element is not None
         return pa.list_(element)
+    if isinstance(known, pa.MapType) and isinstance(found, pa.MapType):
+        inner = fixed.item_type if isinstance(fixed, pa.MapType) else None
+        item = merged(known.item_type, found.item_type, inner)
+        assert item is not None
+        return pa.map_(known.key_type, item)
     widens = types.is_int64(known) and types.is_float64(found) and fixed is None
     return found if widens else known
+
+
+def merged_types(known: DecodedTypes, found: DecodedTypes, fixed: DecodedTypes) -> DecodedTypes:
+    """See merged."""
+    return KeyValue(*(merged(*each) for each in zip(known, found, fixed, strict=True)))
+
+
+def decoded_types(schema: pa.Schema) -> DecodedTypes:
+    """The types of these columns in a table, or in some of its columns."""
+    return KeyValue(
+        *(schema.field(name).type if name in schema.names else None for name in KeyValue._fields)
+    )
 
 
 def _merged_fields(known: StructType, found: StructType, fixed: ValueType) -> pa.DataType:

@@ -1,0 +1,150 @@
+"""The newest value of each key, of the files of a table and those that a run has just written.
+
+1. Tasks read place and key of every row, and Spark finds the rows that a later one of the same key
+   and partition supersedes. Keys alone pass through the JVM.
+2. A task for each file that has such rows writes it again without them. Other files stay.
+
+Files that no row is lost from are not read again, so the cost of a run is the keys of the table and
+the files in which something changed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import parquet
+
+from isotherm.spark.jobs.slice_fold import each_of, spark_schema
+from isotherm.spark.tables.column_fit import conformed, nulls
+from isotherm.spark.tables.parquet_files import ParquetFiles, Place, PutFile
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_FIELDS: list[Any] = [
+    ("file", pa.int32()),
+    ("name", pa.string()),
+    ("rows", pa.int64()),
+    ("size", pa.int64()),
+]
+_TOLD = pa.schema(_FIELDS)
+
+
+@dataclass(frozen=True)
+class KeyedFile:
+    """A file of rows with keys. Those of a file of tombstones are in no table: they delete others."""
+
+    name: str
+    is_of_tombstones: bool = False
+
+
+def without_superseded(
+    spark: SparkSession,
+    files: Sequence[KeyedFile],
+    place: Place,
+    schema: pa.Schema,
+    name: str,
+) -> dict[str, list[PutFile]]:
+    """The files that replace others, by the names of these: without rows that are superseded or
+    deleted. `schema` is that of the new files, and `name` begins their names."""
+
+    def rewrite(lost: pa.Table) -> pa.Table:
+        number = lost.column("file")[0].as_py()
+        put = _rewrite(place, files[number].name, lost, schema, f"{name}-{number:05}")
+        # A file without any row left is told too.
+        told = [{"file": number, **each._asdict()} for each in put] or [{"file": number}]
+        return pa.Table.from_pylist(told, schema=_TOLD)
+
+    lost = _superseded(spark, files, place, schema)
+    # Each task puts files, so it must run once: collect, and no second action.
+    found = lost.groupBy("file").applyInArrow(rewrite, spark_schema(_TOLD)).collect()
+    made: dict[str, list[PutFile]] = {}
+    for row in sorted(found, key=lambda row: (row.file, row.name or "")):
+        put = made.setdefault(files[row.file].name, [])
+        if row.name is not None:
+            put.append(PutFile(row.name, row.rows, row.size))
+    return made
+
+
+def _superseded(
+    spark: SparkSession, files: Sequence[KeyedFile], place: Place, schema: pa.Schema
+) -> DataFrame:
+    """`file`, `partition` and `offset` of rows that are not the newest of their key, or are deleted."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    kind = schema.field("key").type
+    fields: list[Any] = [
+        ("file", pa.int32()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("key", kind),
+        ("is_tombstone", pa.bool_()),
+    ]
+    keys = pa.schema(fields)
+
+    def read(number: int) -> Iterator[pa.RecordBatch]:
+        file = files[number]
+        with place.open(file.name) as source:
+            reader = parquet.ParquetFile(source)
+            for batch in reader.iter_batches(columns=["partition", "offset", "key"]):
+                count = batch.num_rows
+                columns = [
+                    pa.array(np.full(count, number), pa.int32()),
+                    batch.column("partition"),
+                    batch.column("offset"),
+                    conformed(batch.column("key"), kind),
+                    pa.array(np.full(count, file.is_of_tombstones)),
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=keys)
+
+    of_key = Window.partitionBy("partition", "key")
+    rows = each_of(spark, len(files), read, keys).withColumn("newest", f.max("offset").over(of_key))
+    return rows.where("offset < newest AND NOT is_tombstone").select("file", "partition", "offset")
+
+
+def _rewrite(
+    place: Place, file: str, lost: pa.Table, schema: pa.Schema, name: str
+) -> list[PutFile]:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    # Spark may try a task again, and run two at a time.
+    name = f"{name}-{context.taskAttemptId() if context is not None else 0}"
+    with (
+        tempfile.TemporaryDirectory(prefix="isotherm-table-") as folder,
+        ParquetFiles(place, schema, Path(folder) / name) as kept,
+        place.open(file) as source,
+    ):
+        for batch in parquet.ParquetFile(source).iter_batches():
+            kept.write(_as_schema(batch.filter(pa.array(~_is_in(batch, lost))), schema))
+        return kept.put_all()
+
+
+def _is_in(batch: pa.RecordBatch, lost: pa.Table) -> npt.NDArray[np.bool_]:
+    """Whether a row is one of those: a file may have rows of several partitions."""
+    partitions, offsets = (lost.column(name).to_numpy() for name in ("partition", "offset"))
+    own_partitions, own_offsets = (batch.column(n).to_numpy() for n in ("partition", "offset"))
+    found = np.zeros(batch.num_rows, np.bool_)
+    for partition in np.unique(own_partitions):
+        own = offsets[partitions == partition]
+        found |= (own_partitions == partition) & np.isin(own_offsets, own)
+    return found
+
+
+def _as_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """With the columns of today: those that the file lacks are null."""
+    columns = [
+        conformed(batch.column(field.name), field.type)
+        if field.name in batch.schema.names
+        else nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,431 @@
+"""Avro schemas as columns, and as simpler schemas of the same bytes. Pure.
+
+    boolean -> bool · int, long -> int64 · float, double -> double · string, uuid, enum -> string
+    bytes, fixed -> binary · decimal -> decimal · date -> date · timestamp-* -> timestamp
+    record -> struct · array -> list · map -> map · [null, T] -> T
+    [T, U, ...] -> struct with the fields member0, member1, ..., as Spark's from_avro
+
+All whole numbers are long and all others double, so that a field which grows from int to long keeps
+its column. Times of day and durations stay the numbers that they are. What has no bytes (null, a
+record without fields) is no column.
+
+A type's `wire` is a schema that reads the same bytes and has less to it: no logical types but
+decimals, no names that a reader may confuse, branches of unions in records of their own. A reader
+gives Arrow arrays of the type `stored`; `column_of` makes them the column.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import pyarrow as pa
+import pyarrow.compute
+
+from isotherm.spark.tables.value_types import ValueType
+
+pc: Any = pyarrow.compute
+# The stubs lack types that these take.
+_map_of: Any = pa.MapArray.from_arrays
+
+DECIMAL_DIGITS_MAX = 38
+_TIMESTAMPS = {
+    "timestamp-millis": (1_000, "UTC"),
+    "timestamp-micros": (1, "UTC"),
+    "local-timestamp-millis": (1_000, None),
+    "local-timestamp-micros": (1, None),
+}
+"""Microseconds in a unit, and the zone."""
+
+
+class AvroSchemaError(ValueError):
+    """No column can have this schema."""
+
+
+class AvroType(Protocol):
+    """A type of a schema."""
+
+    @property
+    def column(self) -> ValueType:
+        """None: no column."""
+
+    @property
+    def stored(self) -> ValueType: ...
+
+    @property
+    def is_vectorized(self) -> bool:
+        """Whether Polars reads it."""
+
+    @property
+    def has_bytes(self) -> bool: ...
+
+    def wire(self, names: Iterator[str]) -> Any:
+        """`names` are for named types."""
+
+    def stored_value(self, value: Any) -> Any:
+        """What pa.array takes for `stored`, from a value that fastavro has read by `wire`."""
+
+    def column_of(self, stored: Any) -> Any:
+        """Raises ArrowInvalid for values that are out of range."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A type whose column has the values that are stored."""
+
+    written: str
+    stored: ValueType
+    is_vectorized: ClassVar[bool] = True
+    has_bytes: ClassVar[bool] = True
+
+    @property
+    def column(self) -> ValueType:
+        return self.stored
+
+    def wire(self, names: Iterator[str]) -> Any:
+        return self.written
+
+    def stored_value(self, value: Any) -> Any:
+        return value
+
+    def column_of(self, stored: Any) -> Any:
+        return stored
+
+
+@dataclass(frozen=True)
+class Null(Leaf):
+    is_vectorized: ClassVar[bool] = False
+    has_bytes: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class Boolean(Leaf):
+    """A byte: Polars takes all but 1 for false, fastavro all but 0 for true."""
+
+    @property
+    def column(self) -> ValueType:
+        return pa.bool_()
+
+    def wire(self, names: Iterator[str]) -> Any:
+        return {"type": "fixed", "name": next(names), "size": 1}
+
+    def column_of(self, stored: Any) -> Any:
+        column = pc.equal(stored, b"\x01")
+        if pc.any(pc.and_not(pc.not_equal(stored, b"\x00"), column)).as_py():
+            raise pa.ArrowInvalid("a boolean is neither 0 nor 1")
+        return column
+
+
+@dataclass(frozen=True)
+class Timestamp(Leaf):
+    """A count of units since the epoch."""
+
+    unit_us: int = 1
+    zone: str | None = None
+
+    @property
+    def column(self) -> ValueType:
+        return pa.timestamp("us", self.zone)
+
+    def column_of(self, stored: Any) -> Any:
+        return pc.multiply_checked(stored, self.unit_us).cast(self.column)
+
+
+@dataclass(frozen=True)
+class Date(Leaf):
+    """Days since the epoch."""
+
+    @property
+    def column(self) -> ValueType:
+        return pa.date32()
+
+    def column_of(self, stored: Any) -> Any:
+        return stored.cast(pa.int32()).cast(pa.date32())
+
+
+@dataclass(frozen=True)
+class Enum(Leaf):
+    """The index of a symbol."""
+
+    symbols: Sequence[str] = ()
+
+    @property
+    def column(self) -> ValueType:
+        return pa.string()
+
+    def column_of(self, stored: Any) -> Any:
+        symbols = pa.array(self.symbols, pa.string())
+        # Checks that there is such a symbol.
+        return pa.DictionaryArray.from_arrays(stored, symbols).dictionary_decode()
+
+
+@dataclass(frozen=True)
+class Fixed(Leaf):
+    """Bytes of one size; or a decimal of so many bytes."""
+
+    size: int = 0
+    decimal: tuple[int, int] | None = None
+
+    def wire(self, names: Iterator[str]) -> Any:
+        wire = {"type": "fixed", "name": next(names), "size": self.size}
+        return wire if self.decimal is None else {**wire, **_logical_decimal(*self.decimal)}
+
+    def column_of(self, stored: Any) -> Any:
+        stored.validate(full=True)  # digits of decimals
+        return stored
+
+
+@dataclass(frozen=True)
+class DecimalBytes(Leaf):
+    precision: int = 0
+    scale: int = 0
+
+    def wire(self, names: Iterator[str]) -> Any:
+        return {"type": "bytes", **_logical_decimal(self.precision, self.scale)}
+
+    def column_of(self, stored: Any) -> Any:
+        stored.validate(full=True)
+        return stored
+
+
+class Record:
+    """Fields in their order; those without bytes are left out of `wire`."""
+
+    def __init__(self, fields: Mapping[str, AvroType]) -> None:
+        self._fields = {name: kind for name, kind in fields.items() if kind.has_bytes}
+        self.has_bytes = bool(self._fields)
+        self.is_vectorized = all(kind.is_vectorized for kind in self._fields.values())
+        self.stored: ValueType = pa.struct(
+            [pa.field(name, _stored(kind)) for name, kind in self._fields.items()]
+        )
+        self._columns = [
+            pa.field(name, kind.column)
+            for name, kind in self._fields.items()
+            if kind.column is not None
+        ]
+        self.column: ValueType = pa.struct(self._columns) if self._columns else None
+
+    def wire(self, names: Iterator[str]) -> Any:
+        fields = [{"name": name, "type": kind.wire(names)} for name, kind in self._fields.items()]
+        return {"type": "record", "name": next(names), "fields": fields}
+
+    def stored_value(self, value: Any) -> Any:
+        return {name: kind.stored_value(value[name]) for name, kind in self._fields.items()}
+
+    def column_of(self, stored: Any) -> Any:
+        columns = [
+            self._fields[field.name].column_of(pc.struct_field(stored, field.name))
+            for field in self._columns
+        ]
+        return pa.StructArray.from_arrays(columns, fields=self._columns, mask=stored.is_null())
+
+
+class Array:
+    def __init__(self, items: AvroType) -> None:
+        if not items.has_bytes:
+            # A few bytes would count as many items as a number can be.
+            raise AvroSchemaError("the items of an array have no bytes")
+        self._items = items
+        self.has_bytes = True
+        self.is_vectorized = items.is_vectorized
+        self.stored: ValueType = pa.list_(_stored(items))
+        self.column: ValueType = None if items.column is None else pa.list_(items.column)
+
+    def wire(self, names: Iterator[str]) -> Any:
+        return {"type": "array", "items": self._items.wire(names)}
+
+    def stored_value(self, value: Any) -> Any:
+        return [self._items.stored_value(item) for item in value]
+
+    def column_of(self, stored: Any) -> Any:
+        # The offsets count from the start of all values, also those of a slice.
+        items = self._items.column_of(stored.values)
+        return pa.ListArray.from_arrays(
+            stored.offsets, items, type=self.column, mask=stored.is_null()
+        )
+
+
+class Map:
+    """Keys are texts."""
+
+    def __init__(self, values: AvroType) -> None:
+        self._values = values
+        self.has_bytes = True
+        self.is_vectorized = False
+        self.stored: ValueType = pa.map_(pa.string(), _stored(values))
+        self.column: ValueType = (
+            None if values.column is None else pa.map_(pa.string(), values.column)
+        )
+
+    def wire(self, names: Iterator[str]) -> Any:
+        return {"type": "map", "values": self._values.wire(names)}
+
+    def stored_value(self, value: Any) -> Any:
+        return [(key, self._values.stored_value(item)) for key, item in value.items()]
+
+    def column_of(self, stored: Any) -> Any:
+        items = self._values.column_of(stored.items)
+        return _map_of(stored.offsets, stored.keys, items, type=self.column, mask=stored.is_null())
+
+
+class Nullable:
+    """[null, T] or [T, null]."""
+
+    has_bytes = True
+
+    def __init__(self, kind: AvroType, *, null_first: bool) -> None:
+        self._kind = kind
+        self._null_first = null_first
+        self.is_vectorized = kind.is_vectorized
+        self.stored: ValueType = _stored(kind)
+        self.column = kind.column
+
+    def wire(self, names: Iterator[str]) -> Any:
+        wire = self._kind.wire(names)
+        return ["null", wire] if self._null_first else [wire, "null"]
+
+    def stored_value(self, value: Any) -> Any:
+        if isinstance(value, tuple):  # fastavro names the record
+            value = value[1]
+        return None if value is None else self._kind.stored_value(value)
+
+    def column_of(self, stored: Any) -> Any:
+        return self._kind.column_of(stored)
+
+
+class Union:
+    """Several types; at most one of the fields is not null."""
+
+    has_bytes = True
+    is_vectorized = False
+
+    def __init__(self, branches: Sequence[AvroType]) -> None:
+        self._branches = branches
+        self._members = {
+            f"member{number}": kind
+            for number, kind in enumerate(b for b in branches if not isinstance(b, Null))
+            if kind.stored is not None
+        }
+        self._record = Record(self._members)
+        self.stored: ValueType = self._record.stored
+        self.column: ValueType = self._record.column
+
+    def wire(self, names: Iterator[str]) -> Any:
+        """Each branch in a record that has the name of its member: it has no bytes of its own."""
+        numbers = itertools.count()
+        return [
+            "null"
+            if isinstance(kind, Null)
+            else {
+                "type": "record",
+                "name": f"{next(names)}.member{next(numbers)}",
+                "fields": [{"name": "it", "type": kind.wire(names)}],
+            }
+            for kind in self._branches
+        ]
+
+    def stored_value(self, value: Any) -> Any:
+        if value is None:
+            return None
+        name, record = value
+        member = name.rpartition(".")[2]
+        kind = self._members.get(member)
+        return {} if kind is None else {member: kind.stored_value(record["it"])}
+
+    def column_of(self, stored: Any) -> Any:
+        return self._record.column_of(stored)
+
+
+_PRIMITIVES: dict[str, AvroType] = {
+    "null": Null("null", None),
+    "boolean": Boolean("", pa.binary()),
+    "int": Leaf("long", pa.int64()),
+    "long": Leaf("long", pa.int64()),
+    "float": Leaf("float", pa.float64()),
+    "double": Leaf("double", pa.float64()),
+    "bytes": Leaf("bytes", pa.binary()),
+    "string": Leaf("string", pa.string()),
+}
+
+
+def avro_type(parsed: Any, names: Mapping[str, Any]) -> AvroType:
+    """The type of a schema that fastavro has parsed, with `names` of the types it may refer to.
+
+    Raises AvroSchemaError for a type that is a part of itself: no column can be that deep.
+    """
+    return _type_of(parsed, dict(names), frozenset())
+
+
+def _type_of(schema: Any, names: dict[str, Any], inside: frozenset[str]) -> AvroType:
+    if isinstance(schema, str):
+        if schema in _PRIMITIVES:
+            return _PRIMITIVES[schema]
+        if schema in inside:
+            raise AvroSchemaError(f"a type is a part of itself type={schema}")
+        return _type_of(names[schema], names, inside)
+    if isinstance(schema, list):
+        return _union([_type_of(each, names, inside) for each in schema])
+    if "name" in schema:
+        names[schema["name"]] = schema
+    return _leaf(schema) or _composed(schema, names, inside)
+
+
+def _leaf(schema: Mapping[str, Any]) -> AvroType | None:
+    """None for a type that has others in it, or a primitive one of another name."""
+    logical = schema.get("logicalType")
+    match schema["type"]:
+        case "enum":
+            return Enum("long", pa.int64(), tuple(schema["symbols"]))
+        case "fixed" | "bytes":
+            return _bytes_type(schema)
+        case "int" if logical == "date":
+            return Date("long", pa.int64())
+        case "long" if logical in _TIMESTAMPS:
+            return Timestamp("long", pa.int64(), *_TIMESTAMPS[logical])
+    return None
+
+
+def _composed(schema: Mapping[str, Any], names: dict[str, Any], inside: frozenset[str]) -> AvroType:
+    match schema["type"]:
+        case "record" | "error":
+            within = inside | {schema["name"]}
+            return Record(
+                {each["name"]: _type_of(each["type"], names, within) for each in schema["fields"]}
+            )
+        case "array":
+            return Array(_type_of(schema["items"], names, inside))
+        case "map":
+            return Map(_type_of(schema["values"], names, inside))
+        case kind:
+            return _type_of(kind, names, inside)
+
+
+def _bytes_type(schema: Mapping[str, Any]) -> AvroType:
+    is_fixed = schema["type"] == "fixed"
+    precision, scale = schema.get("precision", 0), schema.get("scale", 0)
+    if schema.get("logicalType") != "decimal" or not scale <= precision <= DECIMAL_DIGITS_MAX:
+        return Fixed("", pa.binary(), schema["size"]) if is_fixed else _PRIMITIVES["bytes"]
+    stored = pa.decimal128(precision, scale)
+    if is_fixed:
+        return Fixed("", stored, schema["size"], (precision, scale))
+    return DecimalBytes("", stored, precision, scale)
+
+
+def _union(branches: list[AvroType]) -> AvroType:
+    others = [each for each in branches if not isinstance(each, Null)]
+    if len(branches) == 1:
+        return Union(branches)  # a branch has bytes
+    if len(branches) == 2 and len(others) == 1:
+        return Nullable(others[0], null_first=isinstance(branches[0], Null))
+    return Union(branches)
+
+
+def _stored(kind: AvroType) -> pa.DataType:
+    """Of a value inside another: the null that a value without bytes is has a type too."""
+    return pa.int64() if kind.stored is None else kind.stored
+
+
+def _logical_decimal(precision: int, scale: int) -> dict[str, Any]:
+    return {"logicalType": "decimal", "precision": precision, "scale": scale}

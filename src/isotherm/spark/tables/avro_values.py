@@ -1,0 +1,181 @@
+"""Avro values of records as one Arrow column. Polars parses them, a batch at a time.
+
+Polars reads files of Avro, in which nothing marks where a record ends. So a batch becomes a file
+whose records have a mark after each value: eight bytes that no value can foresee. If all marks are
+found where they belong, each value has been read from its own bytes, to their end.
+
+If a batch does not parse, its halves are tried. A small one, and a schema that Polars cannot read
+(maps, unions of several types), is read by fastavro, value by value.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import secrets
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import fastavro
+import numpy as np
+import polars
+import pyarrow as pa
+import pyarrow.compute
+from polars.exceptions import PanicException, PolarsError
+
+from isotherm.spark.tables.avro_types import AvroSchemaError, AvroType, avro_type
+from isotherm.spark.tables.json_values import DeadValue, DecodedValues, Places, Values
+from isotherm.spark.tables.schema_registry import RegisteredSchema, UnknownSchemaError
+
+pc: Any = pyarrow.compute
+
+_SLOW_MAX = 64
+"""Values. So many are read one by one if they do not parse together."""
+
+_MARK_SIZE = 8
+_MARK_TYPE: Any = pa.binary(_MARK_SIZE)
+_py_buffer: Any = pa.py_buffer  # the stubs do not know arrays of NumPy
+_SYNC = bytes(16)
+
+
+class AvroCodec:
+    """Decodes the values of one schema. `column` is their type, None for values without bytes.
+
+    Raises UnknownSchemaError for a schema that is none, or of which no column can be made.
+    """
+
+    def __init__(self, schema: RegisteredSchema) -> None:
+        try:
+            self._type = _parsed(schema)
+        except (fastavro.schema.SchemaParseException, AvroSchemaError, ValueError) as error:
+            raise UnknownSchemaError(f"the schema cannot be a column: {error}") from error
+        except (KeyError, TypeError, RecursionError) as error:
+            raise UnknownSchemaError(f"the schema is not one of Avro: {error!r}") from error
+        self.column = self._type.column
+        self._wire = fastavro.parse_schema(self._type.wire(_names()))
+        self._head = _head(self._type) if self._type.is_vectorized and self.column else None
+
+    def decode(self, payloads: Values) -> DecodedValues:
+        """The values of `column`, and the others. `payloads` has no nulls."""
+        parts: list[Values] = []
+        dead: list[DeadValue] = []
+        self._decode(payloads, np.arange(len(payloads)), parts, dead)
+        dead.sort()
+        kind = pa.null() if self.column is None else self.column
+        return DecodedValues(pa.concat_arrays([pa.array([], kind), *parts]), dead)
+
+    def _decode(
+        self, payloads: Values, places: Places, parts: list[Values], dead: list[DeadValue]
+    ) -> None:
+        count = len(payloads)
+        if self._head is None or count <= _SLOW_MAX:
+            self._decode_slowly(payloads, places, parts, dead)
+            return
+        column = self._parsed_together(payloads, self._head)
+        if column is not None:
+            parts.append(column)
+            return
+        half = count // 2
+        for part in (slice(0, half), slice(half, count)):
+            self._decode(payloads[part], places[part], parts, dead)
+
+    def _parsed_together(self, payloads: Values, head: bytes) -> Values | None:
+        """The column; None if a value is not as the schema says."""
+        marks = _marks(len(payloads))
+        rows = pc.binary_join_element_wise(payloads, marks.cast(pa.binary()), b"")
+        body = memoryview(rows.buffers()[2])
+        file = b"".join((head, _long(len(rows)), _long(len(body)), body, _SYNC))
+        try:
+            read = polars.read_avro(io.BytesIO(file)).to_arrow()
+            if read.num_rows != len(rows) or not read.column("m").cast(pa.binary()).equals(
+                pa.chunked_array([marks.cast(pa.binary())])
+            ):
+                return None
+            stored = pa.concat_arrays(read.column("v").cast(self._type.stored).chunks)
+            column: Values = self._type.column_of(stored)
+        except (PolarsError, PanicException, OSError, pa.ArrowException):
+            return None
+        return column
+
+    def _decode_slowly(
+        self, payloads: Values, places: Places, parts: list[Values], dead: list[DeadValue]
+    ) -> None:
+        read: list[tuple[int, Any]] = []
+        for place, payload in zip(places.tolist(), payloads.to_pylist(), strict=True):
+            try:
+                read.append((place, self._read(payload)))
+            except EOFError:
+                dead.append(DeadValue(place, "it ends before its schema does"))
+            except (ValueError, LookupError, ArithmeticError, TypeError, struct.error) as error:
+                dead.append(DeadValue(place, f"it is not Avro of its schema: {error}"))
+            except (MemoryError, RecursionError):
+                dead.append(DeadValue(place, "it is not Avro of its schema: it is too large"))
+        self._collect(read, parts, dead)
+
+    def _read(self, payload: bytes | None) -> Any:
+        assert payload is not None, "decode has none of these"
+        stream = io.BytesIO(payload)
+        value = fastavro.schemaless_reader(stream, self._wire, None, return_record_name=True)
+        left = len(payload) - stream.tell()
+        if left:
+            raise ValueError(f"{left} bytes are left behind it")
+        return self._type.stored_value(value)
+
+    def _collect(
+        self, read: list[tuple[int, Any]], parts: list[Values], dead: list[DeadValue]
+    ) -> None:
+        if not read:
+            return
+        if self.column is None:
+            parts.append(pa.nulls(len(read)))
+            return
+        try:
+            stored = pa.array([value for _, value in read], self._type.stored)
+            parts.append(self._type.column_of(stored))
+        except (pa.ArrowException, OverflowError) as error:
+            if len(read) == 1:
+                dead.append(DeadValue(read[0][0], f"it does not fit its column: {error}"))
+                return
+            half = len(read) // 2
+            self._collect(read[:half], parts, dead)
+            self._collect(read[half:], parts, dead)
+
+
+def _parsed(schema: RegisteredSchema) -> AvroType:
+    names: dict[str, Any] = {}
+    for _, text in schema.references:
+        fastavro.parse_schema(json.loads(text), named_schemas=names)
+    parsed = fastavro.parse_schema(json.loads(schema.text), named_schemas=names)
+    return avro_type(parsed, names)
+
+
+def _names() -> Iterator[str]:
+    return (f"n{number}" for number in itertools.count())
+
+
+def _head(kind: AvroType) -> bytes:
+    """Of a file, up to its block."""
+    names = _names()
+    mark = {"type": "fixed", "name": next(names), "size": _MARK_SIZE}
+    fields = [{"name": "v", "type": kind.wire(names)}, {"name": "m", "type": mark}]
+    schema = json.dumps({"type": "record", "name": next(names), "fields": fields}).encode()
+    pairs = ((b"avro.schema", schema), (b"avro.codec", b"null"))
+    texts = [part for pair in pairs for text in pair for part in (_long(len(text)), text)]
+    return b"".join((b"Obj\x01", _long(len(pairs)), *texts, _long(0), _SYNC))
+
+
+def _marks(count: int) -> Any:
+    numbers = np.arange(count, dtype=np.uint64) + np.uint64(secrets.randbits(63))
+    return pa.FixedSizeBinaryArray.from_buffers(_MARK_TYPE, count, [None, _py_buffer(numbers)])
+
+
+def _long(value: int) -> bytes:
+    """A count as Avro writes it."""
+    value <<= 1
+    written = bytearray()
+    while value > 0x7F:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*written, value))

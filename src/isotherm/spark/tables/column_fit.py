@@ -1,0 +1,64 @@
+"""Columns of one type as columns of another that has more fields, or others. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute
+from pyarrow import types
+
+from isotherm.spark.tables.value_types import ValueType
+
+pc: Any = pyarrow.compute
+# The stubs lack types that these take.
+nulls: Any = pa.nulls
+_map_of: Any = pa.MapArray.from_arrays
+
+
+def conflict(found: ValueType, known: ValueType, path: str = "") -> str | None:
+    """Why a column of the type `found` cannot become one of `known`; None if it can. A field that
+    only one of them has is no conflict."""
+    if found is None or known is None or found == known:
+        return None
+    if isinstance(found, pa.StructType) and isinstance(known, pa.StructType):
+        for field in found:
+            index = known.get_field_index(field.name)
+            if index >= 0:
+                inside = f"{path}/{field.name}" if path else field.name
+                reason = conflict(field.type, known.field(index).type, inside)
+                if reason is not None:
+                    return reason
+        return None
+    if types.is_map(found) and types.is_map(known):
+        return conflict(found.item_type, known.item_type, f"{path}/{{}}")
+    if isinstance(found, pa.ListType) and isinstance(known, pa.ListType):
+        return conflict(found.value_type, known.value_type, f"{path}/[]")
+    if types.is_int64(found) and types.is_float64(known):
+        return None
+    return f"{f'field {path}' if path else 'it'} changed from {known} to {found}"
+
+
+def conformed(column: Any, kind: pa.DataType) -> Any:
+    """The column as `kind`, with which it has no conflict: fields that it lacks are null, others are
+    left out. A whole number becomes the nearest double, as by Avro's promotion."""
+    if column.type == kind:
+        return column
+    if types.is_null(column.type):
+        return nulls(len(column), kind)
+    if isinstance(kind, pa.StructType):
+        known = column.type
+        fields = [
+            conformed(pc.struct_field(column, field.name), field.type)
+            if known.get_field_index(field.name) >= 0
+            else nulls(len(column), field.type)
+            for field in kind
+        ]
+        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=column.is_null())
+    if types.is_map(kind):
+        items = conformed(column.items, kind.item_type)
+        return _map_of(column.offsets, column.keys, items, type=kind, mask=column.is_null())
+    if isinstance(kind, pa.ListType):
+        items = conformed(column.values, kind.value_type)
+        return pa.ListArray.from_arrays(column.offsets, items, type=kind, mask=column.is_null())
+    return column.cast(kind, safe=False)

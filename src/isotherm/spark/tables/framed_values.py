@@ -1,0 +1,138 @@
+"""Values with the name of a schema before them, as Confluent's serializers write them.
+
+0x00 · schema id, int32 · value
+0x00 · schema id, int32 · count · indexes · value    Protobuf, all numbers as zigzag varints
+
+The indexes lead to a message of the schema: of the file, then of those that lie in that message, and
+so on. A count of 0 is short for the first message of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from isotherm.spark.tables.json_values import DeadValue, Places, Values
+
+# The stubs lack types that these take.
+_array_of: Any = np.frombuffer
+_buffer_of: Any = pa.py_buffer
+_from_buffers: Any = pa.Array.from_buffers
+
+FRAME_SIZE = 5
+PATH_SIZE_MAX = 64
+"""Bytes of the indexes. Messages that lie deeper than that are in no schema."""
+NO_VALUE, NO_FRAME = -1, -2
+_MAGIC = 0
+_MORE = 0x80
+
+
+class SchemaName(NamedTuple):
+    """What is before a value. `path` are the indexes, if there are any."""
+
+    id: int
+    path: tuple[int, ...] = ()
+
+
+class Framed(NamedTuple):
+    """The names of schemas, in the order of values; for each value the index of its name, NO_VALUE for
+    null and NO_FRAME for a value without one; and the values behind their frames."""
+
+    names: Sequence[SchemaName]
+    schemas: npt.NDArray[np.int64]
+    payloads: Values
+
+
+def framed(values: Values, *, has_path: bool = False) -> Framed:
+    """`values` is a binary array."""
+    offsets = _array_of(values.buffers()[1], np.int32)[values.offset :][: len(values) + 1]
+    data = _array_of(values.buffers()[2] or b"", np.uint8)[: offsets[-1]]
+    starts, ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
+    places = np.flatnonzero(ends - starts >= FRAME_SIZE)
+    places = places[data[starts[places]] == _MAGIC]
+    heads = np.full(len(places), FRAME_SIZE)
+    if has_path:
+        heads += _path_sizes(data, starts[places] + FRAME_SIZE, ends[places])
+        places, heads = places[heads > FRAME_SIZE], heads[heads > FRAME_SIZE]
+    is_valid = np.asarray(values.is_valid())
+    schemas = np.full(len(values), NO_FRAME, np.int64)
+    schemas[~is_valid] = NO_VALUE
+    names, schemas[places] = _names(data, starts[places], heads)
+    # Arrow's binary_slice fails for values that are shorter than the frame.
+    is_kept = np.ones(len(data), np.bool_)
+    is_kept[: offsets[0]] = False
+    for index in range(heads.max(initial=0)):
+        is_kept[starts[places[heads > index]] + index] = False
+    sizes = ends - starts
+    sizes[places] -= heads
+    payloads = _from_buffers(
+        pa.binary(),
+        len(values),
+        [
+            _buffer_of(np.packbits(is_valid, bitorder="little")),
+            _buffer_of(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)),
+            _buffer_of(data[is_kept]),
+        ],
+    )
+    return Framed(names, schemas, payloads)
+
+
+def not_framed(schemas: npt.NDArray[np.int64]) -> list[DeadValue]:
+    return [
+        DeadValue(int(place), "it does not begin with a schema id")
+        for place in np.flatnonzero(schemas == NO_FRAME)
+    ]
+
+
+def _path_sizes(data: npt.NDArray[np.uint8], starts: Places, ends: Places) -> Places:
+    """Bytes of count and indexes, 0 where they are none."""
+    position = starts.copy()
+    left = np.zeros(len(starts), np.int64)
+    begun = starts < ends
+    count = data[starts[begun]].astype(np.int64)
+    # A count of more than one byte, or below zero, is none.
+    left[begun] = np.where((count < _MORE) & (count % 2 == 0), count // 2, PATH_SIZE_MAX)
+    position[begun] += 1
+    for _ in range(PATH_SIZE_MAX):
+        reading = np.flatnonzero((left > 0) & (position < ends))
+        left[reading] -= data[position[reading]] < _MORE
+        position[reading] += 1
+    return np.where(begun & (left == 0), position - starts, 0)
+
+
+def _names(
+    data: npt.NDArray[np.uint8], starts: Places, heads: Places
+) -> tuple[list[SchemaName], npt.NDArray[np.int64]]:
+    """The names before values, and the index of each value's."""
+    names: list[SchemaName] = []
+    firsts: list[int] = []
+    found = np.empty(len(starts), np.int64)
+    for size in np.unique(heads).tolist():
+        where = np.flatnonzero(heads == size)
+        bytes_of = data[starts[where][:, None] + np.arange(1, size)].view(f"S{size - 1}")[:, 0]
+        texts, first, inverse = np.unique(bytes_of, return_index=True, return_inverse=True)
+        found[where] = inverse + len(names)
+        names += [_name(text.ljust(size - 1, b"\0")) for text in texts.tolist()]
+        firsts += where[first].tolist()
+    order = np.argsort(firsts)
+    ranks = np.empty(len(names), np.int64)
+    ranks[order] = np.arange(len(names))
+    return [names[each] for each in order], ranks[found]
+
+
+def _name(head: bytes) -> SchemaName:
+    numbers: list[int] = []
+    number = shift = 0
+    for byte in head[FRAME_SIZE - 1 :]:
+        number |= (byte & ~_MORE) << shift
+        shift += 7
+        if byte < _MORE:
+            numbers.append(number >> 1 ^ -(number & 1))
+            number = shift = 0
+    schema_id = int.from_bytes(head[: FRAME_SIZE - 1], "big")
+    # The first is the count; without any there is no path at all.
+    return SchemaName(schema_id, tuple(numbers[1:] or numbers))

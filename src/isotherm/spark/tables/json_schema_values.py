@@ -1,0 +1,153 @@
+"""JSON values behind the id of a JSON Schema. The schema gives the types of the fields that it
+declares, so that a number is a double before one with a fraction comes. Other fields get the type
+that is found, as without a schema.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from isotherm.spark.tables.framed_values import NO_FRAME, framed, not_framed
+from isotherm.spark.tables.json_values import DeadValue, DecodedValues, JsonDecoder, Values
+from isotherm.spark.tables.schema_registry import (
+    RegistrySettings,
+    UnknownSchemaError,
+    registered_schema,
+)
+from isotherm.spark.tables.value_types import ValueType, merged
+
+_SCHEMAS_MAX = 1000
+_DEPTH_MAX = 32
+_SCALARS: dict[object, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "integer": pa.int64(),
+    "number": pa.float64(),
+    "string": pa.string(),
+}
+Schema: TypeAlias = "Mapping[str, Any]"
+
+
+class JsonSchemaDecoder:
+    """See JsonDecoder. `type_of_schema` is given an id, and raises UnknownSchemaError."""
+
+    def __init__(
+        self,
+        type_of_schema: Callable[[int], ValueType],
+        fixed: ValueType,
+        known: ValueType,
+        *,
+        may_grow: bool = True,
+    ) -> None:
+        self._type_of_schema = type_of_schema
+        self._fixed = fixed
+        self._may_grow = may_grow
+        self._unknown: dict[int, str | None] = {}
+        self._json = JsonDecoder(fixed, known, may_grow=may_grow)
+
+    @property
+    def known(self) -> ValueType:
+        return self._json.known
+
+    @property
+    def has_grown(self) -> bool:
+        return self._json.has_grown
+
+    def decode(self, values: Values) -> DecodedValues:
+        names, schemas, payloads = framed(values)
+        dead = not_framed(schemas)
+        is_lost = schemas == NO_FRAME
+        for index, name in enumerate(names):
+            reason = self._learn(name.id)
+            if reason is not None:
+                where = schemas == index
+                is_lost |= where
+                dead += [DeadValue(int(p), reason) for p in np.flatnonzero(where)]
+        kept = np.flatnonzero(~is_lost)
+        column, lost = self._json.decode(payloads.take(pa.array(kept, pa.int64())))
+        dead += [DeadValue(int(kept[place]), reason) for place, reason in lost]
+        dead.sort()
+        return DecodedValues(column, dead)
+
+    def _learn(self, schema_id: int) -> str | None:
+        """Why values of this schema are dead."""
+        if schema_id not in self._unknown:
+            self._unknown[schema_id] = None
+            try:
+                declared = self._type_of_schema(schema_id)
+            except UnknownSchemaError as error:
+                self._unknown[schema_id] = f"{error} schema_id={schema_id}"
+            else:
+                if self._may_grow:
+                    self._json.known = merged(self._json.known, declared, self._fixed)
+        return self._unknown[schema_id]
+
+
+@functools.lru_cache(_SCHEMAS_MAX)
+def schema_type(registry: RegistrySettings, schema_id: int) -> ValueType:
+    """Raises UnknownSchemaError for an id that is not of a JSON Schema, SchemaRegistryError if that
+    is not known."""
+    schema = registered_schema(registry, schema_id)
+    if schema.kind != "JSON":
+        raise UnknownSchemaError(f"the schema is not of json-schema but of {schema.kind}")
+    root = json.loads(schema.text)
+    if not isinstance(root, dict):
+        return None  # true: any value
+    declared = declared_type(root, root)
+    return declared if isinstance(declared, pa.StructType) else None
+
+
+def declared_type(schema: Schema, root: Schema, depth: int = 0) -> ValueType:
+    """What the schema declares; None for what only the values tell: other than one type, references
+    to other documents, and what is deeper than _DEPTH_MAX."""
+    if depth > _DEPTH_MAX:
+        return None
+    below = functools.partial(declared_type, root=root, depth=depth + 1)
+    target = _referred(schema, root)
+    if target is not None:
+        return below(target)
+    kinds = schema.get("type")
+    several = [each for each in kinds if each != "null"] if isinstance(kinds, list) else [kinds]
+    options = schema.get("oneOf", schema.get("anyOf"))
+    if isinstance(options, list):
+        choices = [each for each in options if each != {"type": "null"}]
+        return below(choices[0]) if len(choices) == 1 and isinstance(choices[0], dict) else None
+    if len(several) != 1:
+        return None
+    (kind,) = several
+    if kind == "object":
+        return _struct(schema.get("properties"), below)
+    items = schema.get("items")
+    if kind == "array" and isinstance(items, dict):
+        element = below(items)
+        return None if element is None else pa.list_(element)
+    return _SCALARS.get(kind)
+
+
+def _struct(properties: object, below: Callable[[Schema], ValueType]) -> ValueType:
+    if not isinstance(properties, dict):
+        return None
+    fields = [
+        pa.field(name, kind)
+        for name, each in properties.items()
+        # The values with such names become dead letters.
+        if isinstance(each, dict) and name and "." not in name
+        for kind in [below(each)]
+        if kind is not None
+    ]
+    return pa.struct(fields) if fields else None
+
+
+def _referred(schema: Schema, root: Schema) -> Schema | None:
+    path = schema.get("$ref")
+    if not isinstance(path, str) or not path.startswith("#/"):
+        return None
+    found: Any = root
+    for part in path[2:].split("/"):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,84 @@
+"""The text of a Protobuf schema as descriptors, by protoc.
+
+protoc runs as a process of its own: it is the reference, it says what is wrong, and what it does with
+hostile texts does not matter to this process.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
+
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+
+from isotherm.spark.tables.schema_registry import RegisteredSchema, UnknownSchemaError
+
+COMPILE_S_MAX = 60
+_WARNING = re.compile(r"WARNING: |W\d{4} ")
+
+
+def message_of(schema: RegisteredSchema, path: tuple[int, ...]) -> Descriptor:
+    """The message that the indexes before a value lead to.
+
+    Raises UnknownSchemaError for a schema that is none, and for indexes of no message.
+    """
+    references = dict(schema.references)
+    main = "schema.proto"
+    while main in references:
+        main = f"_{main}"
+    files = _compiled({**references, main: schema.text}, main)
+    pool = DescriptorPool()
+    for each in files.file:
+        pool.Add(each)
+    messages = list(files.file[-1].message_type)
+    names = [files.file[-1].package] if files.file[-1].package else []
+    for index in path:
+        if not 0 <= index < len(messages):
+            raise UnknownSchemaError(f"the schema has no such message indexes={list(path)}")
+        names.append(messages[index].name)
+        messages = _nested(messages[index])
+    return pool.FindMessageTypeByName(".".join(names))
+
+
+def _nested(message: DescriptorProto) -> list[DescriptorProto]:
+    """As the indexes count them: protoc adds a message for each map."""
+    return [each for each in message.nested_type if not each.options.map_entry]
+
+
+def _compiled(texts: Mapping[str, str], main: str) -> FileDescriptorSet:
+    """Each file is after those that it imports."""
+    with tempfile.TemporaryDirectory(prefix="isotherm-protobuf-") as folder:
+        for name, text in texts.items():
+            if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+                raise UnknownSchemaError(f"a schema cannot refer to this name name={name!r}")
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        made = Path(folder, "isotherm.descriptors")
+        # grpc_tools adds the folder of google/protobuf itself.
+        folders = [folder, *_common_folders()]
+        options = [f"--proto_path={each}" for each in folders]
+        command = [sys.executable, "-m", "grpc_tools.protoc", *options]
+        command += ["--include_imports", f"--descriptor_set_out={made}", main]
+        done = subprocess.run(  # noqa: S603 - this interpreter
+            command, capture_output=True, text=True, timeout=COMPILE_S_MAX, check=False
+        )
+        if done.returncode:
+            lines = done.stderr.replace(f"{folder}/", "").splitlines()
+            reason = " ".join(each for each in lines if not _WARNING.match(each))
+            raise UnknownSchemaError(f"the schema is not one of Protobuf: {reason}")
+        return FileDescriptorSet.FromString(made.read_bytes())
+
+
+def _common_folders() -> list[str]:
+    """Of google/type and others, which registries know without a reference."""
+    found = find_spec("google.type")
+    places = [] if found is None else list(found.submodule_search_locations or ())
+    return [str(Path(each).parents[1]) for each in places]

@@ -1,0 +1,341 @@
+"""Protobuf messages as columns, and as simpler messages of the same bytes. Pure.
+
+    bool -> bool · string -> string · bytes -> binary · enum -> string, its name
+    int32, uint32, int64 and the like -> int64 · uint64, fixed64 -> decimal(20, 0)
+    float, double -> double · message -> struct · repeated -> list · map -> map
+    google.protobuf.Timestamp -> timestamp · its wrappers -> what they wrap
+
+A field without presence has its default, one with presence is null where it was not set. A message
+without fields is no column.
+
+A message's `wire` has the same bytes and less to it: all single fields have presence, enums are
+numbers, and names are made, so that the reader takes no message for one that it knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    FieldDescriptorProto,
+    FileDescriptorProto,
+)
+
+from isotherm.spark.tables.value_types import ValueType
+
+pc: Any = pyarrow.compute
+# The stubs lack types that these take.
+_map_of: Any = pa.MapArray.from_arrays
+_scalar: Any = pa.scalar
+
+COLUMNS_MAX = 10_000
+"""Of a message with all in it: messages that name each other many times grow beyond any table."""
+_TIMESTAMP_S_MAX = (2**63 - 1) // 1_000_000 - 1
+_WHOLE = pa.int64()
+_UNSIGNED = pa.decimal128(20, 0)
+_F = FieldDescriptor
+_COLUMNS: dict[int, Any] = {
+    **dict.fromkeys((_F.TYPE_INT32, _F.TYPE_SINT32, _F.TYPE_SFIXED32, _F.TYPE_INT64), _WHOLE),
+    **dict.fromkeys((_F.TYPE_SINT64, _F.TYPE_SFIXED64, _F.TYPE_UINT32, _F.TYPE_FIXED32), _WHOLE),
+    **dict.fromkeys((_F.TYPE_UINT64, _F.TYPE_FIXED64), _UNSIGNED),
+    **dict.fromkeys((_F.TYPE_FLOAT, _F.TYPE_DOUBLE), pa.float64()),
+    _F.TYPE_BOOL: pa.bool_(),
+    _F.TYPE_STRING: pa.string(),
+    _F.TYPE_BYTES: pa.binary(),
+}
+_WRAPPERS = ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+
+
+class ProtobufSchemaError(ValueError):
+    """No column can have this message."""
+
+
+class ProtobufType(Protocol):
+    """A type of a field."""
+
+    @property
+    def column(self) -> ValueType:
+        """None: no column."""
+
+    def declare(self, field: FieldDescriptorProto) -> None:
+        """Give a field of a wire message this type."""
+
+    def column_of(self, stored: Any) -> Any:
+        """From what the reader gives for the wire. Raises ArrowInvalid for what cannot be a column."""
+
+
+@dataclass(frozen=True)
+class Scalar:
+    number: int
+
+    @property
+    def column(self) -> ValueType:
+        column: ValueType = _COLUMNS[self.number]
+        return column
+
+    def declare(self, field: FieldDescriptorProto) -> None:
+        field.type = self.number
+
+    def column_of(self, stored: Any) -> Any:
+        return stored.cast(self.column)
+
+
+@dataclass(frozen=True)
+class Enum:
+    """A number without a name stays, as digits."""
+
+    numbers: tuple[int, ...]
+    names: tuple[str, ...]
+
+    @property
+    def column(self) -> ValueType:
+        return pa.string()
+
+    def declare(self, field: FieldDescriptorProto) -> None:
+        field.type = FieldDescriptorProto.TYPE_INT32
+
+    def column_of(self, stored: Any) -> Any:
+        found = pc.index_in(stored, value_set=pa.array(self.numbers, pa.int32()), skip_nulls=True)
+        named = pa.array(self.names, pa.string()).take(found)
+        return pc.coalesce(named, stored.cast(pa.string()))
+
+
+@dataclass(frozen=True)
+class Field:
+    """`absent` is what the column has where the field was not set."""
+
+    name: str
+    number: int
+    kind: ProtobufType
+    absent: Any = None
+    is_repeated: bool = False
+    is_required: bool = False
+    choice: str | None = None
+
+    @property
+    def wire_name(self) -> str:
+        return f"f{self.number}"
+
+    @property
+    def column(self) -> ValueType:
+        inner = self.kind.column
+        if not self.is_repeated or inner is None:
+            return inner
+        if not isinstance(self.kind, MapEntry):
+            return pa.list_(inner)
+        key, item = (each.column for each in self.kind.fields)
+        assert key is not None, "no message is a key"
+        return None if item is None else pa.map_(key, item)
+
+    def column_of(self, stored: Any) -> Any:
+        if self.is_repeated:
+            if isinstance(self.kind, MapEntry):
+                return self.kind.map_of(stored, self.column)
+            elements = self.kind.column_of(stored.values)
+            return pa.ListArray.from_arrays(
+                stored.offsets, elements, type=self.column, mask=stored.is_null()
+            )
+        column = self.kind.column_of(stored)
+        return column if self.absent is None else pc.fill_null(column, self.absent)
+
+
+@dataclass(frozen=True)
+class Message:
+    fields: Sequence[Field]
+    wire_name: str
+
+    @cached_property
+    def column(self) -> ValueType:
+        columns = [(each.name, each.column) for each in self.fields]
+        known = [pa.field(name, kind) for name, kind in columns if kind is not None]
+        return pa.struct(known) if known else None
+
+    def declare(self, field: FieldDescriptorProto) -> None:
+        field.type = FieldDescriptorProto.TYPE_MESSAGE
+        field.type_name = self.wire_name
+
+    def column_of(self, stored: Any) -> Any:
+        arrays = [stored.field(each.wire_name) for each in self.fields]
+        is_set = stored.is_valid()
+        self._check_required(arrays, is_set)
+        self._check_choices(arrays, is_set)
+        kind = self.column
+        if not isinstance(kind, pa.StructType):
+            return pa.nulls(len(stored))
+        columns = [
+            field.column_of(array)
+            for field, array in zip(self.fields, arrays, strict=True)
+            if field.column is not None
+        ]
+        return pa.StructArray.from_arrays(columns, fields=list(kind), mask=stored.is_null())
+
+    def _check_required(self, arrays: Sequence[Any], is_set: Any) -> None:
+        for field, array in zip(self.fields, arrays, strict=True):
+            if field.is_required and pc.any(pc.and_(is_set, array.is_null())).as_py():
+                raise pa.ArrowInvalid(f"a required field is not there field={field.name}")
+
+    def _check_choices(self, arrays: Sequence[Any], is_set: Any) -> None:
+        """The last one of several would count; the reader does not tell which it was."""
+        counts: dict[str, Any] = {}
+        for field, array in zip(self.fields, arrays, strict=True):
+            if field.choice is not None:
+                there = np.asarray(pc.and_(is_set, array.is_valid())).astype(np.int64)
+                counts[field.choice] = counts.get(field.choice, 0) + there
+        for choice, count in counts.items():
+            if count.max(initial=0) > 1:
+                raise pa.ArrowInvalid(f"several fields of one choice are there oneof={choice}")
+
+
+@dataclass(frozen=True)
+class MapEntry(Message):
+    """`column` is the entry's; the field's is a map."""
+
+    def map_of(self, stored: Any, kind: Any) -> Any:
+        """Of entries with the same key the last one counts."""
+        keys, items = (
+            field.column_of(array)
+            for field, array in zip(self.fields, (stored.keys, stored.items), strict=True)
+        )
+        if items.null_count:
+            raise pa.ArrowInvalid("an entry of a map has no value")
+        offsets = np.asarray(stored.offsets)
+        rows = np.repeat(np.arange(len(stored)), np.diff(offsets))
+        entries = pa.table({"row": rows, "key": keys, "at": np.arange(len(rows))})
+        last = entries.group_by(["row", "key"]).aggregate([("at", "max")]).column("at_max")
+        if len(last) < len(rows):
+            places = np.sort(last.to_numpy())
+            keys, items = keys.take(places), items.take(places)
+            counts = np.bincount(rows[places], minlength=len(stored))
+            offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        return _map_of(pa.array(offsets), keys, items, type=kind, mask=stored.is_null())
+
+
+@dataclass(frozen=True)
+class Timestamp(Message):
+    """What is finer than a microsecond is left out."""
+
+    @property
+    def column(self) -> ValueType:
+        return pa.timestamp("us", "UTC")
+
+    def column_of(self, stored: Any) -> Any:
+        seconds, nanos = (
+            np.asarray(pc.fill_null(stored.field(each.wire_name), 0)).astype(np.int64)
+            for each in self.fields
+        )
+        if np.abs(seconds).max(initial=0) > _TIMESTAMP_S_MAX:
+            raise pa.ArrowInvalid("a timestamp is out of range")
+        microseconds = pa.array(seconds * 1_000_000 + nanos // 1_000, mask=_mask(stored))
+        return microseconds.cast(self.column)
+
+
+@dataclass(frozen=True)
+class Wrapper(Message):
+    """Null where the message is not there."""
+
+    @property
+    def column(self) -> ValueType:
+        return self.fields[0].column
+
+    def column_of(self, stored: Any) -> Any:
+        column = self.fields[0].column_of(stored.field(self.fields[0].wire_name))
+        return pc.if_else(stored.is_valid(), column, _scalar(None, self.column))
+
+
+def _mask(stored: Any) -> Any:
+    return np.asarray(stored.is_null())
+
+
+_KNOWN: dict[str, Callable[[Sequence[Field], str], Message]] = {
+    "google.protobuf.Timestamp": Timestamp,
+    **{f"google.protobuf.{each}Value": Wrapper for each in _WRAPPERS},
+}
+
+
+class Wire:
+    """The types of a message and of all in it, and the file of their wire messages.
+
+    Raises ProtobufSchemaError for a message of which no column can be made.
+    """
+
+    def __init__(self, message: Descriptor) -> None:
+        self.file = FileDescriptorProto(name="wire.proto", package="wire", syntax="proto2")
+        self._known: dict[str, Message] = {}
+        self._sizes: dict[str, int] = {}
+        self._open: list[str] = []
+        self.message = self._message(message)
+
+    def _message(self, message: Descriptor) -> Message:
+        name = message.full_name
+        if name in self._open:
+            raise ProtobufSchemaError(f"a message is a part of itself message={name}")
+        if name not in self._known:
+            self._open.append(name)
+            fields = [self._field(each) for each in message.fields]
+            self._open.pop()
+            inside = (each.message_type for each in message.fields)
+            size = 1 + sum(self._sizes[each.full_name] if each else 1 for each in inside)
+            if size > COLUMNS_MAX:
+                raise ProtobufSchemaError(f"a message has more than {COLUMNS_MAX} columns")
+            self._sizes[name] = size
+            is_entry = message.GetOptions().map_entry
+            make = MapEntry if is_entry else _KNOWN.get(name, Message)
+            self._known[name] = made = make(fields, f".wire.M{len(self._known)}")
+            self._declare(made, is_entry=is_entry)
+        return self._known[name]
+
+    def _declare(self, made: Message, *, is_entry: bool) -> None:
+        wire = DescriptorProto(name=made.wire_name.rpartition(".")[2])
+        wire.options.map_entry = is_entry
+        for each in made.fields:
+            # The entries of a map have fields of these names.
+            name = each.name if is_entry else each.wire_name
+            label = _F.LABEL_REPEATED if each.is_repeated else _F.LABEL_OPTIONAL
+            field = wire.field.add(name=name, number=each.number, label=label)
+            each.kind.declare(field)
+        self.file.message_type.append(wire)
+
+    def _field(self, field: FieldDescriptor) -> Field:
+        kind = self._kind(field)
+        is_repeated = field.is_repeated
+        choice = field.containing_oneof
+        made = Field(
+            field.name,
+            field.number,
+            kind,
+            absent=None if is_repeated or field.has_presence else _default(field),
+            is_repeated=is_repeated,
+            is_required=field.is_required,
+            choice=choice.name if choice is not None and len(choice.fields) > 1 else None,
+        )
+        if is_repeated and made.column is None:
+            raise ProtobufSchemaError(f"elements of a list have no fields field={field.full_name}")
+        return made
+
+    def _kind(self, field: FieldDescriptor) -> ProtobufType:
+        if field.type == _F.TYPE_MESSAGE:
+            return self._message(field.message_type)
+        if field.type == _F.TYPE_ENUM:
+            return _enum(field.enum_type)
+        if field.type not in _COLUMNS:
+            raise ProtobufSchemaError(f"a group cannot be a column field={field.full_name}")
+        return Scalar(field.type)
+
+
+def _enum(kind: EnumDescriptor) -> Enum:
+    names = {each.number: each.name for each in reversed(kind.values)}
+    return Enum(tuple(names), tuple(names.values()))
+
+
+def _default(field: FieldDescriptor) -> Any:
+    if field.type == _F.TYPE_ENUM:
+        return _scalar(field.enum_type.values_by_number[field.default_value].name)
+    return _scalar(field.default_value, _COLUMNS[field.type])

@@ -1,0 +1,70 @@
+"""Protobuf values of records as one Arrow column. ptars, which is compiled, reads them, a batch at a
+time. If a batch cannot be read, its halves are tried, down to the values that are to blame."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor_pool import DescriptorPool
+from ptars import HandlerPool, PtarsConfig
+
+from isotherm.spark.tables.json_values import DeadValue, DecodedValues, Places, Values
+from isotherm.spark.tables.protobuf_types import ProtobufSchemaError, Wire
+from isotherm.spark.tables.schema_registry import UnknownSchemaError
+
+# Without it, an entry without a value is a panic.
+_CONFIG = PtarsConfig(map_value_nullable=True)
+
+
+class ProtobufCodec:
+    """Decodes values, each one such message. `column` is their type, None without fields.
+
+    Raises UnknownSchemaError for a message of which no column can be made.
+    """
+
+    def __init__(self, message: Descriptor) -> None:
+        try:
+            wire = Wire(message)
+        except ProtobufSchemaError as error:
+            raise UnknownSchemaError(f"the schema cannot be a column: {error}") from error
+        self._type = wire.message
+        self.column = self._type.column
+        pool = DescriptorPool()
+        pool.Add(wire.file)
+        plain = pool.FindMessageTypeByName(self._type.wire_name[1:])
+        self._reader = HandlerPool([plain.file], _CONFIG).get_for_message(plain)
+
+    def decode(self, payloads: Values) -> DecodedValues:
+        """The values of `column`, and the others. `payloads` has no nulls."""
+        parts: list[Values] = []
+        dead: list[DeadValue] = []
+        self._decode(payloads, np.arange(len(payloads)), parts, dead)
+        dead.sort()
+        kind = pa.null() if self.column is None else self.column
+        return DecodedValues(pa.concat_arrays([pa.array([], kind), *parts]), dead)
+
+    def _decode(
+        self, payloads: Values, places: Places, parts: list[Values], dead: list[DeadValue]
+    ) -> None:
+        count = len(payloads)
+        if not count:
+            return
+        try:
+            stored = self._reader.array_to_record_batch(payloads).to_struct_array()
+            parts.append(self._type.column_of(stored))
+        except BaseException as error:
+            if not isinstance(error, ValueError | pa.ArrowException) and not _is_panic(error):
+                raise
+            if count == 1:
+                dead.append(DeadValue(int(places[0]), f"it is not of its schema: {error}"))
+                return
+            half = count // 2
+            for part in (slice(0, half), slice(half, count)):
+                self._decode(payloads[part], places[part], parts, dead)
+
+
+def _is_panic(error: BaseException) -> bool:
+    """Whether it is a failed check of compiled code, as of a length beyond the end: no module has the
+    class of these."""
+    return type(error).__name__ == "PanicException"

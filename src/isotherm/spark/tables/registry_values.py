@@ -1,0 +1,111 @@
+"""Values whose schemas are in a registry, as one column: what all formats of schemas share.
+
+The type of the column grows by the schemas that a batch names, without a look at its values. A
+schema that does not fit the column makes its values dead letters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from isotherm.spark.tables.column_fit import conflict, conformed, nulls
+from isotherm.spark.tables.framed_values import NO_VALUE, SchemaName, framed, not_framed
+from isotherm.spark.tables.json_values import DeadValue, DecodedValues, Values
+from isotherm.spark.tables.schema_registry import UnknownSchemaError
+from isotherm.spark.tables.value_types import ValueType, merged
+
+_REASON_SIZE_MAX = 200
+
+
+class SchemaCodec(Protocol):
+    """Decodes the values of one schema to a column of its own type; None if it has none."""
+
+    column: ValueType
+
+    def decode(self, payloads: Values) -> DecodedValues: ...
+
+
+OpenCodec: TypeAlias = Callable[[SchemaName], SchemaCodec]
+"""Raises UnknownSchemaError if the values of this schema cannot be decoded."""
+
+
+class RegistryDecoder:
+    """See ValueDecoder. `fixed` is the part of `known` that the table has. Unless it `may_grow`, other
+    fields are left out. `has_path`: see framed."""
+
+    def __init__(
+        self,
+        open_codec: OpenCodec,
+        fixed: ValueType,
+        known: ValueType,
+        *,
+        may_grow: bool = True,
+        has_path: bool = False,
+    ) -> None:
+        self._open_codec = open_codec
+        self._has_path = has_path
+        self._fixed = fixed
+        self._begun_with = known
+        self._may_grow = may_grow
+        self._codecs: dict[SchemaName, SchemaCodec | str] = {}
+        self.known = known
+
+    @property
+    def has_grown(self) -> bool:
+        return self.known != self._begun_with
+
+    def decode(self, values: Values) -> DecodedValues:
+        names, schemas, payloads = framed(values, has_path=self._has_path)
+        # In the order of records: it is that of new columns.
+        for name in names:
+            self._learn(name)
+        dead = not_framed(schemas)
+        if self.has_grown:
+            return DecodedValues(pa.nulls(0), dead)
+        kind = pa.null() if self.known is None else self.known
+        without = np.flatnonzero(schemas == NO_VALUE)
+        parts, places = [nulls(len(without), kind)], [without]
+        for index, name in enumerate(names):
+            where = np.flatnonzero(schemas == index)
+            column, lost = self._decoded(name, payloads.take(pa.array(where, pa.int64())), kind)
+            dead += [DeadValue(int(where[each.place]), each.reason) for each in lost]
+            parts.append(column)
+            places.append(np.delete(where, [each.place for each in lost]))
+        dead.sort()
+        order = np.argsort(np.concatenate(places), kind="stable")
+        return DecodedValues(pa.concat_arrays(parts).take(pa.array(order, pa.int64())), dead)
+
+    def _learn(self, name: SchemaName) -> None:
+        if name in self._codecs:
+            return
+        try:
+            codec = self._open_codec(name)
+        except UnknownSchemaError as error:
+            self._codecs[name] = str(error)
+            return
+        self._codecs[name] = codec
+        if self._may_grow:
+            self.known = merged(self.known, codec.column, self._fixed)
+
+    def _decoded(self, name: SchemaName, payloads: Values, kind: pa.DataType) -> DecodedValues:
+        """The values as `kind`, and the others."""
+        codec = self._codecs[name]
+        reason = codec if isinstance(codec, str) else conflict(codec.column, self.known)
+        if isinstance(codec, str) or reason is not None:
+            return DecodedValues(
+                nulls(0, kind),
+                [_lost(place, str(reason), name) for place in range(len(payloads))],
+            )
+        column, dead = codec.decode(payloads)
+        return DecodedValues(
+            conformed(column, kind),
+            [_lost(each.place, each.reason, name) for each in dead],
+        )
+
+
+def _lost(place: int, reason: str, name: SchemaName) -> DeadValue:
+    return DeadValue(place, f"{reason[:_REASON_SIZE_MAX]} schema_id={name.id}")

@@ -1,0 +1,129 @@
+"""Schemas from a registry that speaks Confluent's API, through confluent-kafka's client.
+
+Executors ask it, each process for each schema once: which schemas a topic has is only known from
+its records.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from isotherm.errors import ConfigError, SchemaRegistryError
+
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+_CLIENTS_MAX = 16
+_NOT_FOUND = 404
+_NUMBERS = ("timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity")
+REFERENCES_MAX = 1000
+"""Schemas that one may refer to, also through others."""
+
+
+class UnknownSchemaError(ValueError):
+    """The registry has no such schema."""
+
+
+@dataclass(frozen=True)
+class RegistrySettings:
+    """Where the registry is. `settings` are those of confluent-kafka's SchemaRegistryClient, such as
+    basic.auth.user.info and ssl.ca.location. They may be secret."""
+
+    url: str
+    settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+
+class RegisteredSchema(NamedTuple):
+    """A schema; `kind` is AVRO, JSON or PROTOBUF. `references` are names and texts of the schemas
+    that it refers to, each after those that it refers to itself."""
+
+    kind: str
+    text: str
+    references: tuple[tuple[str, str], ...]
+
+
+def registry_settings(
+    url: str | None, settings: Mapping[str, str] | None
+) -> RegistrySettings | None:
+    """None without a URL. Raises ConfigError for settings of no registry."""
+    if url is None:
+        if settings:
+            raise ConfigError(
+                f"settings of a schema registry need its URL settings={','.join(sorted(settings))}"
+                " hint='--registry URL'"
+            )
+        return None
+    return RegistrySettings(url, tuple(sorted((settings or {}).items())))
+
+
+def registered_schema(settings: RegistrySettings, schema_id: int) -> RegisteredSchema:
+    """The schema of this id.
+
+    Raises UnknownSchemaError if the registry has none, ConfigError for wrong settings, and
+    SchemaRegistryError if it does not answer or refuses: then nothing is known of the schema.
+    """
+    client = _client(settings)
+    from confluent_kafka.schema_registry.error import SchemaRegistryError as RefusedError
+
+    try:
+        found = client.get_schema(schema_id)
+        references: dict[str, str] = {}
+        _add_references(client, found.references or (), references)
+    except RefusedError as error:
+        if error.http_status_code == _NOT_FOUND:
+            raise UnknownSchemaError("the registry has no such schema") from error
+        raise _failed(settings, error) from error
+    # What its HTTP library raises is not part of its interface.
+    except Exception as error:
+        raise _failed(settings, error) from error
+    return RegisteredSchema(
+        found.schema_type or "AVRO", found.schema_str or "", tuple(references.items())
+    )
+
+
+def check_registry(settings: RegistrySettings) -> None:
+    """Raises ConfigError or SchemaRegistryError unless the registry answers."""
+    with _new_client(settings) as client:
+        try:
+            client.get_subjects()
+        except Exception as error:
+            raise _failed(settings, error) from error
+
+
+def _add_references(client: SchemaRegistryClient, wanted: object, found: dict[str, str]) -> None:
+    for each in wanted:  # type: ignore[attr-defined]
+        if each.name in found:
+            continue
+        if len(found) >= REFERENCES_MAX:
+            raise ValueError(f"a schema refers to more than {REFERENCES_MAX} others")
+        schema = client.get_version(each.subject, each.version).schema
+        _add_references(client, schema.references or (), found)
+        found[each.name] = schema.schema_str or ""
+
+
+def _failed(settings: RegistrySettings, error: Exception) -> SchemaRegistryError:
+    return SchemaRegistryError(
+        f"the schema registry fails registry={settings.url} reason={str(error)!r}"
+    )
+
+
+@functools.lru_cache(_CLIENTS_MAX)
+def _client(settings: RegistrySettings) -> SchemaRegistryClient:
+    return _new_client(settings)
+
+
+def _new_client(settings: RegistrySettings) -> SchemaRegistryClient:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+    try:
+        given = {
+            name: float(text) if name in _NUMBERS else text for name, text in settings.settings
+        }
+        return SchemaRegistryClient({"url": settings.url, **given})
+    except (ValueError, TypeError, OSError) as error:
+        raise ConfigError(
+            f"the schema registry cannot be used registry={settings.url} reason={str(error)!r}"
+        ) from error

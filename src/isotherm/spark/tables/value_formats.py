@@ -1,0 +1,193 @@
+"""What keys and values may be, by the names of `--key` and `--value`, and the decoder of each.
+
+raw          bytes as they are
+string       text in UTF-8
+json         JSON objects, whose fields become columns
+avro         by a schema of a registry, whose id is before the bytes
+protobuf     messages by a schema of a registry, alike
+json-schema  JSON objects; types are the schema's, of fields that it lacks those found
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from isotherm.errors import ConfigError
+from isotherm.spark.requirements import check_registry_packages
+from isotherm.spark.tables.json_values import DeadValue, DecodedValues, JsonDecoder, Values
+from isotherm.spark.tables.schema_registry import RegistrySettings
+from isotherm.spark.tables.value_types import DecodedTypes, KeyValue, ValueType
+
+RAW, STRING, JSON = "raw", "string", "json"
+AVRO, PROTOBUF, JSON_SCHEMA = "avro", "protobuf", "json-schema"
+REGISTERED_FORMATS = (AVRO, PROTOBUF, JSON_SCHEMA)
+"""Those that need a schema registry."""
+VALUE_FORMATS = (RAW, STRING, JSON, *REGISTERED_FORMATS)
+
+
+@dataclass(frozen=True)
+class ValueFormat:
+    """What the keys or the values of a topic are. If they are `required`, null is dead."""
+
+    name: str
+    registry: RegistrySettings | None = None
+    required: bool = False
+
+
+class ValueDecoder(Protocol):
+    """Turns values into one column. `known` is the column's type, None without a known field; if it
+    `has_grown`, columns are of no use any more."""
+
+    @property
+    def known(self) -> ValueType: ...
+
+    @property
+    def has_grown(self) -> bool: ...
+
+    def decode(self, values: Values) -> DecodedValues: ...
+
+
+class RawDecoder:
+    known: ValueType = pa.binary()
+    has_grown = False
+
+    def decode(self, values: Values) -> DecodedValues:
+        return DecodedValues(values, ())
+
+
+class StringDecoder:
+    """Values that are not UTF-8 are dead."""
+
+    known: ValueType = pa.string()
+    has_grown = False
+
+    def decode(self, values: Values) -> DecodedValues:
+        dead = [DeadValue(place, "it is not UTF-8") for place in _not_utf8(values, 0)]
+        good = values if not dead else values.take(others(len(values), dead))
+        return DecodedValues(good.cast(pa.string()), dead)
+
+
+class RequiredDecoder:
+    """Decodes as another one does. What that takes for null is dead."""
+
+    def __init__(self, decoder: ValueDecoder) -> None:
+        self._decoder = decoder
+
+    @property
+    def known(self) -> ValueType:
+        return self._decoder.known
+
+    @property
+    def has_grown(self) -> bool:
+        return self._decoder.has_grown
+
+    def decode(self, values: Values) -> DecodedValues:
+        column, dead = self._decoder.decode(values)
+        if self.has_grown or not column.null_count:
+            return DecodedValues(column, dead)
+        places = others(len(values), dead).to_numpy()[np.asarray(column.is_null())]
+        missing = [DeadValue(int(place), "it is null") for place in places]
+        return DecodedValues(column.drop_null(), sorted([*dead, *missing]))
+
+
+def formats(
+    key: str, value: str, registry: RegistrySettings | None, *, needs_key: bool = False
+) -> KeyValue[ValueFormat]:
+    """Raises ConfigError for a format that is none, or lacks its registry or packages."""
+    names = KeyValue(key, value)
+    for option, name in zip(KeyValue._fields, names, strict=True):
+        if name not in VALUE_FORMATS:
+            raise ConfigError(
+                f"no such format option=--{option} value={name} known={','.join(VALUE_FORMATS)}"
+            )
+        if name in REGISTERED_FORMATS:
+            if registry is None:
+                raise ConfigError(
+                    f"the format needs a schema registry {option}={name} hint='--registry URL'"
+                )
+            check_registry_packages(name)
+    if registry is not None and not set(names) & set(REGISTERED_FORMATS):
+        raise ConfigError(
+            f"the formats need no schema registry key={key} value={value}"
+            f" needing={','.join(REGISTERED_FORMATS)}"
+        )
+    return KeyValue(ValueFormat(key, registry, needs_key), ValueFormat(value, registry))
+
+
+def first_types(key: str, value: str) -> DecodedTypes:
+    """The types of the columns in a table without records."""
+    return KeyValue(_first_type(key), _first_type(value))
+
+
+def _first_type(name: str) -> ValueType:
+    if name == RAW:
+        return pa.binary()
+    return pa.string() if name == STRING else None
+
+
+def decoders_of(
+    wanted: KeyValue[ValueFormat], fixed: DecodedTypes, known: DecodedTypes
+) -> KeyValue[ValueDecoder]:
+    """`fixed` are the types of the table's columns, which stay; `known` have what is to come besides."""
+    return KeyValue(*(_decoder_of(*each) for each in zip(wanted, fixed, known, strict=True)))
+
+
+def settled_decoders(wanted: KeyValue[ValueFormat], types: DecodedTypes) -> KeyValue[ValueDecoder]:
+    """Decode to these types, which do not grow: other fields are left out."""
+    return KeyValue(
+        *(_decoder_of(*each, may_grow=False) for each in zip(wanted, types, types, strict=True))
+    )
+
+
+def _decoder_of(
+    wanted: ValueFormat, fixed: ValueType, known: ValueType, *, may_grow: bool = True
+) -> ValueDecoder:
+    if wanted.required:
+        optional = replace(wanted, required=False)
+        return RequiredDecoder(_decoder_of(optional, fixed, known, may_grow=may_grow))
+    match wanted.name:
+        case "raw":
+            return RawDecoder()
+        case "string":
+            return StringDecoder()
+        case "json":
+            return JsonDecoder(fixed, known, may_grow=may_grow)
+    assert wanted.registry is not None, "formats has checked it"
+    if wanted.name == JSON_SCHEMA:
+        from isotherm.spark.tables.json_schema_values import JsonSchemaDecoder, schema_type
+
+        return JsonSchemaDecoder(
+            partial(schema_type, wanted.registry), fixed, known, may_grow=may_grow
+        )
+    from isotherm.spark.tables.registry_values import RegistryDecoder
+    from isotherm.spark.tables.schema_codecs import open_codec
+
+    return RegistryDecoder(
+        partial(open_codec, wanted.name, wanted.registry),
+        fixed,
+        known,
+        may_grow=may_grow,
+        has_path=wanted.name == PROTOBUF,
+    )
+
+
+def others(count: int, dead: Iterable[DeadValue]) -> pa.Array[pa.Int64Scalar]:
+    """The places of the values that are not dead."""
+    return pa.array(np.delete(np.arange(count), [each.place for each in dead]), pa.int64())
+
+
+def _not_utf8(values: Values, first: int) -> list[int]:
+    try:
+        values.cast(pa.string())
+    except pa.ArrowInvalid:
+        if len(values) == 1:
+            return [first]
+        half = len(values) // 2
+        return _not_utf8(values[:half], first) + _not_utf8(values[half:], first + half)
+    return []

@@ -1,0 +1,321 @@
+"""Tables of values whose schemas are in a registry: a real one, which is itself on Isotherm.
+
+Oracle: Confluent's serializers have written the values; what was put is what the rows have.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf.message_factory import GetMessageClass
+from pyspark.sql import SparkSession
+
+import isotherm.spark
+from isotherm.errors import ConfigError, SchemaRegistryError
+from isotherm.spark.tables.protobuf_schema import message_of
+from isotherm.spark.tables.schema_registry import RegisteredSchema
+from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
+from isotherm.testing.local_servers import free_ports
+from oracle.jars import OracleUnavailableError
+from oracle.schema_registry import register, schema_registry
+from tests.support.topic_tables import load_table, rows_of, run_table
+
+pytestmark = pytest.mark.spark
+
+FIRST = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "int"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    ],
+}
+NOTE = {"name": "note", "type": ["null", "string"], "default": None}
+SECOND = {**FIRST, "fields": [{"name": "id", "type": "long"}, *FIRST["fields"][1:], NOTE]}
+OTHER = {**FIRST, "fields": [{"name": "id", "type": "string"}]}
+
+
+@dataclass
+class Registered:
+    """A broker, a registry on it, and where the broker's bucket is."""
+
+    broker: EmbeddedBroker
+    url: str
+    client: SchemaRegistryClient
+
+    @property
+    def bucket(self) -> Path:
+        return self.broker.directory / "bucket"
+
+    def put(
+        self, topic: str, values: list[bytes | None], keys: list[bytes | None] | None = None
+    ) -> None:
+        servers = {"bootstrap.servers": self.broker.bootstrap_servers}
+        admin = AdminClient(servers)
+        if topic not in admin.list_topics(timeout=60).topics:
+            admin.create_topics([NewTopic(topic, 1, 1, config=TIERED_TOPIC)])[topic].result(60)
+        producer = Producer(servers)
+        for key, value in zip(keys or [None] * len(values), values, strict=True):
+            producer.produce(topic, key=key, value=value)
+        assert producer.flush(60) == 0
+
+    def serializer(self, schema: object, topic: str = "orders", field: str = "value") -> Any:
+        serialize = AvroSerializer(self.client, json.dumps(schema))
+        context = SerializationContext(topic, MessageField(field))
+        return lambda value: serialize(value, context)
+
+    def table(self, topic: str, lake: Path, value: str, *options: str) -> dict[str, Any]:
+        return run_table(
+            topic, self.bucket, "-b", self.broker.bootstrap_servers, "--warehouse", str(lake),
+            "--value", value, *options,
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def registered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registered]:
+    folder = tmp_path_factory.mktemp("registered")
+    (folder / "registry").mkdir()
+    with EmbeddedBroker(folder / "broker") as broker:
+        try:
+            with (
+                schema_registry(folder / "registry", broker.bootstrap_servers) as url,
+                SchemaRegistryClient({"url": url}) as client,
+            ):
+                yield Registered(broker, url, client)
+        except OracleUnavailableError as error:
+            pytest.skip(str(error))
+
+
+def test_avro_by_schemas_that_evolve(
+    spark: SparkSession, registered: Registered, tmp_path: Path
+) -> None:
+    first, second = registered.serializer(FIRST), registered.serializer(SECOND)
+    other = register(registered.url, "other", OTHER)
+    unknown = b"\0\0\1\0\0x"
+    wrong = [unknown, b"{}", b"", b"\0" + other.to_bytes(4, "big") + b"\x02x"]
+    old = [{"id": n, "at": 1_700_000_000_000 + n} for n in range(100)]
+    new = [{"id": 2**40 + n, "at": n, "note": None if n % 2 else f"n{n}"} for n in range(100)]
+    options = ("--registry", registered.url)
+    registered.put("orders", [*map(first, old), None, *wrong])
+    done = registered.table("orders", tmp_path, "avro", *options)
+    assert (done["rows"], done["dead_letters"]) == (101, 4)
+    registered.put("orders", [*map(second, new), *map(first, old[:3]), first(old[0]) + b"!"])
+    spanned = isotherm.spark.topic(
+        spark,
+        "orders",
+        {
+            "path": str(registered.bucket),
+            "kafka.bootstrap.servers": registered.broker.bootstrap_servers,
+        },
+        warehouse=str(tmp_path),
+        registry=registered.url,
+    )
+    assert spanned.count() == 101 + 103
+    assert spanned.selectExpr("sum(value.id)").first()[0] == sum(
+        each["id"] for each in [*old, *new, *old[:3]]
+    )
+    done = registered.table("orders", tmp_path, "avro", *options)
+    assert (done["rows"], done["dead_letters"]) == (103, 1)
+
+    rows = rows_of(load_table(tmp_path, "kafka.orders"))
+    found = [
+        row["value"] and {**row["value"], "at": round(row["value"]["at"].timestamp() * 1000)}
+        for row in rows
+    ]
+    assert found == [
+        *({**each, "note": None} for each in old), None, *new,
+        *({**each, "note": None} for each in old[:3]),
+    ]  # fmt: skip
+    dead = rows_of(load_table(tmp_path, "kafka.orders_dead_letters"))
+    own = int.from_bytes(first(old[0])[1:5], "big")
+    assert [row["value"] for row in dead] == [*wrong, first(old[0]) + b"!"]
+    assert [row["reason"] for row in dead] == [
+        "value: the registry has no such schema schema_id=65536",
+        "value: it does not begin with a schema id",
+        "value: it does not begin with a schema id",
+        f"value: field id changed from int64 to string schema_id={other}",
+        f"value: it is not Avro of its schema: 1 bytes are left behind it schema_id={own}",
+    ]
+
+
+def test_keys_by_schemas(spark: SparkSession, registered: Registered, tmp_path: Path) -> None:
+    place = {"name": "Place", "type": "record", "fields": [{"name": "shop", "type": "int"}]}
+    key_of = registered.serializer(place, "sales", "key")
+    wider = {**place, "fields": [*place["fields"], NOTE]}
+    wider_key_of = registered.serializer(wider, "sales", "key")
+    keys = [key_of({"shop": 1}), None, b"\0\0\1\0\0x", key_of({"shop": 2}), b"5"]
+    registered.put("sales", [b"{}", b'{"n": 1}', b'{"n": 2}', b"{", b"["], keys)
+    options = ("--key", "avro", "--registry", registered.url)
+    done = registered.table("sales", tmp_path, "json", *options)
+    assert (done["rows"], done["dead_letters"]) == (2, 3)
+    registered.put("sales", [None, b'{"n": 3}'], [wider_key_of({"shop": 3, "note": "x"})] * 2)
+    read = {
+        "path": str(registered.bucket),
+        "kafka.bootstrap.servers": registered.broker.bootstrap_servers,
+    }
+    frame = isotherm.spark.topic(
+        spark, "sales", read, warehouse=str(tmp_path), registry=registered.url
+    )
+    rows = frame.orderBy("offset").collect()
+    assert [row.key and row.key.shop for row in rows] == [1, None, 3, 3]
+    done = registered.table("sales", tmp_path, "json", *options)
+    assert (done["rows"], done["dead_letters"]) == (2, 0)
+    table = rows_of(load_table(tmp_path, "kafka.sales"))
+    assert [(row["key"], row["value"] and row["value"]["n"]) for row in table] == [
+        ({"shop": 1, "note": None}, None),
+        (None, 1),
+        ({"shop": 3, "note": "x"}, None),
+        ({"shop": 3, "note": "x"}, 3),
+    ]
+    dead = rows_of(load_table(tmp_path, "kafka.sales_dead_letters"))
+    assert [(row["key"], row["value"]) for row in dead] == [
+        (keys[2], b'{"n": 2}'), (keys[3], b"{"), (keys[4], b"["),
+    ]  # fmt: skip
+    assert [row["reason"].partition(":")[0] for row in dead] == ["key", "value", "key"]
+    assert dead[0]["reason"] == "key: the registry has no such schema schema_id=65536"
+    with pytest.raises(ConfigError, match="key_format=avro wanted=raw"):
+        registered.table("sales", tmp_path, "json")
+
+
+ITEM = (
+    'syntax = "proto3"; package parts; message Item { string sku = 1; optional uint64 count = 2; }'
+)
+CART = """
+syntax = "proto3";
+package shop;
+import "google/protobuf/timestamp.proto";
+import "parts/item.proto";
+message Before {}
+message Cart {
+  message Key { int32 shop = 1; }
+  enum State { OPEN = 0; PAID = 1; }
+  int64 id = 1; State state = 2; repeated parts.Item items = 3; map<string, double> prices = 4;
+  google.protobuf.Timestamp at = 5; oneof payment { string card = 6; bool cash = 7; }
+}
+"""
+MORE = CART.replace("int64 id = 1;", "int64 id = 1; optional string note = 8;")
+
+
+def proto_serializer(registered: Registered, text: str, path: tuple[int, ...], field: str) -> Any:
+    """The class of a message, and Confluent's serializer of it. That serializer registers no texts: it
+    has a registry of its own, whose id becomes that of the text."""
+    register(registered.url, "item", ITEM, "PROTOBUF")
+    reference = {"name": "parts/item.proto", "subject": "item", "version": 1}
+    text_id = register(registered.url, f"carts-{field}", text, "PROTOBUF", references=[reference])
+    made = GetMessageClass(
+        message_of(RegisteredSchema("PROTOBUF", text, (("parts/item.proto", ITEM),)), path)
+    )
+    serialize = ProtobufSerializer(made, SchemaRegistryClient.new_client({"url": "mock://"}))
+    context = SerializationContext("carts", MessageField(field))
+    return made, lambda value: b"\0" + text_id.to_bytes(4, "big") + serialize(value, context)[5:]
+
+
+def test_protobuf_keys_and_values(
+    spark: SparkSession, registered: Registered, tmp_path: Path
+) -> None:
+    cart, serialize = proto_serializer(registered, CART, (1,), "value")
+    key, serialize_key = proto_serializer(registered, CART, (1, 0), "key")
+    first = cart(id=1, state=1, prices={"a": 0.5}, cash=False)
+    first.items.add(sku="x", count=2**64 - 1)
+    first.at.seconds = 1_700_000_000
+    values = [serialize(first), serialize(cart()), None]
+    keys = [serialize_key(key(shop=n)) for n in range(3)]
+    wrong = [values[0][:-1], b"\0\0\1\0\0\0", values[0][:5] + b"\x02\x10", b"\0\0\0\0\1"]
+    registered.put("carts", [*values, *wrong], [*keys, *[keys[0]] * 4])
+    options = ("--key", "protobuf", "--registry", registered.url)
+    done = registered.table("carts", tmp_path, "protobuf", *options)
+    assert (done["rows"], done["dead_letters"]) == (3, 4)
+    cart, serialize = proto_serializer(registered, MORE, (1,), "value")
+    registered.put("carts", [serialize(cart(id=2, note="n", card="c"))], [keys[2]])
+    done = registered.table("carts", tmp_path, "protobuf", *options)
+    assert (done["rows"], done["dead_letters"]) == (1, 0)
+
+    empty = {"id": 0, "state": "OPEN", "items": [], "prices": [], "at": None}
+    empty |= {"card": None, "cash": None, "note": None}
+    expected = [
+        empty
+        | {"id": 1, "state": "PAID", "items": [{"sku": "x", "count": Decimal(2**64 - 1)}]}
+        | {"prices": [("a", 0.5)], "cash": False}
+        | {"at": datetime.fromtimestamp(1_700_000_000, UTC)},
+        empty,
+        None,
+        empty | {"id": 2, "note": "n", "card": "c"},
+    ]
+    rows = rows_of(load_table(tmp_path, "kafka.carts"))
+    assert [row["value"] for row in rows] == expected
+    assert [row["key"]["shop"] for row in rows] == [0, 1, 2, 2]
+    frame = isotherm.spark.topic(
+        spark,
+        "carts",
+        {
+            "path": str(registered.bucket),
+            "kafka.bootstrap.servers": registered.broker.bootstrap_servers,
+        },
+        warehouse=str(tmp_path),
+        registry=registered.url,
+    )
+    assert [row.n for row in frame.selectExpr("value.prices['a'] AS n").collect() if row.n] == [0.5]
+    dead = rows_of(load_table(tmp_path, "kafka.carts_dead_letters"))
+    own = int.from_bytes(values[0][1:5], "big")
+    assert [row["reason"] for row in dead] == [
+        f"value: it is not of its schema: failed to decode Protobuf message: unexpected EOF in varint schema_id={own}",
+        "value: the registry has no such schema schema_id=65536",
+        f"value: the schema has no such message indexes=[8] schema_id={own}",
+        "value: it does not begin with a schema id",
+    ]
+
+
+def test_json_schema_gives_the_types(
+    spark: SparkSession, registered: Registered, tmp_path: Path
+) -> None:
+    del spark
+    schema = {
+        "type": "object",
+        "properties": {"eur": {"type": "number"}, "tag": {"type": "string"}},
+    }
+    schema_id = register(registered.url, "prices-value", schema, "JSON").to_bytes(4, "big")
+    values = [b'{"eur": 1}', b'{"eur": 2.5, "more": true}', b'{"eur": "x"}']
+    registered.put("prices", [b"\0" + schema_id + each for each in values] + [b'{"eur": 1}', None])
+    done = registered.table("prices", tmp_path, "json-schema", "--registry", registered.url)
+    assert (done["rows"], done["dead_letters"]) == (3, 2)
+    table = load_table(tmp_path, "kafka.prices")
+    assert [row["value"] for row in rows_of(table)] == [
+        {"eur": 1.0, "tag": None, "more": None},
+        {"eur": 2.5, "tag": None, "more": True},
+        None,
+    ]
+    assert str(table.schema().find_type("value.eur")) == "double"
+
+
+def test_registry_that_cannot_be_asked_ends_the_run(registered: Registered, tmp_path: Path) -> None:
+    registered.put("lost", [b"\0\0\0\0\1\2"])
+    nowhere = (
+        "--registry",
+        f"http://127.0.0.1:{free_ports(1)[0]}",
+        "--registry-option",
+        "max.retries=0",
+    )
+    with pytest.raises(SchemaRegistryError, match=r"registry=http://127\.0\.0\.1"):
+        registered.table("lost", tmp_path, "avro", *nowhere)
+    for options, message in (
+        ((), "needs a schema registry value=avro hint='--registry URL'"),
+        (("--registry", registered.url, "--registry-option", "no=thing"), "Unrecognized"),
+        (("--registry-option", "max.retries=0"), "need its URL"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            registered.table("lost", tmp_path, "avro", *options)
+    with pytest.raises(ConfigError, match="need no schema registry key=raw value=json"):
+        registered.table("lost", tmp_path, "json", "--registry", registered.url)

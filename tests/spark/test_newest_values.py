@@ -1,0 +1,178 @@
+"""`isotherm pipeline table --mode latest`: the table is the newest value of each key.
+
+The model is a dict, to which the records are put one after the other.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import isotherm.spark
+from isotherm.errors import ConfigError
+from isotherm.record.batch import NewRecord, build_batch
+from isotherm.spark.tables.iceberg_table import IcebergTable
+from tests.spark.conftest import Tier
+from tests.spark.test_table import OTHER, OWNER, without_nulls
+from tests.support.topic_tables import load_table, rows_of, run_table
+
+SEEDS = (1, 2)
+Model = dict[tuple[int, str], Any]
+
+
+class Killed(BaseException):
+    """The run ends here."""
+
+
+class History:
+    """Records of two partitions, and what they leave of each key."""
+
+    def __init__(self, seed: int) -> None:
+        self.newest: Model = {}
+        self.lost: set[tuple[int, int]] = set()
+        self._rng = Random(seed)
+        self._ends = {0: 0, 1: 0}
+
+    def put(self, tier: Tier, fields: str) -> None:
+        """Some more records, whose values have some of these fields."""
+        for owner in (OWNER, OTHER):
+            start = self._ends[owner.partition]
+            count = self._rng.randint(1, 40)
+            records = [self._record(owner.partition, start + n, fields) for n in range(count)]
+            self._ends[owner.partition] += count
+            tier.maker.tier(owner, [build_batch(records, base_offset=start)])
+
+    def _record(self, partition: int, offset: int, fields: str) -> NewRecord:
+        key = self._rng.choice([None, "a", "b", "c", "d", "ü", *map(str, range(20))])
+        found = {name: offset for name in fields if self._rng.random() < 0.7}
+        value = self._rng.choice([b"{", None, *[json.dumps(found).encode()] * 6])
+        if key is None or value == b"{":
+            self.lost.add((partition, offset))
+        elif value is None:
+            self.newest.pop((partition, key), None)
+        else:
+            self.newest[partition, key] = (offset, found)
+        return NewRecord(1_700_000_000_000 + offset, key and key.encode(), value)
+
+
+def newest_in(lake: Path) -> Model:
+    rows = rows_of(load_table(lake, "kafka.prices"))
+    found = {
+        (row["partition"], row["key"]): (row["offset"], without_nulls(row["value"])) for row in rows
+    }
+    assert len(found) == len(rows)
+    return found
+
+
+def dead_in(lake: Path) -> set[tuple[int, int]]:
+    rows = rows_of(load_table(lake, "kafka.prices_dead_letters"))
+    places = {(row["partition"], row["offset"]) for row in rows}
+    assert len(places) == len(rows)
+    return places
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_table_is_the_newest_value_of_each_key_through_kills(
+    tier: Tier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    lake = tmp_path / "lake"
+    options = ("--mode", "latest", "--key", "string", "--value", "json", "--warehouse", str(lake))
+    history = History(seed)
+
+    def killed(*_: object, **__: object) -> None:
+        raise Killed
+
+    history.put(tier, "xy")
+    run_table("prices", tier.folder, *options)
+    assert newest_in(lake) == history.newest
+    for at, fields in (("commit", "xyz"), ("settle", "zw")):
+        history.put(tier, fields)
+        with monkeypatch.context() as patched:
+            if at == "settle":
+                # A run that has nothing to complete asks for it once, after its commit.
+                patched.setattr(IcebergTable, "settle", _killed_after_commit(patched))
+            else:
+                patched.setattr(IcebergTable, "commit", killed)
+            with pytest.raises(Killed):
+                run_table("prices", tier.folder, *options)
+        run_table("prices", tier.folder, *options)
+        assert newest_in(lake) == history.newest
+        assert dead_in(lake) == history.lost
+    assert run_table("prices", tier.folder, *options)["offsets"] == 0
+
+
+def _killed_after_commit(patched: pytest.MonkeyPatch) -> Any:
+    commit, settle = IcebergTable.commit, IcebergTable.settle
+    committed: list[object] = []
+
+    def noted(self: IcebergTable, made: Any) -> None:
+        commit(self, made)
+        committed.append(made)
+
+    def killed(self: IcebergTable) -> None:
+        if committed:
+            raise Killed
+        settle(self)
+
+    patched.setattr(IcebergTable, "commit", noted)
+    return killed
+
+
+@pytest.mark.usefixtures("spark")
+def test_columns_and_rows_of_others_stay(tier: Tier, tmp_path: Path) -> None:
+    """Only files with superseded rows are replaced, with all of their columns."""
+    options = ("--mode", "latest", "--value", "json", "--warehouse", str(tmp_path))
+
+    def put(start: int, keys: str) -> None:
+        records = [
+            NewRecord(5, key.encode(), b'{"n": %d}' % n) for n, key in enumerate(keys, start)
+        ]
+        tier.maker.tier(OWNER, [build_batch(records, base_offset=start)])
+
+    put(0, "ab")
+    run_table("prices", tier.folder, *options)
+    put(2, "cd")
+    run_table("prices", tier.folder, *options)
+    theirs = load_table(tmp_path, "kafka.prices")
+    with theirs.update_schema() as update:
+        update.union_by_name(pa.schema([("note", pa.string())]))
+    rows = theirs.scan().to_arrow()
+    notes = pa.array([f"note {key.decode()}" for key in rows["key"].to_pylist()])
+    theirs.overwrite(rows.set_column(rows.schema.get_field_index("note"), "note", notes))
+    put(4, "ea")
+    run_table("prices", tier.folder, *options)
+    rows = rows_of(load_table(tmp_path, "kafka.prices"))
+    found = sorted((row["key"], row["value"]["n"], row["note"]) for row in rows)
+    assert found == [
+        (b"a", 5, None),
+        (b"b", 1, "note b"),
+        (b"c", 2, "note c"),
+        (b"d", 3, "note d"),
+        (b"e", 4, None),
+    ]
+    before = load_table(tmp_path, "kafka.prices").inspect.files()["file_path"].to_pylist()
+    put(6, "f")
+    run_table("prices", tier.folder, *options)
+    after = load_table(tmp_path, "kafka.prices").inspect.files()["file_path"].to_pylist()
+    assert set(after) > set(before)
+
+
+def test_what_cannot_be_is_named(spark: SparkSession, tier: Tier, tmp_path: Path) -> None:
+    tier.maker.tier(OWNER, [build_batch([NewRecord(5, b"k", b"v")], base_offset=0)])
+    options = ("--warehouse", str(tmp_path))
+    with pytest.raises(ConfigError, match="option=--mode value=newest known=append,latest"):
+        run_table("prices", tier.folder, *options, "--mode", "newest")
+    with pytest.raises(ConfigError, match="only an Iceberg table can have newest values"):
+        run_table("prices", tier.folder, *options, "--mode", "latest", "--to", "parquet")
+    run_table("prices", tier.folder, *options, "--mode", "latest")
+    with pytest.raises(ConfigError, match="mode=latest wanted=append"):
+        run_table("prices", tier.folder, *options)
+    with pytest.raises(ConfigError, match="the table has the newest values only"):
+        isotherm.spark.topic(spark, "prices", {"path": str(tier.folder)}, warehouse=str(tmp_path))

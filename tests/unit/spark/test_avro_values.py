@@ -1,0 +1,246 @@
+"""Avro values as columns. The oracle is fastavro: its writer, and its reader with the schema as the
+user has written it."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import io
+import json
+import uuid
+from typing import Any
+from unittest import mock
+
+import fastavro
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from isotherm.spark.tables import avro_values
+from isotherm.spark.tables.avro_values import AvroCodec
+from isotherm.spark.tables.json_values import DecodedValues
+from isotherm.spark.tables.schema_registry import RegisteredSchema
+
+Schema = Any
+LONGS = st.integers(-(2**63), 2**63 - 1)
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+LEAVES: list[tuple[Schema, st.SearchStrategy[Any]]] = [
+    ("boolean", st.booleans()),
+    ("int", st.integers(-(2**31), 2**31 - 1)),
+    ("long", LONGS),
+    ("float", st.floats(width=32, allow_nan=False)),
+    ("double", st.floats(allow_nan=False)),
+    ("bytes", st.binary(max_size=9)),
+    ("string", st.text(max_size=9)),
+    ("null", st.none()),
+    ({"type": "int", "logicalType": "date"}, st.dates()),
+    (
+        {"type": "long", "logicalType": "timestamp-micros"},
+        st.datetimes(timezones=st.just(datetime.UTC)),
+    ),
+    ({"type": "long", "logicalType": "local-timestamp-micros"}, st.datetimes()),
+    ({"type": "string", "logicalType": "uuid"}, st.uuids()),
+    (
+        DECIMAL,
+        st.integers(-(10**9) + 1, 10**9 - 1).map(lambda n: decimal.Decimal(n).scaleb(-2)),
+    ),
+]
+
+
+class Names:
+    """Named types of one schema have names of their own."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> str:
+        self.count += 1
+        return f"N{self.count}"
+
+
+@st.composite
+def typed_values(draw: st.DrawFn) -> tuple[Schema, list[Any]]:
+    schema, values = draw(schemas(Names(), 3))
+    return schema, draw(st.lists(values, max_size=200))
+
+
+@st.composite
+def schemas(
+    draw: st.DrawFn, names: Names, depth: int, *, in_union: bool = False
+) -> tuple[Schema, st.SearchStrategy[Any]]:
+    kinds = ["leaf", "enum", "fixed"] + ["record", "record", "array", "map"] * (depth > 0)
+    if depth > 0 and not in_union:
+        kinds += ["nullable", "nullable", "union"]
+    kind = draw(st.sampled_from(kinds))
+    if kind == "leaf":
+        return draw(st.sampled_from([each for each in LEAVES if not in_union or each[0] != "null"]))
+    if kind == "enum":
+        symbols = ["A", "B", "C"]
+        return {"type": "enum", "name": names(), "symbols": symbols}, st.sampled_from(symbols)
+    if kind == "fixed":
+        size = draw(st.integers(1, 4))
+        return (
+            {"type": "fixed", "name": names(), "size": size},
+            st.binary(min_size=size, max_size=size),
+        )
+    inner = [draw(schemas(names, depth - 1, in_union=kind in ("nullable", "union")))]
+    if kind == "record":
+        inner += draw(st.lists(schemas(names, depth - 1), max_size=3))
+        fields = [{"name": f"f{n}", "type": schema} for n, (schema, _) in enumerate(inner)]
+        return (
+            {"type": "record", "name": names(), "fields": fields},
+            st.fixed_dictionaries({f"f{n}": values for n, (_, values) in enumerate(inner)}),
+        )
+    (schema, values) = inner[0]
+    if kind == "array":
+        item = [schema, "null"] if not has_bytes(schema) else schema
+        return {"type": "array", "items": item}, st.lists(values, max_size=3)
+    if kind == "map":
+        return (
+            {"type": "map", "values": schema},
+            st.dictionaries(st.text(max_size=3), values, max_size=3),
+        )
+    if kind == "nullable":
+        branches = draw(st.permutations(["null", schema]))
+        return branches, st.none() | values
+    other = {"type": "record", "name": names(), "fields": [{"name": "x", "type": "long"}]}
+    return (
+        draw(st.permutations(["null", schema, other])),
+        st.none() | values | LONGS.map(lambda x: (other["name"], {"x": x})),
+    )
+
+
+def has_bytes(schema: Schema) -> bool:
+    if isinstance(schema, dict) and schema["type"] == "record":
+        return any(has_bytes(each["type"]) for each in schema["fields"])
+    return bool(schema != "null")
+
+
+def codec_of(schema: Schema) -> AvroCodec:
+    return AvroCodec(RegisteredSchema("AVRO", json.dumps(schema), ()))
+
+
+def written(schema: Schema, value: Any) -> bytes:
+    target = io.BytesIO()
+    fastavro.schemaless_writer(target, fastavro.parse_schema(schema), value)
+    return target.getvalue()
+
+
+def binary(values: list[bytes]) -> Any:
+    return pa.array(values, pa.binary())
+
+
+def has_column(schema: Schema) -> bool:
+    if isinstance(schema, list):
+        return any(has_column(each) for each in schema)
+    match schema if isinstance(schema, str) else schema["type"]:
+        case "null":
+            return False
+        case "record":
+            return any(has_column(each["type"]) for each in schema["fields"])
+        case "array":
+            return has_column(schema["items"])
+        case "map":
+            return has_column(schema["values"])
+    return True
+
+
+def cell(schema: Schema, value: Any) -> Any:
+    """What the column has for a value that was written."""
+    if isinstance(schema, list):
+        return of_union(schema, value)
+    match schema if isinstance(schema, str) else schema["type"]:
+        case "record":
+            return {
+                each["name"]: cell(each["type"], value[each["name"]])
+                for each in schema["fields"]
+                if has_column(each["type"])
+            }
+        case "array":
+            return [cell(schema["items"], each) for each in value]
+        case "map":
+            return [(key, cell(schema["values"], each)) for key, each in value.items()]
+    return str(value) if isinstance(value, uuid.UUID) else value
+
+
+def of_union(branches: list[Schema], value: Any) -> Any:
+    members = [each for each in branches if each != "null"]
+    if value is None:
+        return None
+    if len(members) == 1:
+        return cell(members[0], value)
+    is_other = isinstance(value, tuple)
+    row = {}
+    for number, each in enumerate(members):
+        if has_column(each):
+            is_this = is_other == (
+                isinstance(each, dict) and each.get("fields", [{}])[0].get("name") == "x"
+            )
+            row[f"member{number}"] = (
+                cell(each, value[1] if is_other else value) if is_this else None
+            )
+    return row
+
+
+def decoded(codec: AvroCodec, payloads: list[bytes], *, one_by_one: bool) -> DecodedValues:
+    with mock.patch.object(avro_values, "_SLOW_MAX", len(payloads) if one_by_one else 1):
+        found = codec.decode(binary(payloads))
+    found.column.validate(full=True)
+    return found
+
+
+@settings(deadline=None)
+@given(typed_values(), st.booleans())
+def test_columns_have_what_was_written(made: tuple[Schema, list[Any]], one_by_one: bool) -> None:
+    schema, values = made
+    codec = codec_of(schema)
+    payloads = [written(schema, each) for each in values]
+    column, dead = decoded(codec, payloads, one_by_one=one_by_one)
+    assert not dead
+    expected = [cell(schema, each) if has_column(schema) else None for each in values]
+    assert column.to_pylist() == expected
+    assert column.type == (codec.column if has_column(schema) else pa.null())
+
+
+@st.composite
+def damaged(draw: st.DrawFn, payload: bytes) -> bytes:
+    """Cut short, with bytes behind, or with other bytes inside."""
+    kind = draw(st.sampled_from(["cut", "longer", "other"]))
+    if kind == "longer" or not payload:
+        return payload + draw(st.binary(min_size=1, max_size=3))
+    at = draw(st.integers(0, len(payload) - 1))
+    if kind == "cut":
+        return payload[:at]
+    return payload[:at] + draw(st.binary(min_size=1, max_size=1)) + payload[at + 1 :]
+
+
+@settings(deadline=None)
+@given(typed_values(), st.data())
+def test_values_that_are_not_avro_are_dead_and_others_are_not(
+    made: tuple[Schema, list[Any]], data: st.DataObject
+) -> None:
+    schema, values = made
+    codec = codec_of(schema)
+    payloads = [written(schema, each) for each in values]
+    is_damaged = [data.draw(st.integers(0, 9)) == 0 for _ in values]
+    payloads = [
+        data.draw(damaged(each)) if bad else each
+        for each, bad in zip(payloads, is_damaged, strict=True)
+    ]
+    column, dead = decoded(codec, payloads, one_by_one=False)
+    assert {each.place for each in dead} <= {n for n, bad in enumerate(is_damaged) if bad}
+    alone = [decoded(codec, [each], one_by_one=True) for each in payloads]
+    assert [each.place for each in dead] == [n for n, each in enumerate(alone) if each.dead]
+    assert column.to_pylist() == [each.column[0].as_py() for each in alone if not each.dead]
+    for each, payload in zip(alone, payloads, strict=True):
+        assert bool(each.dead) <= (not is_read(schema, payload))
+
+
+def is_read(schema: Schema, payload: bytes) -> bool:
+    """Whether fastavro reads the whole payload as the schema is written."""
+    stream = io.BytesIO(payload)
+    try:
+        fastavro.schemaless_reader(stream, fastavro.parse_schema(schema), None)
+    except Exception:
+        return False
+    return stream.tell() == len(payload)

@@ -1,0 +1,348 @@
+"""Protobuf messages as columns. The oracle is google.protobuf: what it reads is what the rows have."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from functools import cache
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isotherm.spark.tables.schema_registry import RegisteredSchema, UnknownSchemaError
+
+pytest.importorskip("ptars")
+pytest.importorskip("grpc_tools")
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+
+from isotherm.spark.tables.protobuf_schema import message_of
+from isotherm.spark.tables.protobuf_values import ProtobufCodec
+
+PROTO3 = """
+syntax = "proto3";
+package shop.v3;
+import "google/protobuf/timestamp.proto";
+import "google/protobuf/duration.proto";
+import "google/protobuf/wrappers.proto";
+import "google/type/date.proto";
+import "parts/other.proto";
+message Before { int32 x = 1; }
+message All {
+  map<string, Inner> first = 50;
+  enum Color { RED = 0; BLUE = 1; SOME = -7; }
+  message Inner { int32 x = 1; optional int32 y = 2; repeated string texts = 3; parts.Other other = 4; }
+  message Empty {}
+  double f1 = 1; float f2 = 2; int32 f3 = 3; int64 f4 = 4; uint32 f5 = 5; uint64 f6 = 6; sint32 f7 = 7;
+  sint64 f8 = 8; fixed32 f9 = 9; fixed64 f10 = 10; sfixed32 f11 = 11; sfixed64 f12 = 12; bool f13 = 13;
+  string f14 = 14; bytes f15 = 15; Color f16 = 16;
+  optional uint64 o1 = 17; optional string o2 = 18; optional Color o3 = 19;
+  Inner inner = 20; repeated Inner inners = 21; Empty nothing = 22;
+  repeated int64 r1 = 23; repeated uint64 r2 = 24; repeated Color r3 = 25; repeated bytes r4 = 26;
+  repeated sint32 r5 = 27 [packed = false];
+  map<int32, string> m1 = 28; map<bool, Color> m2 = 29; map<uint64, google.protobuf.Timestamp> m3 = 30;
+  oneof choice { int32 c1 = 31; string c2 = 32; Inner c3 = 33; Empty c4 = 34; }
+  google.protobuf.Timestamp at = 35; repeated google.protobuf.Timestamp ats = 36;
+  google.protobuf.Duration took = 37; google.type.Date day = 38;
+  google.protobuf.Int64Value w1 = 39; google.protobuf.StringValue w2 = 40; google.protobuf.BoolValue w3 = 41;
+  repeated google.protobuf.UInt64Value w4 = 42;
+}
+"""
+OTHER = 'syntax = "proto3"; package parts; message Other { string name = 1; }'
+PROTO2 = """
+syntax = "proto2";
+enum Size { option allow_alias = true; NONE = 0; SMALL = 1; LARGE = 5; GREAT = 5; }
+message All {
+  message Inner { required int32 x = 1; optional string y = 2 [default = "z"]; extensions 100 to 200; }
+  required string name = 1; optional int32 count = 2 [default = 7]; optional Size size = 3;
+  repeated Inner inners = 4; optional Inner inner = 5; repeated Size sizes = 6 [packed = true];
+  map<string, Size> by_name = 7;
+  oneof choice { int32 c1 = 8; bool c2 = 9; }
+}
+"""  # fmt: skip
+SEEDS = st.integers(0, 2**32)
+OWN_REASONS = (
+    "a timestamp is out of range",
+    "several fields of one choice are there oneof=choice",
+    "an entry of a map has no value",
+)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+INTEGERS = {
+    FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
+    FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
+    FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1),
+    FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
+}
+
+
+@cache
+def message(syntax: str) -> Descriptor:
+    if syntax == "proto2":
+        return message_of(RegisteredSchema("PROTOBUF", PROTO2, ()), (0,))
+    schema = RegisteredSchema("PROTOBUF", PROTO3, (("parts/other.proto", OTHER),))
+    return message_of(schema, (1,))
+
+
+@cache
+def codec(syntax: str) -> ProtobufCodec:
+    return ProtobufCodec(message(syntax))
+
+
+def scalar(rng: Random, field: FieldDescriptor) -> Any:
+    kind = field.cpp_type
+    if kind in INTEGERS:
+        lowest, highest = INTEGERS[kind]
+        return rng.choice([lowest, highest, rng.randint(max(lowest, -2), 2)])
+    if kind == FieldDescriptor.CPPTYPE_ENUM:
+        numbers = [each.number for each in field.enum_type.values]
+        return rng.choice(numbers if field.enum_type.is_closed else [*numbers, 99])
+    if kind == FieldDescriptor.CPPTYPE_BOOL:
+        return rng.random() < 0.5
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return rng.randbytes(rng.randint(0, 3))
+    if field.type == FieldDescriptor.TYPE_STRING:
+        return "".join(rng.choices("a\0é€😀", k=rng.randint(0, 3)))
+    return rng.choice([0.0, -0.0, 0.5, -1.25, 2.0**60, float("inf")])
+
+
+def fill(rng: Random, target: Any) -> None:
+    """Set some of the fields."""
+    kind = target.DESCRIPTOR
+    if kind.full_name == "google.protobuf.Timestamp":
+        target.seconds = rng.randint(-(10**10), 2 * 10**11)
+        target.nanos = rng.randint(0, 10**9 - 1)
+        return
+    for field in kind.fields:
+        if field.is_required or rng.random() < 0.4:
+            fill_field(rng, target, field)
+
+
+def fill_field(rng: Random, target: Any, field: FieldDescriptor) -> None:
+    entry, found = field.message_type, getattr(target, field.name)
+    if entry is not None and entry.GetOptions().map_entry:
+        keys, items = entry.fields
+        for key in [scalar(rng, keys) for _ in range(rng.randint(0, 2))]:
+            if items.message_type is None:
+                found[key] = scalar(rng, items)
+            else:
+                fill(rng, found[key])
+    elif field.is_repeated:
+        for _ in range(rng.randint(0, 2)):
+            if entry is None:
+                found.append(scalar(rng, field))
+            else:
+                fill(rng, found.add())
+    elif entry is None:
+        setattr(target, field.name, scalar(rng, field))
+    else:
+        found.SetInParent()
+        fill(rng, found)
+
+
+def expected(field: FieldDescriptor, value: Any) -> Any:
+    if field.message_type is not None:
+        return row(value)
+    if field.enum_type is not None:
+        named = field.enum_type.values_by_number.get(value)
+        return str(value) if named is None else named.name
+    if field.cpp_type == FieldDescriptor.CPPTYPE_UINT64:
+        return Decimal(value)
+    return repr(value) if isinstance(value, float) else value
+
+
+def row(value: Any) -> Any:
+    """The row of a message that google.protobuf has read."""
+    name = value.DESCRIPTOR.full_name
+    if name == "google.protobuf.Timestamp":
+        return EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1000)
+    if name.startswith("google.protobuf.") and name.endswith("Value"):
+        return expected(value.DESCRIPTOR.fields[0], value.value)
+    found = {}
+    for field in value.DESCRIPTOR.fields:
+        inner = getattr(value, field.name)
+        if field.message_type is not None and not field.message_type.fields:
+            continue
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            keys, items = field.message_type.fields
+            pairs = [(expected(keys, key), expected(items, each)) for key, each in inner.items()]
+            found[field.name] = sorted(pairs, key=lambda pair: repr(pair[0]))
+        elif field.is_repeated:
+            found[field.name] = [expected(field, each) for each in inner]
+        else:
+            is_there = not field.has_presence or value.HasField(field.name)
+            found[field.name] = expected(field, inner) if is_there else None
+    return found
+
+
+def plain(value: Any) -> Any:
+    """A row with the entries of maps in the order of their keys, and floats as texts."""
+    if isinstance(value, dict):
+        return {name: plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        inner = [plain(each) for each in value]
+        is_map = any(isinstance(each, tuple) for each in inner)
+        return sorted(inner, key=lambda pair: repr(pair[0])) if is_map else inner
+    if isinstance(value, tuple):
+        return tuple(plain(each) for each in value)
+    return repr(value) if isinstance(value, float) else value
+
+
+@pytest.mark.parametrize("syntax", ["proto2", "proto3"])
+@given(SEEDS)
+def test_rows_are_what_google_reads(syntax: str, seed: int) -> None:
+    rng = Random(seed)
+    make = GetMessageClass(message(syntax))
+    made = [make() for _ in range(rng.randint(0, 4))]
+    for each in made:
+        fill(rng, each)
+    values = pa.array([each.SerializeToString() for each in made], pa.binary())
+    column, dead = codec(syntax).decode(values)
+    column.validate(full=True)
+    assert not dead
+    assert plain(column.to_pylist()) == [row(each) for each in made]
+
+
+@given(SEEDS)
+def test_cut_bytes_are_read_as_google_does_or_dead(seed: int) -> None:
+    rng = Random(seed)
+    texts = [text[: rng.randint(0, len(text))] for text in written(rng, 20)]
+    refused = check_texts(texts)
+    assert not refused
+
+
+@given(SEEDS)
+def test_altered_bytes_are_read_as_google_does(seed: int) -> None:
+    """Google refuses more: of fields that a schema does not have, the reader does not check the size
+    of the number, and which end belongs to which group."""
+    rng = Random(seed)
+    texts = []
+    for text in map(bytearray, written(rng, 20)):
+        for _ in range(rng.randint(0, 2)):
+            at = rng.randint(0, len(text))
+            text[at : at + rng.randint(0, 2)] = rng.randbytes(rng.randint(0, 2))
+        texts.append(bytes(text))
+    check_texts(texts)
+
+
+def written(rng: Random, count: int) -> list[bytes]:
+    made = [GetMessageClass(message("proto3"))() for _ in range(count)]
+    for each in made:
+        fill(rng, each)
+    return [each.SerializeToString() for each in made]
+
+
+def check_texts(texts: list[bytes]) -> list[bytes]:
+    """The texts that google.protobuf refuses and we do not. What no serializer writes may be dead."""
+    make = GetMessageClass(message("proto3"))
+    column, dead = codec("proto3").decode(pa.array(texts, pa.binary()))
+    column.validate(full=True)
+    reasons = {each.place: each.reason for each in dead}
+    rows = iter(column)
+    refused = []
+    for place, text in enumerate(texts):
+        found = None if place in reasons else next(rows)
+        try:
+            read = make.FromString(text)
+            wanted = row(read)
+        except (DecodeError, UnicodeDecodeError):
+            if found is not None:
+                refused.append(text)
+        except OverflowError:
+            pass  # a timestamp that Python cannot hold
+        else:
+            if found is None:
+                assert reasons[place].rpartition(": ")[2] in OWN_REASONS
+            else:
+                # Google's reader takes no entry of a map that has unknown fields in it.
+                for name, value in plain(found.as_py()).items():
+                    is_map = name == "first" or name.startswith("m")
+                    assert value == wanted[name] or (
+                        is_map and set(map(repr, wanted[name])) < set(map(repr, value))
+                    )
+    assert next(rows, None) is None
+    return refused
+
+
+def test_values_that_are_not_of_the_schema_are_dead() -> None:
+    good = b"\x0a\x01x"
+    texts = [
+        good,
+        b"\x0a\x02x",
+        b"",
+        b"\x0a\x01\xff",
+        good + b"\x22\x00",
+        good + b"\x40\x01\x48\x01",
+        b"\x0a" + b"\xff" * 9 + b"\x01x",
+    ]
+    column, dead = codec("proto2").decode(pa.array(texts, pa.binary()))
+    assert [each["name"] for each in column.to_pylist()] == ["x"]
+    assert [(each.place, each.reason.rpartition(": ")[2]) for each in dead] == [
+        (1, "unexpected EOF"),
+        (2, "a required field is not there field=name"),
+        (3, "invalid UTF-8"),
+        (4, "a required field is not there field=x"),
+        (5, "several fields of one choice are there oneof=choice"),
+        (6, "slice index starts at 10 but ends at 9"),
+    ]
+
+
+def test_of_entries_with_the_same_key_the_last_counts() -> None:
+    entry = [
+        b"\x3a\x05\x0a\x01a\x10\x01",
+        b"\x3a\x05\x0a\x01b\x10\x05",
+        b"\x3a\x05\x0a\x01a\x10\x05",
+    ]
+    texts = [b"\x0a\x01x" + b"".join(entry), b"\x0a\x01y" + entry[0]]
+    column, dead = codec("proto2").decode(pa.array(texts, pa.binary()))
+    assert not dead
+    assert [dict(each["by_name"]) for each in column.to_pylist()] == [
+        {"a": "LARGE", "b": "LARGE"},
+        {"a": "SMALL"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "reason"),
+    [
+        ('syntax = "proto3"; message M { M m = 1; }', (0,), "a part of itself message=M"),
+        ("message {", (0,), "not one of Protobuf: schema.proto:1:9"),
+        ('syntax = "proto3"; import "no.proto"; message M {}', (0,), "no.proto: File not found"),
+        ('syntax = "proto3"; message M {}', (1,), r"no such message indexes=\[1\]"),
+        ('syntax = "proto3"; message M {}', (0, -1), r"no such message indexes=\[0, -1\]"),
+        ('syntax = "proto3"; message M { message E {} repeated E e = 1; }', (0,), "no fields field=M.e"),
+        ('syntax = "proto2"; message M { optional group G = 1 { } }', (0,), "a group .*field=M.g"),
+        (
+            'syntax = "proto3"; message M { A a = 1; A b = 2; }'
+            + "".join(
+                f"message {a} {{ {b} a = 1; {b} b = 2; {b} c = 3; {b} d = 4; }}"
+                for a, b in zip("ABCDEFGH", "BCDEFGHI", strict=True)
+            )
+            + "message I { int32 x = 1; }",
+            (0,),
+            "more than 10000 columns",
+        ),
+    ],
+)  # fmt: skip
+def test_schemas_that_no_column_has_make_dead_letters(
+    text: str, path: tuple[int, ...], reason: str
+) -> None:
+    with pytest.raises(UnknownSchemaError, match=reason):
+        ProtobufCodec(message_of(RegisteredSchema("PROTOBUF", text, ()), path))
+
+
+def test_references_stay_in_the_folder() -> None:
+    schema = RegisteredSchema("PROTOBUF", 'syntax = "proto3";', (("../x.proto", ""),))
+    with pytest.raises(UnknownSchemaError, match=r"name='../x\.proto'"):
+        message_of(schema, (0,))
+
+
+def test_indexes_lead_to_messages_that_lie_in_others() -> None:
+    """As Confluent's serializers count them: a map is none."""
+    schema = RegisteredSchema("PROTOBUF", PROTO3, (("parts/other.proto", OTHER),))
+    assert message_of(schema, (0,)).full_name == "shop.v3.Before"
+    assert message_of(schema, (1, 0)).full_name == "shop.v3.All.Inner"

@@ -1,0 +1,195 @@
+"""Batches of several schemas as one column. The oracle is fastavro, which reads each value by the
+schema of a table that has all fields."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isotherm.spark.tables.avro_values import AvroCodec
+from isotherm.spark.tables.framed_values import SchemaName
+from isotherm.spark.tables.json_schema_values import declared_type
+from isotherm.spark.tables.json_values import DeadValue
+from isotherm.spark.tables.registry_values import RegistryDecoder
+from isotherm.spark.tables.schema_registry import RegisteredSchema, UnknownSchemaError
+from isotherm.spark.tables.value_types import ValueType
+
+INNER = [("x", "long"), ("y", {"type": "map", "values": "long"})]
+FIELDS: list[tuple[str, Any]] = [
+    ("a", "int"),
+    ("b", "string"),
+    ("c", {"type": "array", "items": "boolean"}),
+    ("d", "float"),
+]
+
+
+def record(name: str, fields: list[tuple[str, Any]]) -> Any:
+    made = [{"name": field, "type": ["null", kind], "default": None} for field, kind in fields]
+    return {"type": "record", "name": name, "fields": made}
+
+
+WHOLE = record("R", [*FIELDS, ("in", record("I", INNER))])
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "a": st.integers(-9, 9),
+    "b": st.text(max_size=3),
+    "c": st.lists(st.booleans(), max_size=2),
+    "d": st.floats(width=32, allow_nan=False),
+    "x": st.integers(-9, 9),
+    "y": st.dictionaries(st.text(max_size=2), st.integers(-9, 9), max_size=2),
+}
+
+
+@st.composite
+def evolved(draw: st.DrawFn) -> Any:
+    """A schema with some of the fields, in any order."""
+    inner = draw(st.lists(st.sampled_from(INNER), min_size=1, unique_by=lambda each: each[0]))
+    chosen = draw(st.lists(st.sampled_from(FIELDS), unique_by=lambda each: each[0]))
+    return record("R", draw(st.permutations([*chosen, ("in", record("I", inner))])))
+
+
+def value_of(draw: Any, schema: Any) -> dict[str, Any]:
+    found = {}
+    for field in schema["fields"]:
+        name, kind = field["name"], field["type"][1]
+        inner = value_of(draw, kind) if name == "in" else draw(VALUES[name])
+        found[name] = None if draw(st.integers(0, 4)) == 0 else inner
+    return found
+
+
+def framed(schema_id: int, schema: Any, value: Any) -> bytes:
+    target = io.BytesIO(b"\0" + schema_id.to_bytes(4, "big"))
+    target.seek(5)
+    fastavro.schemaless_writer(target, fastavro.parse_schema(schema), value)
+    return target.getvalue()
+
+
+def decoder_for(schemas: list[Any], fixed: ValueType, known: ValueType) -> RegistryDecoder:
+    def open_codec(name: SchemaName) -> AvroCodec:
+        if name.id >= len(schemas):
+            raise UnknownSchemaError("no such schema")
+        return AvroCodec(RegisteredSchema("AVRO", json.dumps(schemas[name.id]), ()))
+
+    return RegistryDecoder(open_codec, fixed, known)
+
+
+def settled(schemas: list[Any], payloads: Any) -> RegistryDecoder:
+    """The decoder once all columns are known, as a job makes it."""
+    grown = decoder_for(schemas, None, None)
+    grown.decode(payloads)
+    return decoder_for(schemas, grown.known, grown.known)
+
+
+def row_of(schema: Any, written: Any) -> Any:
+    """The row for what fastavro reads by the table's schema: maps are lists of pairs."""
+    if written is None:
+        return None
+    row = dict(written)
+    for field in schema["fields"]:
+        value = row[field["name"]]
+        if field["name"] == "in":
+            row["in"] = row_of(field["type"][1], value)
+        elif field["name"] == "y" and value is not None:
+            row["y"] = list(value.items())
+    return row
+
+
+@given(st.lists(evolved(), min_size=1, max_size=3), st.data())
+def test_rows_of_several_schemas_have_all_fields(schemas: list[Any], data: st.DataObject) -> None:
+    places = data.draw(st.lists(st.integers(0, len(schemas)), max_size=30))
+    values: list[bytes | None] = []
+    rows: list[Any] = []
+    for place in places:
+        if place == len(schemas):
+            values.append(None)
+            rows.append(None)
+            continue
+        schema = schemas[place]
+        value = framed(place, schema, value_of(data.draw, schema))
+        values.append(value)
+        read: Any = fastavro.schemaless_reader(
+            io.BytesIO(value[5:]), fastavro.parse_schema(schema), fastavro.parse_schema(WHOLE)
+        )
+        rows.append(row_of(WHOLE, read))
+    payloads = pa.array(values, pa.binary())
+    decoder = settled(schemas, payloads)
+    column, dead = decoder.decode(payloads)
+    column.validate(full=True)
+    assert not dead
+    assert not decoder.has_grown
+    assert [with_all(WHOLE, each) for each in column.to_pylist()] == rows
+
+
+def with_all(schema: Any, row: Any) -> Any:
+    """The row with the fields that no schema here has."""
+    if row is None:
+        return None
+    found = {field["name"]: row.get(field["name"]) for field in schema["fields"]}
+    if "in" in found:
+        inner = next(f["type"][1] for f in schema["fields"] if f["name"] == "in")
+        found["in"] = with_all(inner, found["in"])
+    return found
+
+
+def test_whole_numbers_become_doubles_until_the_column_is_settled() -> None:
+    schemas = [record("R", [("a", "long")]), record("R", [("a", "double")])]
+    values = [framed(0, schemas[0], {"a": 1}), framed(1, schemas[1], {"a": 0.5})]
+    payloads = pa.array(values, pa.binary())
+    assert settled(schemas, payloads).decode(payloads).column.to_pylist() == [{"a": 1}, {"a": 0.5}]
+    longs = pa.struct([("a", pa.int64())])
+    decoded = decoder_for(schemas, longs, longs).decode(payloads)
+    assert decoded.column.to_pylist() == [{"a": 1}]
+    assert decoded.dead == [DeadValue(1, "field a changed from int64 to double schema_id=1")]
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        (
+            {"type": "record", "name": "R", "fields": [{"name": "in", "type": ["null", "R"]}]},
+            "part",
+        ),
+        ({"type": "array", "items": "null"}, "have no bytes"),
+        ("nothing", "cannot be a column|not one of Avro"),
+        ({"type": "record"}, "cannot be a column|not one of Avro"),
+    ],
+)
+def test_schemas_that_no_column_has_make_dead_letters(schema: Any, reason: str) -> None:
+    with pytest.raises(UnknownSchemaError, match=reason):
+        AvroCodec(RegisteredSchema("AVRO", json.dumps(schema), ()))
+
+
+def test_references_are_types_of_other_schemas() -> None:
+    other = json.dumps(record("I", INNER))
+    schema = {"type": "record", "name": "R", "fields": [{"name": "in", "type": "I"}]}
+    codec = AvroCodec(RegisteredSchema("AVRO", json.dumps(schema), (("I", other),)))
+    assert str(codec.column) == "struct<in: struct<x: int64, y: map<string, int64>>>"
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"type": ["null", "number"]}, pa.float64()),
+        ({"type": "array", "items": {"type": "integer"}}, pa.list_(pa.int64())),
+        ({"oneOf": [{"type": "null"}, {"type": "string"}]}, pa.string()),
+        ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, None),
+        ({"$ref": "#/$defs/a"}, pa.struct([("b", pa.bool_())])),
+        ({"$ref": "#/$defs/self"}, None),
+        ({"$ref": "https://elsewhere/x"}, None),
+        ({"type": "object", "properties": {"x.y": {"type": "string"}}}, None),
+    ],
+)
+def test_types_that_json_schemas_declare(schema: Any, expected: ValueType) -> None:
+    root = {
+        "$defs": {
+            "a": {"type": "object", "properties": {"b": {"type": "boolean"}, "c": True}},
+            "self": {"$ref": "#/$defs/self"},
+        }
+    }
+    assert declared_type(schema, root) == expected
