@@ -1,4 +1,6 @@
 import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 import org.springframework.kafka.core.DefaultKafkaConsumerFactory;
@@ -13,9 +15,12 @@ import org.springframework.util.backoff.FixedBackOff;
 
 /**
  * A listener that sends each record of "input" on to "output", in the transaction that commits the
- * record's offset: one a record. Arguments: bootstrap servers. Ends when its standard input does.
+ * record's offset: one a record. It fails at some records once they are sent, the first time, so that
+ * there are aborted ones. Arguments: bootstrap servers. Ends when its standard input does.
  */
 public final class SpringCopy {
+    private static final int FAILS_EVERY = 200;
+
     public static void main(String[] arguments) throws Exception {
         StringDeserializer reads = new StringDeserializer();
         StringSerializer writes = new StringSerializer();
@@ -33,8 +38,15 @@ public final class SpringCopy {
 
         ContainerProperties properties = new ContainerProperties("input");
         properties.setKafkaAwareTransactionManager(new KafkaTransactionManager<>(producers));
-        properties.setMessageListener((MessageListener<String, String>) record ->
-            template.send("output", record.partition(), record.key(), record.value()));
+        Set<String> failed = ConcurrentHashMap.newKeySet();
+        properties.setMessageListener((MessageListener<String, String>) record -> {
+            var sent = template.send("output", record.partition(), record.key(), record.value());
+            if (record.offset() % FAILS_EVERY == 0
+                    && failed.add(record.partition() + "-" + record.offset())) {
+                sent.join();
+                throw new IllegalStateException("fails once offset=" + record.offset());
+            }
+        });
         ConcurrentMessageListenerContainer<String, String> container =
             new ConcurrentMessageListenerContainer<>(
                 new DefaultKafkaConsumerFactory<>(consumer, reads, reads), properties);

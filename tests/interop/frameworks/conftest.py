@@ -8,7 +8,8 @@ import random
 import time
 import urllib.request
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,11 +18,13 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from isotherm.testing.broker_process import BrokerProcess
+from isotherm.testing.broker_process import ISOTHERM, BrokerProcess
 from isotherm.testing.local_servers import free_ports
 from oracle.jars import OracleUnavailableError
 from oracle.java_program import JavaProgram, class_path
 from oracle.kafka import EAGER_SETTINGS, KafkaOracle
+from oracle.program import Program
+from oracle.python_program import SupervisedPython, environment
 from oracle.tiered_topic import fully_tiered
 from oracle.topics import wait_until
 
@@ -58,8 +61,9 @@ class Broker(Protocol):
 
 
 class IsothermBroker:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, program: Sequence[str] = ISOTHERM) -> None:
         self._directory = directory
+        self._program = program
         self.log_dir = directory / "log"
         self.bootstrap_servers = f"127.0.0.1:{free_ports(1)[0]}"
         self.lives: list[BrokerProcess] = []
@@ -70,7 +74,7 @@ class IsothermBroker:
             "auto.create.topics.enable": "false",
             "group.initial.rebalance.delay.ms": "0",
         }
-        self.lives.append(BrokerProcess(self._directory, settings))
+        self.lives.append(BrokerProcess(self._directory, settings, program=self._program))
 
     def kill(self) -> None:
         self.lives[-1].kill()
@@ -113,6 +117,16 @@ def numbers_by_key(records: int) -> dict[str, list[str]]:
     }
 
 
+@contextmanager
+def skipped_without_parts() -> Iterator[None]:
+    try:
+        yield
+    except OracleUnavailableError as error:
+        if os.environ.get("ISOTHERM_REQUIRE_ORACLE") == "1":
+            pytest.fail(f"the frameworks are required: {error}")
+        pytest.skip(str(error))
+
+
 Records = dict[int, list[tuple[str | None, str]]]
 """Keys and values by partition, in the order of offsets."""
 
@@ -124,7 +138,7 @@ class Run:
     broker: Broker
     folder: Path
     load: Load
-    programs: list[JavaProgram] = field(default_factory=list)
+    programs: list[Program] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._watcher = self._reader("read_uncommitted")
@@ -138,16 +152,23 @@ class Run:
 
     def start_program(self, pom: str, source: str, main: str, *arguments: str) -> JavaProgram:
         """Skips the test where Java, Maven or an artifact is not to be had."""
-        try:
+        with skipped_without_parts():
             classes = class_path(FOLDER / f"{pom}.xml", [FOLDER / source])
-        except OracleUnavailableError as error:
-            if os.environ.get("ISOTHERM_REQUIRE_ORACLE") == "1":
-                pytest.fail(f"the frameworks are required: {error}")
-            pytest.skip(str(error))
         log_path = self.folder / f"{main.rpartition('.')[2]}.log"
         program = JavaProgram(classes, main, *arguments, log_path=log_path)
         self.programs.append(program)
         self.watch(program.require_running)
+        return program
+
+    def start_python(self, name: str, *arguments: str) -> SupervisedPython:
+        """`<name>_count.py` in an environment of `<name>.txt`; it is started again when it ends, as
+        its users let a supervisor do. Skips the test where a package is not to be had."""
+        with skipped_without_parts():
+            python = environment(FOLDER / f"{name}.txt")
+        source = FOLDER / f"{name}_count.py"
+        program = SupervisedPython(python, source, *arguments, log_path=self.folder / f"{name}.log")
+        self.programs.append(program)
+        self.watch(program.start_again_if_ended)
         return program
 
     def watch(self, look: Callable[[], object]) -> None:
@@ -192,7 +213,7 @@ class Run:
         return numbers_by_key(self.load.records)
 
     def feed_and_kill(
-        self, feed: Callable[[range], None], output: str, dies: JavaProgram | None = None
+        self, feed: Callable[[range], None], output: str, dies: Program | None = None
     ) -> None:
         """Feed all numbers, part by part, and kill the broker while each part but the last is on
         its way to `output`. `dies` is killed too, the first time, and its transactions with it."""
@@ -234,13 +255,13 @@ class Run:
             time.sleep(0.005)
 
     def await_committed(self, topic: str, count: int) -> None:
-        """Return once that many records can be read, each of a committed transaction."""
+        """Return once that many different values can be read, each of a committed transaction."""
         reader = self._assigned(topic)
-        found: list[int] = []
+        found: set[bytes] = set()
 
         def take() -> bool:
             messages = reader.consume(1000, 0.1)
-            found.extend(1 for message in messages if message.error() is None)
+            found.update(each.value() for each in messages if each.error() is None)
             return len(found) >= count
 
         try:
@@ -326,11 +347,28 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Run]:
         broker.start()
     except OracleUnavailableError as error:
         pytest.skip(str(error))
-    run = Run(broker, tmp_path, load)
-    yield run
-    for program in run.programs:
-        program.kill()
-    broker.kill()
+    with ended(Run(broker, tmp_path, load)) as run:
+        yield run
+
+
+@pytest.fixture
+def broken_run(fault: str, tmp_path: Path) -> Iterator[Run]:
+    """On a broker with one of the faults of broken_broker.py."""
+    program = (str(FOLDER / "broken_broker.py"), fault)
+    broker = IsothermBroker(tmp_path / "isotherm", program)
+    broker.start()
+    with ended(Run(broker, tmp_path, SHORT)) as run:
+        yield run
+
+
+@contextmanager
+def ended(run: Run) -> Iterator[Run]:
+    try:
+        yield run
+    finally:
+        for program in run.programs:
+            program.kill()
+        run.broker.kill()
 
 
 class Connect:

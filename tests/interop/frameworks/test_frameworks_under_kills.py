@@ -3,71 +3,40 @@ the broker is killed again and again while its history moves to the bucket."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-STOP_TIMEOUT_S = 120
-
-
-def by_key(records: dict[int, list[tuple[str, str]]]) -> dict[str, list[str]]:
-    """Values of each key in their order; a key lies in one partition."""
-    found: dict[str, list[str]] = {}
-    for partition in records.values():
-        own: dict[str, list[str]] = defaultdict(list)
-        for key, value in partition:
-            own[key].append(value)
-        assert not own.keys() & found.keys()
-        found |= own
-    return found
-
-
-def counted(values: dict[str, list[str]]) -> dict[str, list[str]]:
-    """As a program leaves them that adds to each how many of its key there have been."""
-    return {
-        key: [f"{value} {count}" for count, value in enumerate(each, start=1)]
-        for key, each in values.items()
-    }
-
-
-def check_counting(run: Any, pom: str, main: str, *, dies: bool = False) -> None:
-    run.create_topics("input", "output")
-    state = str(run.folder / "state")
-    program = run.start_program(pom, f"{main}.java", main, run.broker.bootstrap_servers, state)
-    run.feed_and_kill(run.feed_topic("input"), "output", program if dies else None)
-    run.await_committed("output", run.load.records)
-    program.end_input(STOP_TIMEOUT_S)
-    run.await_tiered("input", "output")
-    assert by_key(run.committed("input")) == run.fed()
-    assert by_key(run.committed("output")) == counted(run.fed())
-
-
-def check_copying(run: Any, output: str, stop: Callable[[], None], dies: Any = None) -> None:
-    run.feed_and_kill(run.feed_topic("input"), output, dies)
-    run.await_committed(output, run.load.records)
-    stop()
-    run.await_tiered("input", output)
-    assert by_key(run.committed("input")) == run.fed()
-    assert run.committed(output) == run.committed("input")
+from tests.interop.frameworks.exactness import (
+    STOP_TIMEOUT_S,
+    check_copied,
+    check_counted,
+    check_counted_again,
+    check_fed,
+    copy,
+    copy_by_spring,
+    count_in_java,
+    count_in_python,
+)
 
 
 def test_kafka_streams_counts_exactly_once(run: Any) -> None:
-    check_counting(run, "kafka", "StreamsCount", dies=True)
+    count_in_java(run, "kafka", "StreamsCount", dies=True)
+    check_fed(run)
+    check_counted(run)
 
 
 @pytest.mark.soak
 def test_flink_counts_exactly_once(run: Any) -> None:
-    check_counting(run, "flink", "FlinkCount")
+    count_in_java(run, "flink", "FlinkCount")
+    check_fed(run)
+    check_counted(run)
 
 
 def test_spring_listener_copies_exactly_once(run: Any) -> None:
-    run.create_topics("input", "output")
-    program = run.start_program(
-        "spring", "SpringCopy.java", "SpringCopy", run.broker.bootstrap_servers
-    )
-    check_copying(run, "output", lambda: program.end_input(STOP_TIMEOUT_S), program)
+    copy_by_spring(run)
+    check_fed(run)
+    check_copied(run)
 
 
 @pytest.mark.soak
@@ -134,4 +103,22 @@ def test_mirror_maker_copies_exactly_once(run: Any, connect: Any) -> None:
             "value.converter": "org.apache.kafka.connect.converters.ByteArrayConverter",
         },
     )
-    check_copying(run, "source.input", lambda: connect.program.terminate(STOP_TIMEOUT_S))
+    copy(run, "source.input", lambda: connect.program.terminate(STOP_TIMEOUT_S))
+    check_fed(run)
+    check_copied(run, "source.input")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["quix", "faust"])
+def test_python_framework_counts_exactly_once(run: Any, name: str) -> None:
+    count_in_python(run, name)
+    check_fed(run)
+    check_counted(run)
+
+
+@pytest.mark.soak
+def test_bytewax_counts_exactly_once_and_writes_at_least_once(run: Any) -> None:
+    """Its sink has no transactions."""
+    count_in_python(run, "bytewax")
+    check_fed(run)
+    check_counted_again(run)

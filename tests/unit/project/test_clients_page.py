@@ -76,6 +76,10 @@ def test_versions_of_frameworks_are_those_that_are_asked_for() -> None:
         assert found is not None
         return found[1]
 
+    def installed(name: str) -> str:
+        text = (INTEROP / "frameworks" / f"{name}.txt").read_text(encoding="utf-8")
+        return text.splitlines()[0].split("==")[1]
+
     kafka = asked("kafka", "kafka")
     assert frameworks() == {
         "Kafka": kafka,
@@ -83,6 +87,9 @@ def test_versions_of_frameworks_are_those_that_are_asked_for() -> None:
         "Flink": f"{asked('flink', 'flink')}, connector {asked('flink', 'connector')}",
         "Connect": kafka,
         "MirrorMaker": kafka,
+        "Quix": installed("quix"),
+        "Faust": installed("faust"),
+        "Bytewax": installed("bytewax"),
     }
 
 
