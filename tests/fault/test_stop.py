@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import struct
@@ -42,7 +43,7 @@ TIERED = {
 def slow_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The setting of a store whose copies never end, although the objects are there."""
     (tmp_path / "slow_store.py").write_text(SLOW_STORE)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     return {"remote.log.storage.manager.class.name": "slow_store.SlowStore"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def test_decided_end_is_carried_out_by_the_next_start(
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(DIES_AMONG_MARKERS.format(markers=markers))
     with monkeypatch.context() as patched:
-        patched.setenv("PYTHONPATH", str(tmp_path))
+        patched.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
         broker = broker_process()
     servers = broker.bootstrap_servers
     admin = AdminClient({"bootstrap.servers": servers})
