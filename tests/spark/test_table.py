@@ -218,7 +218,11 @@ def test_history_and_tail_are_what_a_committed_consumer_reads(
     for _ in range(2):
         for commits in (True, False, False, True):
             transaction(commits=commits)
-        run_table("orders", bucket, *options)
+        tiered = run_table("orders", bucket, *options, "--until", "tiered")
+        everything = run_table("orders", bucket, *options)
+        assert tiered["offsets"] + everything["offsets"] == 804
+        assert everything["offsets"] > 0, "nothing was left to the brokers"
+        assert run_table("orders", bucket, *options, "--until", "tiered")["offsets"] == 0
     consumed = consume_all(broker.bootstrap_servers, "orders")
     assert len(consumed) == 800
     rows = rows_of(load_table(tmp_path / "lake", "kafka.orders"))

@@ -25,6 +25,14 @@ def run_table(topic: str, path: Path | str, *options: str) -> Row:
     return row
 
 
+def follow_table(topic: str, path: Path | str, *options: str) -> list[Row]:
+    """What `--follow` prints of each of its runs, until a signal ends it. Its errors are raised."""
+    arguments = ["pipeline", "table", topic, "--path", str(path), "--json", "--follow", *options]
+    result = CliRunner().invoke(app, [*arguments, "--interval", "0"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
 def load_table(warehouse: Path, name: str) -> Table:
     """As another program opens it: by the files alone that the command has left."""
     uri = f"sqlite:///{warehouse / 'catalog.db'}"

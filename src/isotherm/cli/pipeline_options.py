@@ -115,11 +115,7 @@ def spark_session(master: str, spark_config: list[str] | None) -> Iterator[Spark
             f"no address of a Spark cluster key=master value={master!r}"
             " hint='local[N], spark://host:7077, yarn or k8s://https://host'"
         )
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
-
-    from isotherm.spark.jobs.job_errors import error_of_job
 
     debug = debugging.get()
     config = parse_pairs(spark_config)
@@ -132,13 +128,26 @@ def spark_session(master: str, spark_config: list[str] | None) -> Iterator[Spark
     was_there = SparkSession.getActiveSession() is not None
     spark: SparkSession | None = None
     try:
-        spark = session("isotherm-pipeline", master=master, config=config)
-        yield spark
-    except (PySparkException, Py4JError) as error:
-        raise error_of_job(str(error)) from (error if debug else None)
+        with spark_errors():
+            spark = session("isotherm-pipeline", master=master, config=config)
+            yield spark
     finally:
         if spark is not None and not was_there:
             spark.stop()
+
+
+@contextmanager
+def spark_errors() -> Iterator[None]:
+    """Errors of Spark and its tasks as Isotherm's; see spark_session."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    from isotherm.spark.jobs.job_errors import error_of_job
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise error_of_job(str(error)) from (error if debugging.get() else None)
 
 
 def progress(description: str) -> AbstractContextManager[Callable[[str], None]]:

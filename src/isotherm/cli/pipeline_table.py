@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import sys
+import threading
+from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +18,7 @@ from isotherm.cli.options import (
     client_settings,
     parse_pairs,
 )
-from isotherm.cli.output import console, human_size, print_json, print_rows
+from isotherm.cli.output import console, error_console, human_size, print_json, print_rows
 from isotherm.cli.pipeline_bucket import DryRun, MaxBytes, tell_cost
 from isotherm.cli.pipeline_options import (
     DEFAULT_MASTER,
@@ -26,13 +29,18 @@ from isotherm.cli.pipeline_options import (
     TierPath,
     progress,
     source_texts,
+    spark_errors,
     spark_session,
 )
+from isotherm.cli.stop_signals import stop_signals
 from isotherm.clock import SystemClock
+from isotherm.errors import ConfigError
 
 if TYPE_CHECKING:
     from isotherm.spark.driver.topic_plan import TopicPlan
     from isotherm.spark.jobs.table import TableRun
+    from isotherm.spark.jobs.table_follow import FollowSettings
+    from isotherm.spark.jobs.table_runs import NextRun, TableRuns
     from isotherm.spark.options import SourceOptions
 
 _Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
@@ -99,6 +107,33 @@ _ToOption = Annotated[
         " times.",
     ),
 ]
+_Until = Annotated[
+    str,
+    typer.Option(
+        "--until",
+        metavar="END",
+        help="latest: to the end of the topic; tiered: to the end of the bucket, and what only the"
+        " brokers have is left to a later run.",
+    ),
+]
+_Follow = Annotated[
+    bool, typer.Option("--follow", "-f", help="Go on until SIGINT or SIGTERM, commit after commit.")
+]
+_Interval = Annotated[
+    float,
+    typer.Option(
+        "--interval", min=0, help="With --follow: seconds from the start of a run to the next."
+    ),
+]
+_RetryTimeout = Annotated[
+    float,
+    typer.Option(
+        "--retry-timeout",
+        min=0,
+        help="With --follow: seconds for which brokers, bucket, registry or catalog may be away.",
+    ),
+]
+UNTIL_LATEST, UNTIL_TIERED = "latest", "tiered"
 
 
 def table(
@@ -115,6 +150,10 @@ def table(
     table_name: _Table = None,
     catalog: _Catalog = None,
     to_option: _ToOption = None,
+    until: _Until = UNTIL_LATEST,
+    follow: _Follow = False,
+    interval: _Interval = 60.0,
+    retry_timeout: _RetryTimeout = 3600.0,
     dry_run: DryRun = False,
     max_bytes: MaxBytes = None,
     option: SourceOption = None,
@@ -134,54 +173,88 @@ def table(
 
     Exit codes: 0 done · 1 failed, or another run was faster · 2 wrong options · 3 damage was met.
     """
-    from isotherm.spark.driver.topic_plan import plan_topic
-    from isotherm.spark.jobs import table as job
-    from isotherm.spark.jobs.cost import check_cost
+    from isotherm.spark.jobs.table_follow import FollowSettings
+    from isotherm.spark.jobs.table_runs import TableRuns
     from isotherm.spark.tables.open_table import TablePlace, open_table
-    from isotherm.spark.tables.schema_registry import check_registry, registry_settings
-    from isotherm.spark.tables.topic_table import LATEST, Identity, check_identity, check_mode
+    from isotherm.spark.tables.schema_registry import registry_settings
+    from isotherm.spark.tables.topic_table import LATEST, Identity, check_mode
     from isotherm.spark.tables.value_formats import formats
 
-    clock = SystemClock()
-    started_s = clock.monotonic_s()
+    if follow and dry_run:
+        raise ConfigError("a dry run ends, and does not follow options=--dry-run,--follow")
     client = client_settings(command_config, client_property)
-    options = _options(topic, path, option, bootstrap_server, client)
+    options = _options(topic, path, option, bootstrap_server, client, until)
     registered = registry_settings(registry, parse_pairs(registry_option))
     check_mode(mode, to)
     decoded = formats(key, value, registered, needs_key=mode == LATEST)
     place = TablePlace(to, warehouse, table_name, catalog, parse_pairs(to_option))
     target = open_table(topic, place, writes=True)
+    wanted = Identity(topic=topic, topic_id="", value_format=value, key_format=key, mode=mode)
+    with closing(TableRuns(options, target, wanted, decoded, registered, max_bytes)) as runs:
+        if follow:
+            settings = FollowSettings(interval, retry_timeout)
+            _follow(runs, settings, target.name, master, spark_config, as_json=as_json)
+        else:
+            _run_once(runs, target.name, master, spark_config, dry_run=dry_run, as_json=as_json)
+
+
+def _run_once(
+    runs: TableRuns,
+    name: str,
+    master: str,
+    spark_config: list[str] | None,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    clock = SystemClock()
+    started_s = clock.monotonic_s()
     with progress("the topic is looked at"):
-        found = target.identity()
-        plan = plan_topic(options, target.covered())
-    wanted = Identity(
-        topic=topic, topic_id=plan.topic_id, value_format=value, key_format=key, mode=mode
-    )
-    if found is not None:
-        check_identity(found, wanted, target.name)
-    cost = job.cost_of_table(plan, options)
-    check_cost(cost, max_bytes)
+        run = runs.look()
     if dry_run:
-        _print_plan(plan, as_json=as_json)
-        tell_cost(cost, as_json=as_json)
+        _print_plan(run.plan, as_json=as_json)
+        tell_cost(run.cost, as_json=as_json)
         return
-    if found is not None:
-        target.settle()
+    runs.complete(run)
     done = None
-    if plan.offsets:
-        if registered is not None:
-            check_registry(registered)
-        if found is None:
-            target.create(wanted)
-        run = random.SystemRandom().randbytes(8).hex()
-        with (
-            spark_session(master, spark_config) as spark,
-            progress("fields are looked for") as tell,
-        ):
-            done = job.add_to_table(
-                spark, options, plan, target, decoded, run, tell, newest=mode == LATEST
-            )
-    _print_run(target.name, plan, done, clock.monotonic_s() - started_s, as_json=as_json)
+    if run.plan.offsets:
+        # Spark is not started for a run that finds nothing.
+        with spark_session(master, spark_config) as spark, progress("a table is made") as tell:
+            done = runs.add(spark, run, tell)
+    _print_run(name, run, done, clock.monotonic_s() - started_s, as_json=as_json)
+
+
+def _follow(
+    runs: TableRuns,
+    settings: FollowSettings,
+    name: str,
+    master: str,
+    spark_config: list[str] | None,
+    *,
+    as_json: bool,
+) -> None:
+    from isotherm.spark.jobs.table_follow import follow
+
+    clock, stop = SystemClock(), threading.Event()
+
+    def tell(line: str) -> None:
+        error_console().print(f"isotherm: {line}", markup=False, soft_wrap=True)
+
+    # PySpark takes SIGINT for itself when a session starts, so the signals come after it.
+    with spark_session(master, spark_config) as spark, stop_signals(stop):
+
+        def run_once() -> None:
+            started_s = clock.monotonic_s()
+            with spark_errors(), progress("the topic is looked at") as step:
+                run = runs.look()
+                runs.complete(run)
+                done = runs.add(spark, run, step) if run.plan.offsets else None
+            if done is not None:
+                _print_run(name, run, done, clock.monotonic_s() - started_s, as_json=as_json)
+                sys.stdout.flush()
+
+        follow(run_once, settings, stop, clock, random.Random(), tell)  # noqa: S311
+    tell(f"{name}: stopped after a whole commit; the next start goes on from there")
 
 
 def _options(
@@ -190,11 +263,20 @@ def _options(
     option: list[str] | None,
     bootstrap_server: str | None,
     client: dict[str, str],
+    until: str,
 ) -> SourceOptions:
     from isotherm.spark.tables.open_table import check_chosen, table_source_options
 
     check_chosen(parse_pairs(option))
     texts = source_texts(path, [*(option or ()), f"subscribe={topic}"], bootstrap_server, client)
+    if until not in (UNTIL_LATEST, UNTIL_TIERED):
+        raise ConfigError(
+            f"no such end option=--until value={until} known={UNTIL_LATEST},{UNTIL_TIERED}"
+        )
+    if until == UNTIL_TIERED:
+        if "includetail" in {each.lower() for each in texts}:
+            raise ConfigError("--until and -o includeTail say the same: leave one of them out")
+        texts["includeTail"] = "false"
     return table_source_options(texts)
 
 
@@ -207,8 +289,9 @@ def _print_plan(plan: TopicPlan, *, as_json: bool) -> None:
 
 
 def _print_run(
-    name: str, plan: TopicPlan, done: TableRun | None, seconds: float, *, as_json: bool
+    name: str, run: NextRun, done: TableRun | None, seconds: float, *, as_json: bool
 ) -> None:
+    plan = run.plan
     if as_json:
         counts = {} if done is None else asdict(done)
         row = {"table": name, "offsets": plan.offsets, "bytes_read": plan.size_in_bytes}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 from isotherm.errors import UnknownTopicOrPartitionError
@@ -35,25 +36,45 @@ class TopicPlan:
         return sum(each.task.size_in_bytes for each in self.tasks)
 
 
-def plan_topic(options: SourceOptions, covered: Mapping[int, Offset]) -> TopicPlan:
-    """What the options' one topic has from the offsets `covered` on, by partition. A partition
-    without one is read from its start.
+class TopicPlanner:
+    """Plans for the options' one topic. A later plan reads only what the metadata has got since. Not
+    thread-safe. After an error make another one."""
 
-    Raises UnknownTopicOrPartitionError for a topic without a segment, OffsetOutOfRangeError
-    (with failOnDataLoss) if offsets after the covered ones are no longer kept.
-    """
-    settings = read_settings(options)
-    layout = "" if settings is None else settings.layout
-    brokers = open_brokers(options)
-    with uncollected(), open_segment_source(options, settings) as segments:
-        log = TieredLog(options, open_storage(options, settings), segments, brokers)
+    def __init__(self, options: SourceOptions) -> None:
+        self._open = ExitStack()
+        with ExitStack() as opened:
+            settings = read_settings(options)
+            self._layout = "" if settings is None else settings.layout
+            self._brokers = open_brokers(options)
+            segments = opened.enter_context(open_segment_source(options, settings))
+            storage = open_storage(options, settings)
+            self._log = TieredLog(options, storage, segments, self._brokers)
+            self._open = opened.pop_all()
+
+    def close(self) -> None:
+        self._open.close()
+
+    def plan(self, covered: Mapping[int, Offset]) -> TopicPlan:
+        """What the topic has from the offsets `covered` on, by partition. A partition without one is
+        read from its start.
+
+        Raises UnknownTopicOrPartitionError for a topic without a segment, OffsetOutOfRangeError
+        (with failOnDataLoss) if offsets after the covered ones are no longer kept.
+        """
 
         def plan(views: Views) -> TopicPlan:
-            ranges = _ranges(log, views, covered)
-            tasks = [TaskPartition(task, layout) for task in log.tasks(ranges, views)]
-            return TopicPlan(_topic_id(views, brokers), tuple(ranges), tuple(tasks))
+            ranges = _ranges(self._log, views, covered)
+            tasks = [TaskPartition(task, self._layout) for task in self._log.tasks(ranges, views)]
+            return TopicPlan(_topic_id(views, self._brokers), tuple(ranges), tuple(tasks))
 
-        return log.planned(plan)
+        with uncollected():
+            return self._log.planned(plan)
+
+
+def plan_topic(options: SourceOptions, covered: Mapping[int, Offset]) -> TopicPlan:
+    """See TopicPlanner.plan."""
+    with closing(TopicPlanner(options)) as planner:
+        return planner.plan(covered)
 
 
 def _ranges(log: TieredLog, views: Views, covered: Mapping[int, Offset]) -> list[OffsetRange]:

@@ -1,0 +1,99 @@
+"""Runs of one topic's table, one after the other, each of which adds what the topic has got since."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from isotherm.spark.driver.topic_plan import TopicPlan, TopicPlanner
+from isotherm.spark.jobs.cost import Cost, check_cost
+from isotherm.spark.jobs.table import TableRun, add_to_table, cost_of_table
+from isotherm.spark.options import SourceOptions
+from isotherm.spark.tables.schema_registry import RegistrySettings, check_registry
+from isotherm.spark.tables.topic_table import LATEST, Identity, TopicTable, check_identity
+from isotherm.spark.tables.value_formats import ValueFormat
+from isotherm.spark.tables.value_types import KeyValue
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class NextRun:
+    """What a run would read. `identity` is that of the table, which need not be there yet."""
+
+    plan: TopicPlan
+    cost: Cost
+    identity: Identity
+    exists: bool
+
+
+class TableRuns:
+    """`wanted` is what the table is made from; its topic_id is found out. A run of more than `max_bytes`
+    is refused. Not thread-safe."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        table: TopicTable,
+        wanted: Identity,
+        formats: KeyValue[ValueFormat],
+        registry: RegistrySettings | None,
+        max_bytes: int | None,
+    ) -> None:
+        self._options = options
+        self._table = table
+        self._wanted = wanted
+        self._formats = formats
+        self._registry = registry
+        self._max_bytes = max_bytes
+        self._planner: TopicPlanner | None = None
+
+    def look(self) -> NextRun:
+        """Reads the table and the topic anew, and writes nothing.
+
+        Raises ConfigError for a table that was made from something else, PolicyViolationError
+        for a run that would read too much.
+        """
+        found = self._table.identity()
+        plan = self._plan()
+        wanted = replace(self._wanted, topic_id=plan.topic_id)
+        if found is not None:
+            check_identity(found, wanted, self._table.name)
+        cost = cost_of_table(plan, self._options)
+        check_cost(cost, self._max_bytes)
+        return NextRun(plan, cost, wanted, found is not None)
+
+    def complete(self, run: NextRun) -> None:
+        """Finish what an earlier run has begun."""
+        if run.exists:
+            self._table.settle()
+
+    def add(self, spark: SparkSession, run: NextRun, tell: Callable[[str], None]) -> TableRun:
+        """One commit with the records of the run, which has some. See add_to_table."""
+        if self._registry is not None:
+            check_registry(self._registry)
+        if not run.exists:
+            self._table.create(run.identity)
+        name = random.SystemRandom().randbytes(8).hex()
+        newest = run.identity.mode == LATEST
+        return add_to_table(
+            spark, self._options, run.plan, self._table, self._formats, name, tell, newest=newest
+        )
+
+    def close(self) -> None:
+        if self._planner is not None:
+            self._planner.close()
+            self._planner = None
+
+    def _plan(self) -> TopicPlan:
+        if self._planner is None:
+            self._planner = TopicPlanner(self._options)
+        try:
+            return self._planner.plan(self._table.covered())
+        except BaseException:
+            # Of no use any more: the next run looks at everything anew.
+            self.close()
+            raise
