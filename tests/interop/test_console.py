@@ -21,13 +21,17 @@ from isotherm.clock import SystemClock
 from isotherm.console.jobs import JobRunner
 from isotherm.console.watched_errors import MetricsAddresses
 from isotherm.metrics.broker_topic_metrics import TopicMeter
+from isotherm.spark.tables.schema_registry import RegisteredSchema, RegistrySettings
+from isotherm.storage_view import registered_values
 from isotherm.storage_view.cluster_storage import StorageReader
+from isotherm.storage_view.registered_values import RegisteredValues
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from suites.results import SuiteUnavailableError
 from tests.support.axe import axe_source, findings
 from tests.support.console_server import running_console
 from tests.support.metrics_server import LOGIN, TOPIC, MetricsServer
 from tests.support.scripted_cluster import damaged_cluster
+from tests.support.scripted_records import ScriptedRecords
 
 DRIVER = shutil.which("chromedriver")
 WAIT_S = 60
@@ -263,6 +267,27 @@ def test_record_is_shown_as_json_text_or_hex(browser: Browser, address: str) -> 
         "choice.dispatchEvent(new Event('change'))"
     )
     assert "6b 65 79 2d 38 39 39 39" in browser.text("#records tbody tr:nth-child(1)")
+    assert browser.messages() == []
+
+
+def test_record_is_shown_by_its_schema(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = RegisteredSchema("JSON", "{}", ())
+    monkeypatch.setattr(registered_values, "registered_schema", lambda *_: schema)
+    registered = RegisteredValues(RegistrySettings("http://registry"), SystemClock())
+    records = ScriptedRecords(frame=b"\0\0\0\0\7")
+    with running_console(
+        lambda: damaged_cluster(1), records=records, registered=registered
+    ) as address:
+        browser.open(f"{address}/#/records/orders?partition=0&offset=8999", "#records details")
+        browser.click("#records summary")
+        browser.wait(lambda: browser.all("#records details pre"))
+        assert browser.text("#records summary").startswith('{"flight": 8999')
+        assert '  "delay": 1.10\n' in browser.text("#records pre")
+        assert "schema 7 (JSON)" in browser.text("#records details dl")
+        browser.click("#records summary", 1)
+        browser.wait(lambda: len(browser.all("#records details dl")) == 2)
+        # The value at 9000 is no JSON.
+        assert "it is not JSON" in browser.text("#records tbody tr:nth-child(2) dl")
     assert browser.messages() == []
 
 

@@ -6,6 +6,7 @@ Oracle: Confluent's serializers have written the values; what was put is what th
 from __future__ import annotations
 
 import json
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,13 +25,18 @@ from google.protobuf.message_factory import GetMessageClass
 from pyspark.sql import SparkSession
 
 import isotherm.spark
+from isotherm.clock import SystemClock
 from isotherm.errors import ConfigError, SchemaRegistryError
 from isotherm.spark.tables.protobuf_schema import message_of
-from isotherm.spark.tables.schema_registry import RegisteredSchema
+from isotherm.spark.tables.schema_registry import RegisteredSchema, RegistrySettings
+from isotherm.storage_view.cluster_storage import StorageReader
+from isotherm.storage_view.record_sources import ClusterRecords
+from isotherm.storage_view.registered_values import RegisteredValues
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from isotherm.testing.local_servers import free_ports
 from oracle.jars import OracleUnavailableError
 from oracle.schema_registry import register, schema_registry
+from tests.support.console_server import running_console
 from tests.support.topic_tables import load_table, rows_of, run_table
 
 pytestmark = pytest.mark.spark
@@ -319,3 +325,42 @@ def test_registry_that_cannot_be_asked_ends_the_run(registered: Registered, tmp_
             registered.table("lost", tmp_path, "avro", *options)
     with pytest.raises(ConfigError, match="need no schema registry key=raw value=json"):
         registered.table("lost", tmp_path, "json", "--registry", registered.url)
+
+
+def test_console_shows_them_as_they_were_put(registered: Registered) -> None:
+    """All kinds in one topic, keys too, and one that no schema is known of."""
+    serialize = registered.serializer(SECOND, "mixed")
+    text = 'syntax = "proto3"; message First {} message Second { int64 id = 1; string note = 2; }'
+    kind = GetMessageClass(message_of(RegisteredSchema("PROTOBUF", text, ()), (1,)))
+    text_id = register(registered.url, "mixed-protobuf", text, "PROTOBUF").to_bytes(4, "big")
+    # One index, which is 1: the second message of the file.
+    message = b"\0" + text_id + b"\2\2" + kind(id=2**53 + 1, note="n").SerializeToString()
+    draft = "http://json-schema.org/draft-07/schema#"
+    json_id = register(registered.url, "json", {"$schema": draft, "type": "object"}, "JSON")
+    in_json = b"\0" + json_id.to_bytes(4, "big") + b'{"delay": 1.10}'
+    in_avro = serialize({"id": 2**53 + 1, "at": 1_700_000_000_000, "note": None})
+    unknown = b"\0\0\1\0\0x"
+    registered.put(
+        "mixed", [in_avro, message, in_json, unknown, None], [in_avro, None, b"plain", None, None]
+    )
+    properties = {"bootstrap.servers": registered.broker.bootstrap_servers}
+    clock = SystemClock()
+    with running_console(
+        lambda: StorageReader(properties, clock),
+        records=ClusterRecords(properties, clock),
+        registered=RegisteredValues(RegistrySettings(registered.url), clock),
+    ) as address:
+        answer = urllib.request.urlopen(f"{address}/api/topics/mixed/partitions/0/records")
+        records = json.load(answer)["records"]
+    values = [each["value"] and each["value"]["registered"] for each in records]
+    assert [each and each["kind"] for each in values] == ["AVRO", "PROTOBUF", "JSON", None, None]
+    assert json.loads(values[0]["text"]) == {
+        "id": 2**53 + 1,
+        "at": "2023-11-14T22:13:20+00:00",
+        "note": None,
+    }
+    assert json.loads(values[1]["text"]) == {"id": str(2**53 + 1), "note": "n"}
+    assert values[2]["text"] == '{"delay": 1.10}'
+    assert "no such schema" in values[3]["error"]
+    assert records[0]["key"]["registered"]["text"] == values[0]["text"]
+    assert "registered" not in records[2]["key"]

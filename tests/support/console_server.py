@@ -16,6 +16,7 @@ from isotherm.console.watched_cluster import Reader, WatchedCluster
 from isotherm.console.watched_errors import MetricsAddresses, WatchedErrors
 from isotherm.storage_view.prices import price_list
 from isotherm.storage_view.record_sources import RecordSource
+from isotherm.storage_view.registered_values import RegisteredValues
 from isotherm.storage_view.segment_facts import named_layout
 from tests.support.scripted_records import ScriptedRecords
 
@@ -46,6 +47,7 @@ def running_console(
     reports: Path | None = None,
     runner: JobRunner | None = None,
     metrics: MetricsAddresses = NO_METRICS,
+    registered: RegisteredValues | None = None,
 ) -> Iterator[str]:
     """The address of its pages."""
     source = records or ScriptedRecords()
@@ -58,6 +60,7 @@ def running_console(
         SWEEP_COMMAND,
         credentials,
         errors,
+        registered,
     )
     config = uvicorn.Config(
         console_app(watched, source, settings, JobReports(reports), runner),

@@ -18,8 +18,10 @@ class ScriptedRecords:
     """A `RecordSource`: a record each millisecond, in batches of 100, ten in each fetch. The key of offset
     7 is `key-7`; every 500th value is not UTF-8; every 50th record has a header."""
 
-    def __init__(self, *, reads_bucket: bool = False) -> None:
+    def __init__(self, *, reads_bucket: bool = False, frame: bytes = b"") -> None:
+        """`frame` is before each value."""
         self._reads_bucket = reads_bucket
+        self._frame = frame
 
     @property
     def reads_bucket(self) -> bool:
@@ -34,7 +36,7 @@ class ScriptedRecords:
         remote: RemoteLogSegmentMetadata | None,
     ) -> Fetched:
         base = offset - offset % BATCH_RECORDS
-        data = b"".join(_batch(base + n * BATCH_RECORDS) for n in range(BATCHES))
+        data = b"".join(_batch(base + n * BATCH_RECORDS, self._frame) for n in range(BATCHES))
         if remote is not None:
             return Fetched(memoryview(data), "remote", "bucket", 2, len(data), 0.02)
         return Fetched(memoryview(data), tier, f"broker {leader}", 1, len(data), 0.01)
@@ -48,14 +50,14 @@ class ScriptedRecords:
         """Nothing is held open."""
 
 
-def _batch(base: Offset) -> bytes:
-    records = [_record(offset) for offset in range(base, base + BATCH_RECORDS)]
+def _batch(base: Offset, frame: bytes) -> bytes:
+    records = [_record(offset, frame) for offset in range(base, base + BATCH_RECORDS)]
     return bytes(build_batch(records, base_offset=base, compression=CompressionType.LZ4))
 
 
-def _record(offset: Offset) -> NewRecord:
+def _record(offset: Offset, frame: bytes) -> NewRecord:
     value = b'{"flight": %d, "carrier": "UA", "delay": 1.10}' % offset
     if offset % 500 == 0:
         value = bytes([0xFF, 0, offset % 256])
     headers = [("trace", b"t-%d" % offset)] if offset % 50 == 0 else []
-    return NewRecord(FIRST_MS + offset, b"key-%d" % offset, value, headers)
+    return NewRecord(FIRST_MS + offset, b"key-%d" % offset, frame + value, headers)

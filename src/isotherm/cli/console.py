@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -18,15 +19,18 @@ from isotherm.cli.options import (
     BootstrapServer,
     ClientProperties,
     CommandConfig,
+    Registry,
+    RegistryOption,
     client_settings,
+    parse_pairs,
 )
 from isotherm.cli.output import console as terminal
 from isotherm.cli.output import error_console
 from isotherm.cli.pipeline_metadata import StoreOption, store_settings
 from isotherm.cli.topic_storage import BucketPath, Price
-from isotherm.clock import SystemClock
+from isotherm.clock import Clock, SystemClock
 from isotherm.config.http_credentials import read_credentials
-from isotherm.errors import ConfigError
+from isotherm.errors import ConfigError, SchemaRegistryError
 from isotherm.remote.storage.settings import AIVEN
 from isotherm.storage_view.prices import DEFAULT_PRICE, price_list
 
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
 
     from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
     from isotherm.remote.storage.settings import ObjectStoreSettings
+    from isotherm.storage_view.registered_values import RegisteredValues
 
 DEFAULT_PORT = 8585
 REQUESTS_AT_ONCE = 100
@@ -119,6 +124,8 @@ def console(
     ] = None,
     path: BucketPath = None,
     option: StoreOption = None,
+    registry: Registry = None,
+    registry_option: RegistryOption = None,
     client_property: ClientProperties = None,
     command_config: CommandConfig = None,
 ) -> None:
@@ -153,6 +160,7 @@ def console(
         sweep_command(bootstrap_server, path),
         _credentials(credentials_file, host, without_login=without_login),
         errors,
+        _registered_values(registry, registry_option, clock),
     )
     with_tls = _has_identity(tls_certificate, tls_key)
     if settings.credentials is not None and not with_tls and not _is_loopback(host):
@@ -232,6 +240,32 @@ def job_commands(
         store = [text for each in option or () for text in ("-o", each)]
         found["sweep"] = [*pipeline, "sweep", "--path", path, *store, *client, "--json"]
     return found
+
+
+def _registered_values(
+    url: str | None, options: list[str] | None, clock: Clock
+) -> RegisteredValues | None:
+    """None without a registry. One that does not answer now may later; ConfigError for wrong settings and
+    for packages that are missing."""
+    from isotherm.spark.requirements import check_registry_packages
+    from isotherm.spark.tables.schema_registry import check_registry, registry_settings
+
+    settings = registry_settings(url, parse_pairs(options))
+    if settings is None:
+        return None
+    from isotherm.storage_view.registered_values import RegisteredValues, with_defaults
+
+    if "@" in urlsplit(settings.url).netloc:
+        # Pages show the address.
+        hint = "--registry-option basic.auth.user.info=NAME:PASSWORD"
+        raise ConfigError(f"no password in an address key=--registry hint='{hint}'")
+    for value_format in ("avro", "protobuf"):
+        check_registry_packages(value_format)
+    try:
+        check_registry(with_defaults(settings))
+    except SchemaRegistryError as error:
+        error_console().print(f"isotherm: {error}", markup=False, soft_wrap=True)
+    return RegisteredValues(settings, clock)
 
 
 def _opened(bucket: ObjectStoreSettings) -> ObjectStoreRemoteStorageManager:

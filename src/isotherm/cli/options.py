@@ -49,6 +49,20 @@ CommandConfig = Annotated[
     ),
 ]
 
+Registry = Annotated[
+    str | None,
+    typer.Option("--registry", metavar="URL", help="A schema registry with Confluent's API."),
+]
+RegistryOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--registry-option",
+        metavar="KEY=VALUE",
+        help="A setting of confluent-kafka's SchemaRegistryClient, such as ssl.ca.location=ca.pem or"
+        " basic.auth.user.info=USER:PASSWORD. May be given many times.",
+    ),
+]
+
 DEFAULT_BOOTSTRAP_SERVER = "localhost:9092"
 
 

@@ -15,6 +15,8 @@ from isotherm.cli.options import (
     AsJson,
     ClientProperties,
     CommandConfig,
+    Registry,
+    RegistryOption,
     client_settings,
     parse_pairs,
 )
@@ -62,19 +64,6 @@ _Mode = Annotated[
         metavar="MODE",
         help="append: all records; latest: of each key the newest value, without those that a"
         " tombstone has deleted.",
-    ),
-]
-_Registry = Annotated[
-    str | None,
-    typer.Option("--registry", metavar="URL", help="A schema registry with Confluent's API."),
-]
-_RegistryOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--registry-option",
-        metavar="KEY=VALUE",
-        help="A setting of confluent-kafka's SchemaRegistryClient, such as ssl.ca.location=ca.pem or"
-        " basic.auth.user.info=USER:PASSWORD. May be given many times.",
     ),
 ]
 _Warehouse = Annotated[
@@ -144,8 +133,8 @@ def table(
     value: _Value = "raw",
     key: _Key = "raw",
     mode: _Mode = "append",
-    registry: _Registry = None,
-    registry_option: _RegistryOption = None,
+    registry: Registry = None,
+    registry_option: RegistryOption = None,
     warehouse: _Warehouse = "isotherm-warehouse",
     table_name: _Table = None,
     catalog: _Catalog = None,

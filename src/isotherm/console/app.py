@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from isotherm.remote.storage.layout.segment_layout import Layout
     from isotherm.storage_view.prices import PriceList
+    from isotherm.storage_view.registered_values import RegisteredValues
     from isotherm.storage_view.rows import Row
 
 STATIC = Path(__file__).parent / "static"
@@ -85,6 +86,7 @@ class ConsoleSettings:
     sweep_command: str
     credentials: Mapping[bytes, bytes] | None
     errors: WatchedErrors
+    registered: RegisteredValues | None = None
 
 
 def console_app(
@@ -190,7 +192,7 @@ class _Pages:
     ) -> None:
         self._cluster = cluster
         self._settings = settings
-        self._browser = RecordBrowser(records, self._metadata)
+        self._browser = RecordBrowser(records, self._metadata, settings.registered)
 
     def overview(self, _: Request) -> Response:
         errors = self._settings.errors.look()

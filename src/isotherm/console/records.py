@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,7 @@ from isotherm.storage_view.record_scan import (
     scan_step,
 )
 from isotherm.storage_view.record_sources import RecordSource
+from isotherm.storage_view.registered_values import RegisteredValue, RegisteredValues
 from isotherm.storage_view.rows import Row
 from isotherm.types import Offset, TimestampMs
 
@@ -53,9 +54,16 @@ class TooManyScansError(Exception):
 class RecordBrowser:
     """Thread-safe."""
 
-    def __init__(self, source: RecordSource, segment: SegmentLookup) -> None:
+    def __init__(
+        self,
+        source: RecordSource,
+        segment: SegmentLookup,
+        registered: RegisteredValues | None = None,
+    ) -> None:
+        """Without `registered` values, keys and values are bytes alone."""
         self._source = source
         self._segment = segment
+        self._registered = registered
         self._room = threading.BoundedSemaphore(SCANS_AT_ONCE)
 
     @property
@@ -109,8 +117,18 @@ class RecordBrowser:
             "examined": step.examined,
             "is_end": step.next_offset >= end,
             "cost": _cost(step),
-            "records": [_record_row(each, segments) for each in step.found],
+            "records": self._record_rows(step.found, segments),
         }
+
+    def _record_rows(self, found: Sequence[FoundRecord], segments: _FinishedSegments) -> list[Row]:
+        rows = [_record_row(each, segments) for each in found]
+        if self._registered is not None:
+            values = [part for each in found for part in (each.record.key, each.record.value)]
+            contents = [part for row in rows for part in (row["key"], row["value"])]
+            for content, read in zip(contents, self._registered.read_all(values), strict=True):
+                if read is not None:
+                    content["registered"] = _registered_row(read)
+        return rows
 
 
 class _FinishedSegments:
@@ -165,6 +183,18 @@ def _record_row(found: FoundRecord, segments: _FinishedSegments) -> Row:
             "producer_id": batch.producer_id,
             "leader_epoch": batch.partition_leader_epoch,
         },
+    }
+
+
+def _registered_row(read: RegisteredValue) -> Row:
+    """`text` is JSON; what is longer than SHOWN_BYTES_MAX letters is cut off."""
+    text = read.text
+    return {
+        "schema_id": read.schema_id,
+        "kind": read.kind,
+        "text": None if text is None else text[:SHOWN_BYTES_MAX],
+        "is_cut": text is not None and len(text) > SHOWN_BYTES_MAX,
+        "error": read.error,
     }
 
 

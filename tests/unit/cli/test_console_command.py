@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import shlex
+import ssl
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from isotherm.cli.main import app
 from isotherm.errors import ConfigError
 from tests.support.certificates import issue
 
+GONE = "http://127.0.0.1:1"
 ROOT = Path(__file__).parents[3]
 
 
@@ -158,24 +162,89 @@ def test_installation_without_the_extra_is_told_what_to_install(
 
 
 def test_no_answer_has_a_password(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Of a cluster that cannot be reached, with jobs that can be started."""
+    """Of a cluster, metrics and a registry that cannot be reached, with jobs that can be started."""
     texts: list[str] = []
 
     def ask(made: Any, **_: object) -> None:
         with TestClient(made, base_url="http://127.0.0.1:8585") as client:
+            client.auth = ("reader", "login-xyzzy")
             document = client.get("/api/openapi.json").json()
             for address, methods in document["paths"].items():
                 filled = re.sub(r"\{\w+\}", "0", address)
                 texts.extend(client.request(method, filled).text for method in methods)
 
+    def secret(name: str, text: str) -> str:
+        file = tmp_path / name
+        file.touch(0o600)
+        file.write_text(text)
+        return str(file)
+
     monkeypatch.setattr(uvicorn, "run", ask)
-    config = tmp_path / "client.properties"
-    config.touch(0o600)
-    config.write_text("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.password=file-9f2\n")
-    passwords = ("-X", "sasl.username=me", "-X", "ssl.keystore.password=key-9f2")
-    reports = ("--reports", str(tmp_path), "--allow-changes")
-    result = run("-b", "localhost:1", *passwords, "--command-config", str(config), *reports)
+    client = "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.password=file-xyzzy\n"
+    result = run(
+        *("-b", "localhost:1", "-X", "sasl.username=me", "-X", "ssl.keystore.password=key-xyzzy"),
+        *("--command-config", secret("client.properties", client)),
+        *("--reports", str(tmp_path), "--allow-changes"),
+        *("--credentials-file", secret("logins", "reader:login-xyzzy\n")),
+        *("--metrics", GONE, "--metrics-login", secret("metrics", "scraper:metrics-xyzzy\n")),
+        *("--registry", GONE, "--registry-option", "basic.auth.user.info=me:registry-xyzzy"),
+    )
     assert result.exit_code == 0, result.output
     assert len(texts) > 5
-    assert not [each for each in [*texts, result.output] if "9f2" in each]
+    assert not [each for each in [*texts, result.output] if "xyzzy" in each]
     assert any("localhost:1" in each for each in texts)
+    assert "the schema registry fails" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--registry", "http://me:xyzzy@registry:8081"), "no password in an address"),
+        (("--registry-option", "basic.auth.user.info=me:xyzzy"), "need its URL"),
+    ],
+)
+def test_registry_is_refused_without_its_password(arguments: tuple[str, ...], reason: str) -> None:
+    refused = run("-b", "localhost:1", *arguments).exception
+    assert isinstance(refused, ConfigError)
+    assert reason in str(refused)
+    assert "xyzzy" not in str(refused)
+
+
+def test_pages_are_served_by_https(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    issued = issue("console")
+    identity = str(issued.write_pem(tmp_path / "console.pem"))
+    answers: list[tuple[int, bytes]] = []
+
+    def serve(made: Any, **options: Any) -> None:
+        server = uvicorn.Server(uvicorn.Config(made, **options, lifespan="off"))
+        listens = threading.Event()
+        startup = server.startup
+
+        async def tell(sockets: Any = None) -> None:
+            await startup(sockets)
+            listens.set()
+
+        monkeypatch.setattr(server, "startup", tell)
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        try:
+            assert listens.wait(60)
+            _, port = server.servers[0].sockets[0].getsockname()
+            trusted = ssl.create_default_context(cadata=issued.certificate_pem.decode())
+            connection = http.client.HTTPSConnection("localhost", port, context=trusted, timeout=60)
+            connection.request("GET", "/api/openapi.json")
+            answer = connection.getresponse()
+            answers.append((answer.status, answer.read()))
+            connection.close()
+        finally:
+            server.should_exit = True
+            thread.join()
+
+    monkeypatch.setattr(uvicorn, "run", serve)
+    files = ("--tls-certificate", identity, "--tls-key", identity)
+    result = run("-b", "localhost:1", "--port", "0", "--host", "localhost", *files)
+    assert result.exit_code == 0, result.output
+    assert "https://localhost:0/" in result.stdout
+    ((status, body),) = answers
+    assert status == 200
+    assert json.loads(body)["openapi"]

@@ -1,11 +1,15 @@
 // Bytes of keys, values and headers as people read them.
 
-export const FORMATS = { auto: "JSON, text or hex", text: "text", hex: "hex" };
+export const FORMATS = { auto: "JSON, text or hex", text: "text of the bytes", hex: "hex" };
 const HEX_ROW = 16;
 
 // `line` is for a cell of a table: on one line. Nothing that JSON has is changed, as numbers would be by parsing.
 export function shownAs(content, format) {
   if (content === null) return "null";
+  if (content.registered?.text != null && (format === "auto" || format === "line")) {
+    const { text, is_cut: isCut } = content.registered;
+    return (format === "line" ? text : indented(text)) + (isCut ? "\n… and more" : "");
+  }
   const data = Uint8Array.from(atob(content.base64), (letter) => letter.charCodeAt(0));
   const left = content.size - data.length;
   const more = left ? `\n… and ${left} bytes more` : "";
@@ -54,6 +58,13 @@ export function indented(json) {
     if (token === ",") return token + line();
     return token === ":" ? ": " : token;
   }).join("");
+}
+
+// How a value was read by its schema, or why it was not; empty without a schema.
+export function schemaWords(content) {
+  if (!content?.registered) return "";
+  const { schema_id: id, kind, error } = content.registered;
+  return `schema ${id}${kind ? ` (${kind})` : ""}${error ? `: ${error}` : ""}`;
 }
 
 const hexLine = (data) => [...data].map((byte) => byte.toString(16).padStart(2, "0")).join(" ");

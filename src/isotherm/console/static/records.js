@@ -2,7 +2,7 @@
 
 import { bytes, count, element, plural, table, time } from "/static/format.js";
 import { fetchJson, topicPath } from "/static/requests.js";
-import { FORMATS, shownAs } from "/static/record_values.js";
+import { FORMATS, schemaWords, shownAs } from "/static/record_values.js";
 
 const FOUND_AT_ONCE = 50;
 const PREVIEW_LENGTH = 96;
@@ -184,6 +184,8 @@ function details(topic, partition, row, format) {
   const { batch } = row;
   const facts = [
     ["key", shownAs(row.key, format)],
+    ["key's schema", schemaWords(row.key)],
+    ["value's schema", schemaWords(row.value)],
     ...row.headers.map(({ name, value }) => [`header ${name}`, shownAs(value, format)]),
     ["batch", `${plural(batch.records, "record")} from offset ${count(batch.base_offset)}, ${bytes(batch.size_in_bytes)}, compression ${batch.compression}`],
     ["leader epoch", String(batch.leader_epoch)],
@@ -191,6 +193,6 @@ function details(topic, partition, row, format) {
     ["remote copy", row.segment ? `segment ${row.segment}` : "none yet"],
   ];
   return [element("pre", {}, shownAs(row.value, format)),
-    element("dl", { class: "pairs" }, facts.flatMap(([key, value]) => [element("dt", {}, key), element("dd", {}, value)])),
+    element("dl", { class: "pairs" }, facts.filter(([, value]) => value).flatMap(([key, value]) => [element("dt", {}, key), element("dd", {}, value)])),
     element("a", { href: `#/topics/${encodeURIComponent(topic)}` }, `The tier map of partition ${partition}`)];
 }

@@ -81,6 +81,12 @@ def framed(values: Values, *, has_path: bool = False) -> Framed:
     return Framed(names, schemas, payloads)
 
 
+def frame_of(value: bytes, *, has_path: bool = False) -> tuple[SchemaName, bytes] | None:
+    """The name before one value, and what is behind it; None without one."""
+    names, _, payloads = framed(pa.array([value], pa.binary()), has_path=has_path)
+    return (names[0], payloads[0].as_py()) if names else None
+
+
 def not_framed(schemas: npt.NDArray[np.int64]) -> list[DeadValue]:
     return [
         DeadValue(int(place), "it does not begin with a schema id")

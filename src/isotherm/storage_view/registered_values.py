@@ -1,0 +1,294 @@
+"""Keys and values by the schemas of a registry, as JSON for people: one value at a time.
+
+The jobs decode columns (isotherm.spark.tables); a person reads a page of records, also of schemas that no
+column can be made of. What is before a value, and the registry, are the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import struct
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from io import BytesIO
+from typing import Any, NamedTuple, TypeAlias
+
+from isotherm.clock import Clock
+from isotherm.errors import SchemaRegistryError
+from isotherm.spark.tables.framed_values import SchemaName, frame_of
+from isotherm.spark.tables.schema_registry import (
+    RegisteredSchema,
+    RegistrySettings,
+    UnknownSchemaError,
+    registered_schema,
+)
+
+SCHEMAS_MAX = 1000
+"""That are kept."""
+QUESTIONS_MAX = 32
+"""Schemas that the registry is asked for by one call: values that only look as if they had one may name as
+many."""
+UNKNOWN_KEPT_S = 60.0
+"""A schema that the registry does not have is asked for again after that."""
+FAILURE_KEPT_S = 10.0
+"""So long after a failure the registry is asked nothing."""
+VALUE_BYTES_MAX = 1024 * 1024
+_PROTOBUF = "PROTOBUF"
+_REASON_SIZE_MAX = 400
+# For a page that a person waits for; an option of the same name overrides it.
+REGISTRY_DEFAULTS = {"timeout": "5", "max.retries": "1"}
+
+ValueReader: TypeAlias = Callable[[bytes], str]
+"""JSON of the bytes behind a frame. Raises ValueError with the reason."""
+
+
+def with_defaults(registry: RegistrySettings) -> RegistrySettings:
+    settings = {**REGISTRY_DEFAULTS, **dict(registry.settings)}
+    return RegistrySettings(registry.url, tuple(sorted(settings.items())))
+
+
+class RegisteredValue(NamedTuple):
+    """`kind` is the registry's word for the format. `text` is JSON, None for the reason in `error`."""
+
+    schema_id: int
+    kind: str | None
+    text: str | None
+    error: str | None
+
+
+class _Reader(NamedTuple):
+    """`read` is None for the reason in `error`."""
+
+    read: ValueReader | None
+    error: str | None = None
+
+
+class _SchemaError(Exception):
+    """Why a value cannot be read, before its own bytes are looked at."""
+
+
+class RegisteredValues:
+    """Thread-safe. Keeps the schemas that it has met."""
+
+    def __init__(self, registry: RegistrySettings, clock: Clock) -> None:
+        self._registry = with_defaults(registry)
+        self._clock = clock
+        self._schemas: OrderedDict[int, RegisteredSchema] = OrderedDict()
+        self._readers: OrderedDict[SchemaName, _Reader] = OrderedDict()
+        # A reason, and until when it stands.
+        self._unknown: OrderedDict[int, tuple[str, float]] = OrderedDict()
+        self._failure = ("", 0.0)
+        self._questions_left = 0
+        self._guard = threading.Lock()
+
+    def read_all(self, values: Sequence[bytes | None]) -> list[RegisteredValue | None]:
+        """In their order; None for what does not begin as a value with a schema does."""
+        with self._guard:
+            self._questions_left = QUESTIONS_MAX
+            return [None if each is None else self._read(each) for each in values]
+
+    def _read(self, value: bytes) -> RegisteredValue | None:
+        framed = frame_of(value)
+        if framed is None:
+            return None
+        name, _ = framed
+        if len(value) > VALUE_BYTES_MAX:
+            return _refused(name, None, f"it is larger than {VALUE_BYTES_MAX} bytes")
+        try:
+            schema = self._schema(name.id)
+        except _SchemaError as error:
+            return _refused(name, None, str(error))
+        if schema.kind == _PROTOBUF:
+            framed = frame_of(value, has_path=True)
+        if framed is None:
+            return _refused(name, schema.kind, "no indexes of a message follow the schema's id")
+        try:
+            text = self._reader(schema, framed[0])(framed[1])
+        except (_SchemaError, ValueError) as error:
+            return _refused(name, schema.kind, str(error))
+        return RegisteredValue(name.id, schema.kind, text, None)
+
+    def _schema(self, schema_id: int) -> RegisteredSchema:
+        known = self._schemas.get(schema_id)
+        if known is not None:
+            return known
+        now_s = self._clock.monotonic_s()
+        for reason, until_s in (self._unknown.get(schema_id, ("", 0.0)), self._failure):
+            if reason and now_s < until_s:
+                raise _SchemaError(reason)
+        if not self._questions_left:
+            raise _SchemaError(f"one step asks for no more than {QUESTIONS_MAX} schemas")
+        self._questions_left -= 1
+        try:
+            found = registered_schema(self._registry, schema_id)
+        except UnknownSchemaError as error:
+            _put(self._unknown, schema_id, (str(error), now_s + UNKNOWN_KEPT_S))
+            raise _SchemaError(str(error)) from error
+        except SchemaRegistryError as error:
+            self._failure = str(error), now_s + FAILURE_KEPT_S
+            raise _SchemaError(str(error)) from error
+        _put(self._schemas, schema_id, found)
+        return found
+
+    def _reader(self, schema: RegisteredSchema, name: SchemaName) -> ValueReader:
+        known = self._readers.get(name)
+        if known is None:
+            known = _opened(schema, name)
+            _put(self._readers, name, known)
+        if known.read is None:
+            raise _SchemaError(known.error)
+        return known.read
+
+
+def _refused(name: SchemaName, kind: str | None, reason: str) -> RegisteredValue:
+    return RegisteredValue(name.id, kind, None, reason[:_REASON_SIZE_MAX])
+
+
+def _put(kept: OrderedDict[Any, Any], key: object, value: object) -> None:
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > SCHEMAS_MAX:
+        kept.popitem(last=False)
+
+
+def _opened(schema: RegisteredSchema, name: SchemaName) -> _Reader:
+    openers = {"AVRO": _avro_reader, _PROTOBUF: _protobuf_reader, "JSON": _json_reader}
+    opener = openers.get(schema.kind)
+    if opener is None:
+        return _Reader(None, f"nothing reads schemas of this kind kind={schema.kind}")
+    try:
+        return _Reader(opener(schema, name))
+    except UnknownSchemaError as error:
+        return _Reader(None, str(error))
+
+
+def _json_reader(schema: RegisteredSchema, name: SchemaName) -> ValueReader:
+    del schema, name  # the text is the value, sound or not
+
+    def read(payload: bytes) -> str:
+        try:
+            text = payload.decode()
+            json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"it is not JSON: {error}") from error
+        return text
+
+    return read
+
+
+def _avro_reader(schema: RegisteredSchema, name: SchemaName) -> ValueReader:
+    """Raises UnknownSchemaError."""
+    del name
+    import fastavro  # of the extra `registry`, as the next one's
+
+    named: dict[str, Any] = {}
+    try:
+        for _, text in schema.references:
+            fastavro.parse_schema(json.loads(text), named_schemas=named)
+        parsed = fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
+    except (fastavro.schema.SchemaParseException, ValueError, LookupError, TypeError) as error:
+        raise UnknownSchemaError(f"the schema is not one of Avro: {error!r}") from error
+    except RecursionError as error:
+        raise UnknownSchemaError("the schema is nested too deeply") from error
+    _check_items(parsed, named, set())
+    return functools.partial(_avro_text, parsed)
+
+
+def _avro_text(schema: Any, payload: bytes) -> str:
+    import fastavro
+
+    stream = BytesIO(payload)
+    try:
+        value = fastavro.schemaless_reader(stream, schema, None)
+        text = json.dumps(value, default=_plain, ensure_ascii=False)
+    except EOFError as error:
+        raise ValueError("it ends before its schema does") from error
+    except (LookupError, ArithmeticError, TypeError, struct.error, ValueError) as error:
+        raise ValueError(f"it is not Avro of its schema: {error}") from error
+    except (MemoryError, RecursionError) as error:
+        raise ValueError("it is not Avro of its schema: it is too large") from error
+    left = len(payload) - stream.tell()
+    if left:
+        raise ValueError(f"it is not Avro of its schema: {left} bytes are left behind it")
+    return text
+
+
+def _check_items(schema: Any, named: dict[str, Any], seen: set[str]) -> None:
+    """Items without bytes let a few bytes name an array without end. Raises UnknownSchemaError."""
+    if isinstance(schema, list):
+        for branch in schema:
+            _check_items(branch, named, seen)
+        return
+    if isinstance(schema, str):
+        if schema in named and schema not in seen:
+            seen.add(schema)
+            _check_items(named[schema], named, seen)
+        return
+    for field in schema.get("fields", ()):
+        _check_items(field["type"], named, seen)
+    for inner in ("items", "values"):
+        if inner in schema:
+            _check_items(schema[inner], named, seen)
+    if "items" in schema and _is_empty(schema["items"], named, set()):
+        raise UnknownSchemaError("an array has items without bytes")
+    if isinstance(schema.get("type"), dict | list):
+        _check_items(schema["type"], named, seen)
+
+
+def _is_empty(schema: Any, named: dict[str, Any], within: set[str]) -> bool:
+    """Whether values have no bytes. A record that has itself as a field has no values at all."""
+    if isinstance(schema, list):
+        return False  # the number of the branch
+    if isinstance(schema, str):
+        if schema == "null" or schema in within:
+            return True
+        return schema in named and _is_empty(named[schema], named, {*within, schema})
+    kind = schema["type"]
+    if kind in ("record", "error"):
+        inside = {*within, schema["name"]}
+        return all(_is_empty(each["type"], named, inside) for each in schema["fields"])
+    if kind == "fixed":
+        return bool(schema["size"] == 0)
+    if isinstance(kind, dict | list):
+        return _is_empty(kind, named, within)
+    return bool(kind == "null")
+
+
+def _plain(value: object) -> str:
+    """What JSON lacks: bytes in hex; decimals, dates, times and ids as texts."""
+    if isinstance(value, bytes):
+        return value.hex()
+    isoformat = getattr(value, "isoformat", None)
+    return str(value) if isoformat is None else str(isoformat())
+
+
+def _protobuf_reader(schema: RegisteredSchema, name: SchemaName) -> ValueReader:
+    """Raises UnknownSchemaError."""
+    from google.protobuf.message_factory import GetMessageClass
+
+    from isotherm.spark.tables.protobuf_schema import message_of
+
+    made = GetMessageClass(message_of(schema, name.path))
+    return functools.partial(_protobuf_text, made)
+
+
+def _protobuf_text(kind: Any, payload: bytes) -> str:
+    """By Protobuf's own mapping: 64-bit numbers are texts, bytes base64."""
+    from google.protobuf.json_format import MessageToJson, SerializeToJsonError
+    from google.protobuf.message import DecodeError
+
+    try:
+        message = kind.FromString(payload)
+        text: str = MessageToJson(
+            message,
+            preserving_proto_field_name=True,
+            always_print_fields_with_no_presence=True,
+            indent=None,
+            ensure_ascii=False,
+            descriptor_pool=message.DESCRIPTOR.file.pool,
+        )
+    except (DecodeError, SerializeToJsonError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"it is not Protobuf of its schema: {error}") from error
+    return text

@@ -1,0 +1,196 @@
+"""Values by the schemas of a registry, as people read them. Confluent's serializers are the oracle of
+tests/oracle/test_registered_records.py; here a registry of the test's own counts what it is asked."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc_tools")
+import fastavro
+from google.protobuf.message_factory import GetMessageClass
+
+from isotherm.errors import SchemaRegistryError
+from isotherm.spark.tables.protobuf_schema import message_of
+from isotherm.spark.tables.schema_registry import (
+    RegisteredSchema,
+    RegistrySettings,
+    UnknownSchemaError,
+)
+from isotherm.storage_view import registered_values
+from isotherm.storage_view.registered_values import QUESTIONS_MAX, RegisteredValues
+from isotherm.testing.sim_clock import SimClock
+
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "raw", "type": "bytes"},
+        {"name": "next", "type": ["null", "Order"], "default": None},
+    ],
+}  # fmt: skip
+PROTO = """
+syntax = "proto3";
+message First { int32 x = 1; }
+message Second { message Inner { int64 big = 1; string name = 2; int32 none = 3; } }
+"""
+
+
+class Registry:
+    """Schemas by id, and each id that was asked for."""
+
+    def __init__(self) -> None:
+        self.schemas: dict[int, RegisteredSchema] = {}
+        self.asked: list[int] = []
+        self.is_gone = False
+
+    def find(self, _: RegistrySettings, schema_id: int) -> RegisteredSchema:
+        self.asked.append(schema_id)
+        if self.is_gone:
+            raise SchemaRegistryError("the schema registry fails")
+        if schema_id not in self.schemas:
+            raise UnknownSchemaError("the registry has no such schema")
+        return self.schemas[schema_id]
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
+    made = Registry()
+    monkeypatch.setattr(registered_values, "registered_schema", made.find)
+    return made
+
+
+@pytest.fixture
+def clock() -> SimClock:
+    return SimClock()
+
+
+@pytest.fixture
+def values(clock: SimClock) -> RegisteredValues:
+    return RegisteredValues(RegistrySettings("http://registry"), clock)
+
+
+def framed(schema_id: int, payload: bytes) -> bytes:
+    return b"\0" + schema_id.to_bytes(4, "big") + payload
+
+
+def avro(schema: Any, value: Any) -> bytes:
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), value)
+    return stream.getvalue()
+
+
+def order(number: int) -> dict[str, Any]:
+    at = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    return {"id": number, "at": at, "price": Decimal("12.30"), "raw": b"\xff\0", "next": None}
+
+
+def test_avro_is_json_that_loses_nothing(registry: Registry, values: RegisteredValues) -> None:
+    registry.schemas[7] = RegisteredSchema("AVRO", json.dumps(ORDER), ())
+    value = {**order(2**60 + 1), "next": order(1)}
+    (read,) = values.read_all([framed(7, avro(ORDER, value))])
+    assert read is not None
+    assert (read.schema_id, read.kind, read.error) == (7, "AVRO", None)
+    found = json.loads(read.text or "")
+    assert found["id"] == 2**60 + 1
+    assert found["at"] == "2026-01-31T12:00:00+00:00"
+    assert (found["price"], found["raw"]) == ("12.30", "ff00")
+    assert found["next"]["id"] == 1
+
+
+def test_protobuf_is_the_message_that_its_indexes_name(
+    registry: Registry, values: RegisteredValues
+) -> None:
+    schema = RegisteredSchema("PROTOBUF", PROTO, ())
+    registry.schemas[3] = schema
+    inner = GetMessageClass(message_of(schema, (1, 0)))(big=2**60 + 1, name="ü")
+    first = GetMessageClass(message_of(schema, (0,)))(x=5)
+    nested = framed(3, bytes([4, 2, 0]) + inner.SerializeToString())
+    short = framed(3, b"\0" + first.SerializeToString())
+    found = [each and json.loads(each.text or "") for each in values.read_all([nested, short])]
+    assert found == [{"big": str(2**60 + 1), "name": "ü", "none": 0}, {"x": 5}]
+    assert registry.asked == [3]
+
+
+def test_json_schema_is_the_text_behind_the_frame(
+    registry: Registry, values: RegisteredValues
+) -> None:
+    registry.schemas[1] = RegisteredSchema("JSON", "{}", ())
+    read, broken = values.read_all([framed(1, b'{"delay": 1.10}'), framed(1, b'{"delay"')])
+    assert read is not None
+    assert read.text == '{"delay": 1.10}'
+    assert broken is not None
+    assert broken.text is None
+    assert "it is not JSON" in (broken.error or "")
+
+
+@pytest.mark.parametrize("value", [None, b"", b"text", b"\0\0\0\1"])
+def test_value_without_a_frame_is_no_value_of_a_schema(
+    registry: Registry, values: RegisteredValues, value: bytes | None
+) -> None:
+    assert values.read_all([value]) == [None]
+    assert registry.asked == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "payload", "reason"),
+    [
+        ("long", b"", "ends before"),
+        ("long", b"\x02\x02", "1 bytes are left"),
+        ("string", b"\x02\xff", "not Avro of its schema"),
+        ({"type": "array", "items": "null"}, b"\xfe\xff\xff\xff\x0f\0", "items without bytes"),
+        (
+            {"type": "array", "items": {"type": "record", "name": "E", "fields": []}},
+            b"\xfe\xff\xff\xff\x0f\0",
+            "items without bytes",
+        ),
+        ("nothing", b"", "not one of Avro"),
+    ],
+)  # fmt: skip
+def test_value_that_is_not_of_its_schema_says_why(
+    registry: Registry, values: RegisteredValues, schema: Any, payload: bytes, reason: str
+) -> None:
+    registry.schemas[1] = RegisteredSchema("AVRO", json.dumps(schema), ())
+    (read,) = values.read_all([framed(1, payload)])
+    assert read is not None
+    assert read.text is None
+    assert reason in (read.error or "")
+
+
+def test_registry_is_asked_once_for_each_schema_and_for_few_in_a_step(
+    registry: Registry, values: RegisteredValues, clock: SimClock
+) -> None:
+    binary = [framed(n, b"x") for n in range(QUESTIONS_MAX + 5)]
+    read = values.read_all(binary)
+    assert len(registry.asked) == QUESTIONS_MAX
+    assert "no such schema" in ((read[0] and read[0].error) or "")
+    assert "one step asks" in ((read[-1] and read[-1].error) or "")
+    values.read_all(binary)
+    assert sorted(registry.asked) == list(range(QUESTIONS_MAX + 5))
+    registry.schemas[0] = RegisteredSchema("JSON", "{}", ())
+    clock.advance(registered_values.UNKNOWN_KEPT_S * 1000)
+    (found,) = values.read_all([framed(0, b"1")])
+    assert found is not None
+    assert found.text == "1"
+
+
+def test_registry_that_fails_is_left_alone_for_a_while(
+    registry: Registry, values: RegisteredValues, clock: SimClock
+) -> None:
+    registry.is_gone = True
+    read = values.read_all([framed(n, b"x") for n in range(3)])
+    assert [each and each.error for each in read] == ["the schema registry fails"] * 3
+    assert registry.asked == [0]
+    registry.is_gone = False
+    clock.advance(registered_values.FAILURE_KEPT_S * 1000)
+    values.read_all([framed(0, b"x")])
+    assert registry.asked == [0, 0]
