@@ -16,6 +16,7 @@ from isotherm.errors import ConfigError
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 OAUTHBEARER_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+KERBEROS_MODULE = "com.sun.security.auth.module.Krb5LoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 _FLAGS = "required|requisite|sufficient|optional"

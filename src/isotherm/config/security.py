@@ -91,14 +91,21 @@ class SecurityConfig:
     sasl_enabled_mechanisms: tuple[str, ...] = key(
         DISTINCT_LIST,
         ("GSSAPI",),
-        "Mechanisms of listeners with SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER. (GSSAPI,"
-        " Kafka's default, is not served.)",
+        "Mechanisms of listeners with SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI (with"
+        " the extra kerberos).",
     )
     sasl_jaas_config: str | None = key(
         optional(PASSWORD),
         None,
         "Login module of a mechanism, as listener.name.NAME.MECHANISM.sasl.jaas.config. That of PLAIN has"
-        ' the users, user_NAME="PASSWORD"; that of OAUTHBEARER may have ssl.truststore.* for the keys.',
+        ' the users, user_NAME="PASSWORD"; that of OAUTHBEARER may have ssl.truststore.* for the keys; that of'
+        " GSSAPI has keyTab and principal.",
+    )
+    sasl_kerberos_principal_to_local_rules: tuple[str, ...] = key(
+        LIST,
+        ("DEFAULT",),
+        "How the principal of a client of GSSAPI becomes a user: rules as those of auth_to_local in krb5.conf, or"
+        " DEFAULT, with commas between them; the first that fits.",
     )
     sasl_mechanism_inter_broker_protocol: str = key(
         STRING,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from isotherm.broker.authentication.gssapi import GSSAPI
 from isotherm.broker.authentication.oauthbearer import OAUTHBEARER
 from isotherm.broker.authentication.plain import PlainExchange
 from isotherm.broker.authentication.sasl_gate import NewExchange, SaslSettings
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 PLAIN = "PLAIN"
 _SCRAM = {each.sasl_name: each for each in ScramMechanism}
-SERVED_MECHANISMS = (PLAIN, *_SCRAM, OAUTHBEARER)
+SERVED_MECHANISMS = (PLAIN, *_SCRAM, OAUTHBEARER, GSSAPI)
 
 # Makes the salts of users that do not exist; see `scram`.
 _SECRET = secrets.token_bytes(32)
@@ -115,6 +116,11 @@ def _new_exchange(
             new_nonce=lambda: secrets.token_urlsafe(_NONCE_SIZE),
             secret=_SECRET,
         )
+    if name == GSSAPI:
+        # Its library, which few machines have, is loaded where it is used alone.
+        from isotherm.broker.authentication.kerberos_listeners import kerberos_exchanges
+
+        return kerberos_exchanges(config, listener)
     raise ConfigError(
         "SASL mechanism is not served key=sasl.enabled.mechanisms"
         f" listener={listener} mechanism={name} served={','.join(SERVED_MECHANISMS)}"

@@ -17,6 +17,7 @@ from cryptography import x509
 
 from isotherm.broker.access.principal import ANONYMOUS, USER, Principal
 from isotherm.broker.authentication.cipher_suites import restrict_suites
+from isotherm.broker.authentication.kerberos_names import python_replacement
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.key_stores import (
     PEM,
@@ -203,5 +204,4 @@ def _parsed_rule(found: re.Match[str]) -> _Rule:
         raise ConfigError(
             f"the pattern of a rule cannot be read key=ssl.principal.mapping.rules value={found[1]}"
         ) from error
-    replacement = re.sub(r"\$(\d)", r"\\g<\1>", found[2].replace("\\", r"\\"))
-    return _Rule(pattern, replacement, found[3])
+    return _Rule(pattern, python_replacement(found[2]), found[3])

@@ -1,0 +1,120 @@
+"""Makes users of Kerberos principals, by `sasl.kerberos.principal.to.local.rules`. Pure.
+
+    alice@EXAMPLE.COM  kafka/broker-1.example.com@EXAMPLE.COM        component[/component]@REALM
+
+    DEFAULT                                      of the default realm: the first component
+    RULE:[n:format](regex)s/pattern/name/g/L     of names with n components: the format, in which $0 is
+                                                 the realm and $1 and $2 are the components; if the regex
+                                                 fits it whole; with the pattern replaced, once or, with
+                                                 g, everywhere; in small letters (L) or capitals (U)
+
+The first rule that fits decides. Source: Kafka KerberosName, KerberosRule, KerberosShortNamer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from isotherm.errors import ConfigError
+
+_KEY = "sasl.kerberos.principal.to.local.rules"
+_NAME = re.compile(r"(?P<service>[^/@]*)(?:/(?P<host>[^/@]*))?@(?P<realm>[^/@]*)")
+_RULE = re.compile(
+    r"DEFAULT|RULE:\[(?P<components>\d+):(?P<format>[^\]]*)\](?:\((?P<match>[^)]*)\))?"
+    r"(?:s/(?P<pattern>[^/]*)/(?P<name>[^/]*)/(?P<everywhere>g)?)?/?(?P<case>[LU])?"
+)
+_PARAMETER = re.compile(r"\$(\d+)")
+_NO_USER = re.compile(r"[/@]")
+
+
+class _Rule(NamedTuple):
+    """The default, without a format, is the first component."""
+
+    text: str
+    components: int
+    format: str | None
+    match: re.Pattern[str] | None
+    pattern: re.Pattern[str] | None
+    name: str
+    replaced_max: int
+    case: str | None
+
+
+class KerberosNames:
+    """Thread-safe."""
+
+    def __init__(self, rules: Sequence[str], default_realm: str) -> None:
+        """ConfigError if a rule cannot be read."""
+        self._rules = [_parsed(rule) for rule in rules or ("DEFAULT",)]
+        self._default_realm = default_realm
+
+    def user_of(self, principal: str) -> str | None:
+        """None if no rule fits, or one makes a name with a slash or an at sign: nobody is let in."""
+        found = _NAME.fullmatch(principal)
+        if found is None:
+            return None if "@" in principal else principal
+        names = [found["realm"], found["service"]]
+        if found["host"] is not None:
+            names.append(found["host"])
+        for rule in self._rules:
+            user = self._apply(rule, names)
+            if user is not None:
+                return None if _NO_USER.search(user) else _in_case(user, rule.case)
+        return None
+
+    def _apply(self, rule: _Rule, names: Sequence[str]) -> str | None:
+        if rule.format is None:
+            return names[1] if names[0] == self._default_realm else None
+        if len(names) - 1 != rule.components:
+            return None
+        base = _PARAMETER.sub(lambda found: names[int(found[1])], rule.format)
+        if rule.match is not None and not rule.match.fullmatch(base):
+            return None
+        return (
+            base if rule.pattern is None else rule.pattern.sub(rule.name, base, rule.replaced_max)
+        )
+
+
+def _in_case(user: str, case: str | None) -> str:
+    if case is None:
+        return user
+    return user.lower() if case == "L" else user.upper()
+
+
+def _parsed(text: str) -> _Rule:
+    found = _RULE.fullmatch(text)
+    if found is None:
+        raise ConfigError(
+            f"a rule is DEFAULT or RULE:[N:FORMAT](REGEX)s/PATTERN/NAME/g/L key={_KEY} value={text}"
+        )
+    if found["components"] is None:
+        return _Rule(text, 0, None, None, None, "", 0, None)
+    components = int(found["components"])
+    for parameter in _PARAMETER.finditer(found["format"]):
+        if int(parameter[1]) > components:
+            raise ConfigError(
+                f"a rule uses a component that its names do not have key={_KEY} value={text}"
+                f" component={parameter[0]}"
+            )
+    try:
+        return _Rule(
+            text,
+            components,
+            found["format"],
+            None if found["match"] is None else re.compile(found["match"]),
+            None if found["pattern"] is None else re.compile(found["pattern"]),
+            python_replacement(found["name"] or ""),
+            0 if found["everywhere"] else 1,
+            found["case"],
+        )
+    except re.error as error:
+        raise ConfigError(
+            f"the pattern of a rule cannot be read key={_KEY} value={text} reason='{error}'"
+        ) from error
+
+
+def python_replacement(java: str) -> str:
+    """A replacement of Java's regular expressions, with $1 for a group, as Python writes it."""
+    return re.sub(r"\$(\d)", r"\\g<\1>", java.replace("\\", r"\\"))
