@@ -12,17 +12,20 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import isotherm.spark
 from isotherm.errors import ConfigError
 from isotherm.record.batch import NewRecord, build_batch
+from isotherm.spark.tables.delta_table import DeltaTopicTable
 from isotherm.spark.tables.iceberg_table import IcebergTable
+from isotherm.spark.tables.topic_table import TopicTable
 from tests.spark.conftest import Tier
 from tests.spark.test_table import OTHER, OWNER, without_nulls
-from tests.support.topic_tables import load_table, rows_of, run_table
+from tests.support.topic_tables import Row, load_table, rows_of, run_table
 
-SEEDS = (1, 2)
+TABLES: dict[str, Any] = {"iceberg": IcebergTable, "delta": DeltaTopicTable}
 Model = dict[tuple[int, str], Any]
 
 
@@ -61,8 +64,15 @@ class History:
         return NewRecord(1_700_000_000_000 + offset, key and key.encode(), value)
 
 
-def newest_in(lake: Path) -> Model:
-    rows = rows_of(load_table(lake, "kafka.prices"))
+def all_rows(lake: Path, to: str, suffix: str = "") -> list[Row]:
+    if to == "iceberg":
+        return rows_of(load_table(lake, f"kafka.prices{suffix}"))
+    found: list[Row] = DeltaTable(lake / f"prices{suffix}").to_pyarrow_table().to_pylist()
+    return found
+
+
+def newest_in(lake: Path, to: str) -> Model:
+    rows = all_rows(lake, to)
     found = {
         (row["partition"], row["key"]): (row["offset"], without_nulls(row["value"])) for row in rows
     }
@@ -70,20 +80,22 @@ def newest_in(lake: Path) -> Model:
     return found
 
 
-def dead_in(lake: Path) -> set[tuple[int, int]]:
-    rows = rows_of(load_table(lake, "kafka.prices_dead_letters"))
+def dead_in(lake: Path, to: str) -> set[tuple[int, int]]:
+    rows = all_rows(lake, to, "_dead_letters")
     places = {(row["partition"], row["offset"]) for row in rows}
     assert len(places) == len(rows)
     return places
 
 
 @pytest.mark.usefixtures("spark")
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("seed", "to"), [(1, "iceberg"), (2, "delta")])
 def test_table_is_the_newest_value_of_each_key_through_kills(
-    tier: Tier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    tier: Tier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, to: str
 ) -> None:
     lake = tmp_path / "lake"
-    options = ("--mode", "latest", "--key", "string", "--value", "json", "--warehouse", str(lake))
+    options = ("--mode", "latest", "--key", "string", "--value", "json", "--warehouse", str(lake),
+               "--to", to)  # fmt: skip
+    opened = TABLES[to]
     history = History(seed)
 
     def killed(*_: object, **__: object) -> None:
@@ -91,37 +103,37 @@ def test_table_is_the_newest_value_of_each_key_through_kills(
 
     history.put(tier, "xy")
     run_table("prices", tier.folder, *options)
-    assert newest_in(lake) == history.newest
+    assert newest_in(lake, to) == history.newest
     for at, fields in (("commit", "xyz"), ("settle", "zw")):
         history.put(tier, fields)
         with monkeypatch.context() as patched:
             if at == "settle":
                 # A run that has nothing to complete asks for it once, after its commit.
-                patched.setattr(IcebergTable, "settle", _killed_after_commit(patched))
+                patched.setattr(opened, "settle", _killed_after_commit(patched, opened))
             else:
-                patched.setattr(IcebergTable, "commit", killed)
+                patched.setattr(opened, "commit", killed)
             with pytest.raises(Killed):
                 run_table("prices", tier.folder, *options)
         run_table("prices", tier.folder, *options)
-        assert newest_in(lake) == history.newest
-        assert dead_in(lake) == history.lost
+        assert newest_in(lake, to) == history.newest
+        assert dead_in(lake, to) == history.lost
     assert run_table("prices", tier.folder, *options)["offsets"] == 0
 
 
-def _killed_after_commit(patched: pytest.MonkeyPatch) -> Any:
-    commit, settle = IcebergTable.commit, IcebergTable.settle
+def _killed_after_commit(patched: pytest.MonkeyPatch, opened: Any) -> Any:
+    commit, settle = opened.commit, opened.settle
     committed: list[object] = []
 
-    def noted(self: IcebergTable, made: Any) -> None:
+    def noted(self: TopicTable, made: Any) -> None:
         commit(self, made)
         committed.append(made)
 
-    def killed(self: IcebergTable) -> None:
+    def killed(self: TopicTable) -> None:
         if committed:
             raise Killed
         settle(self)
 
-    patched.setattr(IcebergTable, "commit", noted)
+    patched.setattr(opened, "commit", noted)
     return killed
 
 
@@ -169,7 +181,7 @@ def test_what_cannot_be_is_named(spark: SparkSession, tier: Tier, tmp_path: Path
     options = ("--warehouse", str(tmp_path))
     with pytest.raises(ConfigError, match="option=--mode value=newest known=append,latest"):
         run_table("prices", tier.folder, *options, "--mode", "newest")
-    with pytest.raises(ConfigError, match="only an Iceberg table can have newest values"):
+    with pytest.raises(ConfigError, match="a folder cannot have newest values"):
         run_table("prices", tier.folder, *options, "--mode", "latest", "--to", "parquet")
     run_table("prices", tier.folder, *options, "--mode", "latest")
     with pytest.raises(ConfigError, match="mode=latest wanted=append"):

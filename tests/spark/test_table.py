@@ -271,7 +271,12 @@ def test_dry_run_writes_nothing(tier: Tier, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("topic", "options", "error", "message"),
     [
-        ("prices", ("--to", "avro"), ConfigError, r"option=to value=avro known=iceberg,parquet"),
+        (
+            "prices",
+            ("--to", "avro"),
+            ConfigError,
+            r"option=to value=avro known=iceberg,delta,parquet",
+        ),
         ("prices", ("--value", "xml"), ConfigError, r"known=raw,string,json"),
         ("prices", ("-o", "columns=key"), ConfigError, r"the table decides .*options=columns"),
         ("prices", ("--max-bytes", "1"), PolicyViolationError, r"max_bytes=1"),
@@ -279,6 +284,8 @@ def test_dry_run_writes_nothing(tier: Tier, tmp_path: Path) -> None:
         ("prices", ("--to", "parquet", "--catalog", "x"), ConfigError, r"is for --to iceberg"),
         ("prices", ("--warehouse", "s3://x/y"), ConfigError, r"no local folder needs a catalog"),
         ("prices", ("--warehouse", "a?b"), ConfigError, r"cannot have these .*characters=\?"),
+        ("prices", ("--to", "delta", "--warehouse", "a%41"), ConfigError, r"characters=%"),
+        ("prices", ("--to", "delta", "--catalog", "x"), ConfigError, r"is for --to iceberg"),
         ("prices", ("--catalog", "unknown"), ConfigError, r"no such catalog catalog=unknown"),
         ("price", (), UnknownTopicOrPartitionError, r"nearest=prices"),
     ],

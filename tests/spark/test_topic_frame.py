@@ -46,7 +46,7 @@ def good(tier: Tier) -> dict[tuple[int, int], Any]:
     }
 
 
-@pytest.mark.parametrize("to", ["iceberg", "parquet"])
+@pytest.mark.parametrize("to", ["iceberg", "delta", "parquet"])
 def test_table_and_bucket_are_the_topic(
     spark: SparkSession, tier: Tier, tmp_path: Path, to: str
 ) -> None:
@@ -120,12 +120,13 @@ def test_what_cannot_be_read_is_named(spark: SparkSession, tier: Tier, tmp_path:
         isotherm.spark.topic(spark, "prices", read, warehouse=lake)
 
 
-@pytest.mark.parametrize("to", ["iceberg", "parquet"])
+@pytest.mark.parametrize("to", ["iceberg", "delta", "parquet"])
 def test_names_of_folders_are_no_patterns(
     spark: SparkSession, tier: Tier, tmp_path: Path, to: str
 ) -> None:
-    # Iceberg's locations cannot have a question mark.
-    lake = str(tmp_path / ("la[k]e *{x} %41" + "?" * (to == "parquet")))
+    # Iceberg's locations cannot have a question mark, Delta's no percent sign either.
+    more = {"iceberg": " %41", "delta": "", "parquet": " %41?"}
+    lake = str(tmp_path / f"la[k]e *{{x}}{more[to]}")
     options = ("--to", to, "--warehouse", lake)
     put(tier, OWNER, [b"one", b"two"])
     run_table("prices", tier.folder, *options)

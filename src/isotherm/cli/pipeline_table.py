@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from isotherm.spark.options import SourceOptions
 
 _Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
-_To = Annotated[str, typer.Option("--to", metavar="FORMAT", help="iceberg or parquet.")]
+_To = Annotated[str, typer.Option("--to", metavar="FORMAT", help="iceberg, delta or parquet.")]
 _Value = Annotated[
     str,
     typer.Option(
@@ -75,7 +75,9 @@ _Warehouse = Annotated[
 _Table = Annotated[
     str | None,
     typer.Option(
-        "--table", metavar="NAME", help="The table; kafka.TOPIC, or for Parquet TOPIC, by default."
+        "--table",
+        metavar="NAME",
+        help="The table; kafka.TOPIC, or for Delta and Parquet TOPIC, by default.",
     ),
 ]
 _Catalog = Annotated[
@@ -91,8 +93,8 @@ _ToOption = Annotated[
     typer.Option(
         "--to-option",
         metavar="KEY=VALUE",
-        help="A property of the Iceberg catalog, such as uri=https://catalog; for Parquet a setting"
-        " of the object store, such as s3.endpoint.url=http://localhost:9000. May be given many"
+        help="A property of the Iceberg catalog, such as uri=https://catalog; for Delta and"
+        " Parquet a setting of the object store, such as s3.endpoint.url=http://localhost:9000. May be given many"
         " times.",
     ),
 ]

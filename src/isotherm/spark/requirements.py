@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
@@ -77,11 +78,20 @@ def check_version(pyspark: str) -> None:
 
 def check_iceberg() -> None:
     """Raises ConfigError, with a command to run, unless PyIceberg and SQLAlchemy are installed."""
-    for package in ("pyiceberg", "sqlalchemy"):
+    _check_packages("Iceberg", "iceberg", ("pyiceberg", "sqlalchemy"))
+
+
+def check_delta() -> None:
+    """Raises ConfigError, with a command to run, unless delta-rs is installed."""
+    _check_packages("Delta", "delta", ("deltalake",))
+
+
+def _check_packages(name: str, extra: str, packages: Iterable[str]) -> None:
+    for package in packages:
         if _version(package) is None:
             raise ConfigError(
-                f"Iceberg tables need {package} and there is none:"
-                " run pip install 'isotherm[iceberg]', or choose --to parquet"
+                f"{name} tables need {package} and there is none:"
+                f" run pip install 'isotherm[{extra}]', or choose --to parquet"
             )
 
 

@@ -1,7 +1,7 @@
 """What every kind of table promises a job: commits that one run makes, whole or not at all.
 
-The oracle is a reader that shares no code with us: DuckDB for folders of Parquet, and for Iceberg
-PyIceberg's scan.
+The oracle is a reader that shares no code with us: DuckDB for folders of Parquet, for Iceberg
+PyIceberg's scan, and for Delta that of delta-rs.
 """
 
 from __future__ import annotations
@@ -17,22 +17,26 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from pyarrow import parquet
 from pyiceberg.catalog import Catalog
 
 from isotherm.errors import ConfigError, RemoteStorageError, TableOvertakenError
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.tables.delta_table import DeltaTopicTable, storage_options
 from isotherm.spark.tables.iceberg_table import IcebergTable, open_catalog
 from isotherm.spark.tables.parquet_table import ParquetTable
 from isotherm.spark.tables.topic_table import Identity, TableCommit, TopicTable, check_identity
 from isotherm.spark.tables.value_types import KeyValue
+from isotherm.testing.s3_server import S3Server, find_versitygw
+from isotherm.testing.sim_clock import SimClock
 
 IDENTITY = Identity(topic="prices", topic_id="id-of-prices", value_format="json")
 FIRST = pa.struct([("eur", pa.int64())])
 OpenTable = Callable[[], TopicTable]
 
 
-@pytest.fixture(params=["iceberg", "parquet"])
+@pytest.fixture(params=["iceberg", "delta", "parquet"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -42,8 +46,13 @@ def open_table(kind: str, tmp_path: Path) -> OpenTable:
     """Opens the same table again, as another run does."""
 
     def opened() -> TopicTable:
-        if kind == "parquet":
-            return ParquetTable(ObjectStoreSettings(url=(tmp_path / "lake").as_uri()), "prices")
+        if kind != "iceberg":
+            folder = tmp_path / "lake"
+            folder.mkdir(exist_ok=True)
+            settings = ObjectStoreSettings(url=folder.as_uri())
+            if kind == "parquet":
+                return ParquetTable(settings, "prices")
+            return DeltaTopicTable(settings, "prices", SimClock())
         return IcebergTable(catalog_of(tmp_path), "kafka.prices")
 
     return opened
@@ -56,6 +65,8 @@ def read(kind: str, tmp_path: Path) -> Callable[[str], list[dict[str, Any]]]:
     def rows(suffix: str = "") -> list[dict[str, Any]]:
         if kind == "iceberg":
             found = catalog_of(tmp_path).load_table(f"kafka.prices{suffix}").scan().to_arrow()
+        elif kind == "delta":
+            found = DeltaTable(tmp_path / "lake" / f"prices{suffix}").to_pyarrow_table()
         else:
             files = tmp_path / "lake" / f"prices{suffix}" / "*.parquet"
             with duckdb.connect() as engine:
@@ -226,6 +237,14 @@ def test_table_that_names_neither_mode_nor_format_of_keys_goes_on(
     if kind == "iceberg":
         with catalog_of(tmp_path).load_table("kafka.prices").transaction() as change:
             change.remove_properties("isotherm.mode", "isotherm.key-format")
+    elif kind == "delta":
+        stored = tmp_path / "lake" / "prices" / "_delta_log" / f"{0:020}.json"
+        lines = [json.loads(line) for line in stored.read_text().splitlines()]
+        for line in lines:
+            properties = line.get("metaData", {}).get("configuration", {})
+            properties.pop("isotherm.mode", None)
+            properties.pop("isotherm.key-format", None)
+        stored.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     else:
         (stored,) = (tmp_path / "lake" / "prices" / "_commits").glob("*.json")
         made = json.loads(stored.read_text())
@@ -394,3 +413,116 @@ class TestIceberg:
         told = snapshot.summary.additional_properties
         assert json.loads(told["isotherm.offsets"]) == {"0": 2}
         assert told["total-records"] == "2"
+
+
+class TestDelta:
+    """With others at the table."""
+
+    @pytest.fixture
+    def kind(self) -> str:
+        return "delta"
+
+    @staticmethod
+    def theirs(folder: Path) -> DeltaTable:
+        return DeltaTable(folder / "lake" / "prices")
+
+    def test_commits_of_others_do_not_end_a_run(
+        self, open_table: OpenTable, tmp_path: Path, read: Any
+    ) -> None:
+        table = begun(open_table())
+        table.commit(staged(table, tmp_path, range(2)))
+        table = begun(open_table())
+        ours = staged(table, tmp_path, range(2, 4))
+        theirs = self.theirs(tmp_path)
+        write_deltalake(theirs, theirs.to_pyarrow_table().slice(0, 1), mode="append")
+        theirs.optimize.compact()
+        theirs.create_checkpoint()
+        table.commit(ours)
+        assert begun(open_table()).covered() == {0: 4}
+        assert offsets_of(read()) == [0, 0, 1, 2, 3]
+
+    def test_a_table_that_is_restored_goes_on_from_there(
+        self, open_table: OpenTable, tmp_path: Path, read: Any
+    ) -> None:
+        for start in (0, 2):
+            table = begun(open_table())
+            table.commit(staged(table, tmp_path, range(start, start + 2)))
+        theirs = self.theirs(tmp_path)
+        theirs.restore(theirs.version() - 1)
+        table = begun(open_table())
+        assert table.covered() == {0: 2}
+        assert offsets_of(read()) == [0, 1]
+        table.commit(staged(table, tmp_path, range(2, 5)))
+        assert begun(open_table()).covered() == {0: 5}
+        self.theirs(tmp_path).restore(0)
+        assert begun(open_table()).covered() == {}
+
+    def test_a_table_of_someone_else_is_refused(
+        self, open_table: OpenTable, tmp_path: Path
+    ) -> None:
+        write_deltalake(tmp_path / "lake" / "prices", pa.table({"offset": [1]}))
+        with pytest.raises(ConfigError, match=r"was not made by this command table=prices"):
+            open_table().identity()
+
+    def test_renamed_columns_are_refused(self, open_table: OpenTable, tmp_path: Path) -> None:
+        begun(open_table())
+        change = {"delta.columnMapping.mode": "name"}
+        stored = tmp_path / "lake" / "prices" / "_delta_log" / f"{0:020}.json"
+        lines = [json.loads(line) for line in stored.read_text().splitlines()]
+        for line in lines:
+            line.get("metaData", {}).get("configuration", {}).update(change)
+        stored.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        with pytest.raises(ConfigError, match=r"have other names in its files.* table=prices"):
+            open_table().identity()
+
+    def test_a_log_that_cannot_be_read_is_named(
+        self, open_table: OpenTable, tmp_path: Path
+    ) -> None:
+        begun(open_table())
+        log = tmp_path / "lake" / "prices" / "_delta_log"
+        (log / f"{1:020}.json").write_text('{"commit')
+        with pytest.raises(RemoteStorageError, match=r"the table's log fails reason="):
+            open_table().identity()
+
+    def test_files_that_are_replaced_are_gone(
+        self, open_table: OpenTable, tmp_path: Path, read: Any
+    ) -> None:
+        table = begun(open_table())
+        table.commit(staged(table, tmp_path, range(3)))
+        table = begun(open_table())
+        (before,) = table.data_files()
+        made = staged(table, tmp_path, range(1, 4))
+        table.commit(replace(made, replaced=[before]))
+        assert offsets_of(read()) == [1, 2, 3]
+        # Another program has written this file again meanwhile.
+        late = begun(open_table())
+        made = staged(late, tmp_path, range(4, 6))
+        self.theirs(tmp_path).delete()
+        with pytest.raises(TableOvertakenError):
+            late.commit(replace(made, replaced=late.data_files()))
+
+    def test_a_table_in_a_bucket(self, tmp_path: Path) -> None:
+        binary = find_versitygw()
+        if binary is None:
+            pytest.skip("versitygw is not installed: scripts/s3-server.sh install")
+        with S3Server(binary, tmp_path / "root") as server:
+            url = f"{server.config['url']}/lake"
+            settings = ObjectStoreSettings.from_config({**server.config, "url": url})
+
+            def opened() -> TopicTable:
+                return begun(DeltaTopicTable(settings, "prices", SimClock()))
+
+            table = opened()
+            table.commit(staged(table, tmp_path, range(3), range(3, 5)))
+            table.settle()
+            one, other = opened(), opened()
+            ours, theirs = (staged(each, tmp_path, range(5, 7)) for each in (one, other))
+            one.commit(ours)
+            with pytest.raises(TableOvertakenError):
+                other.commit(theirs)
+            options = storage_options(settings)
+            found = [
+                DeltaTable(f"{url}/{name}", storage_options=options).to_pyarrow_table()
+                for name in ("prices", "prices_dead_letters")
+            ]
+        assert [sorted(each["offset"].to_pylist()) for each in found] == [[0, 1, 2, 5, 6], [3, 4]]

@@ -42,18 +42,14 @@ from isotherm.spark.tables.topic_table import (
     FilePlaces,
     Identity,
     TableCommit,
+    checked_columns,
+    identity_properties,
+    stored_identity,
 )
 from isotherm.spark.tables.value_formats import first_types
 from isotherm.spark.tables.value_types import DecodedTypes, KeyValue, decoded_types
 from isotherm.types import Offset
 
-_PROPERTIES = {
-    "topic": "isotherm.topic",
-    "topic_id": "isotherm.topic-id",
-    "mode": "isotherm.mode",
-    "key_format": "isotherm.key-format",
-    "value_format": "isotherm.value-format",
-}
 _map: Any = pa.map_  # the stubs do not know fields
 _OFFSETS = "isotherm.offsets"
 _DEAD_LETTERS = "isotherm.dead-letters"
@@ -134,20 +130,12 @@ class IcebergTable:
                 self._table = self._catalog.load_table(self._identifier)
             except NoSuchTableError:
                 return None
-        properties = self._table.properties
-        found = {field: properties[key] for field, key in _PROPERTIES.items() if key in properties}
-        try:
-            identity = Identity(**found)
-        except TypeError as error:
-            raise ConfigError(
-                f"the table was not made by this command table={self.name}"
-                " hint='name another with --table'"
-            ) from error
+        identity = stored_identity(self._table.properties, self.name)
         self._covered = self._read_covered(self._table)
         return identity
 
     def create(self, identity: Identity) -> None:
-        properties = {key: getattr(identity, field) for field, key in _PROPERTIES.items()}
+        properties = identity_properties(identity)
         first = first_types(identity.key_format, identity.value_format)
         with _translated("the table cannot be created"):
             self._catalog.create_namespace_if_not_exists(self._namespace)
@@ -187,9 +175,9 @@ class IcebergTable:
             dead = self._dead_table()
         return FilePlaces(
             _place(self._known),
-            self._file_schema(self._known, rows_schema(types)),
+            checked_columns(_arrow_schema(self._known), rows_schema(types), self.name),
             _place(dead),
-            self._file_schema(dead, dead_schema()),
+            checked_columns(_arrow_schema(dead), dead_schema(), self.name),
             _arrow_schema(self._known),
         )
 
@@ -230,24 +218,6 @@ class IcebergTable:
 
     def _dead_table(self) -> Table:
         return self._catalog.create_table_if_not_exists(self._dead_identifier, dead_schema())
-
-    def _file_schema(self, table: Table, wanted: pa.Schema) -> pa.Schema:
-        """Our columns with the table's field ids."""
-        columns = _arrow_schema(table)
-        missing = [name for name in wanted.names if name not in columns.names]
-        if missing:
-            raise ConfigError(
-                f"the table has lost columns table={self.name} columns={','.join(missing)}"
-                " hint='name another table with --table'"
-            )
-        fields = [columns.field(name) for name in wanted.names]
-        changed = [f.name for f, own in zip(fields, wanted, strict=True) if f.type != own.type]
-        if changed:
-            raise ConfigError(
-                "columns of the table have other types than this command gives them"
-                f" table={self.name} columns={','.join(changed)}"
-            )
-        return pa.schema(fields)
 
     def _append(
         self,

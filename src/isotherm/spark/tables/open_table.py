@@ -10,9 +10,10 @@ from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.remote.storage.store_check import check_store
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.options import SourceOptions, storage_url
+from isotherm.spark.requirements import check_delta, check_iceberg
 from isotherm.spark.tables.topic_table import TopicTable
 
-TABLE_FORMATS = ("iceberg", "parquet")
+TABLE_FORMATS = ("iceberg", "delta", "parquet")
 DEFAULT_WAREHOUSE = "isotherm-warehouse"
 
 # The table decides these.
@@ -25,7 +26,7 @@ _CHOSEN = (
 
 @dataclass(frozen=True)
 class TablePlace:
-    """Where a table is. Without a `name` it is kafka.TOPIC, or for Parquet TOPIC. `properties` are
+    """Where a table is. Without a `name` it is kafka.TOPIC, or for Delta and Parquet TOPIC. `properties` are
     those of the Iceberg catalog, or settings of the object store."""
 
     table_format: str = "iceberg"
@@ -41,17 +42,20 @@ def open_table(topic: str, place: TablePlace, *, writes: bool) -> TopicTable:
         raise ConfigError(
             f"no such format option=to value={place.table_format} known={','.join(TABLE_FORMATS)}"
         )
-    if place.table_format == "parquet":
-        from isotherm.spark.tables.parquet_table import ParquetTable
-
+    if place.table_format != "iceberg":
         if place.catalog is not None:
             raise ConfigError("a catalog is for --to iceberg")
         config = {**place.properties, "url": storage_url(place.warehouse)}
         settings = ObjectStoreSettings.from_config(config)
         check_store(settings, writes=writes)
-        return ParquetTable(settings, place.name or topic)
-    from isotherm.spark.requirements import check_iceberg
+        if place.table_format == "delta":
+            check_delta()
+            from isotherm.spark.tables.delta_table import DeltaTopicTable
 
+            return DeltaTopicTable(settings, place.name or topic)
+        from isotherm.spark.tables.parquet_table import ParquetTable
+
+        return ParquetTable(settings, place.name or topic)
     check_iceberg()
     from isotherm.spark.tables.iceberg_table import IcebergTable, open_catalog
 

@@ -1,4 +1,4 @@
-"""What a job needs of a table that a topic becomes: Iceberg's, or a folder of Parquet files."""
+"""What a job needs of a table that a topic becomes: Iceberg's, Delta's, or a folder of Parquet files."""
 
 from __future__ import annotations
 
@@ -28,6 +28,15 @@ class Identity:
     value_format: str
     key_format: str = "raw"
     mode: str = APPEND
+
+
+_PROPERTIES = {
+    "topic": "isotherm.topic",
+    "topic_id": "isotherm.topic-id",
+    "mode": "isotherm.mode",
+    "key_format": "isotherm.key-format",
+    "value_format": "isotherm.value-format",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +101,46 @@ def check_mode(mode: str, table_format: str) -> None:
     """Raises ConfigError unless tables of this format can have the mode."""
     if mode not in MODES:
         raise ConfigError(f"no such mode option=--mode value={mode} known={','.join(MODES)}")
-    if mode == LATEST and table_format != "iceberg":
+    if mode == LATEST and table_format == "parquet":
         raise ConfigError(
-            f"only an Iceberg table can have newest values mode={mode} to={table_format}"
-            " hint='--to iceberg'"
+            f"a folder cannot have newest values mode={mode} to={table_format}"
+            " hint='--to iceberg, or --to delta'"
         )
+
+
+def identity_properties(identity: Identity) -> dict[str, str]:
+    """The identity as properties of a table."""
+    return {key: getattr(identity, field) for field, key in _PROPERTIES.items()}
+
+
+def stored_identity(properties: Mapping[str, str], table: str) -> Identity:
+    """That of `identity_properties`; ConfigError if there is none."""
+    found = {field: properties[key] for field, key in _PROPERTIES.items() if key in properties}
+    try:
+        return Identity(**found)
+    except TypeError as error:
+        raise ConfigError(
+            f"the table was not made by this command table={table} hint='name another with --table'"
+        ) from error
+
+
+def checked_columns(columns: pa.Schema, wanted: pa.Schema, table: str) -> pa.Schema:
+    """Those of a table's columns that are wanted. ConfigError if it lacks one, or has it with another
+    type."""
+    missing = [name for name in wanted.names if name not in columns.names]
+    if missing:
+        raise ConfigError(
+            f"the table has lost columns table={table} columns={','.join(missing)}"
+            " hint='name another table with --table'"
+        )
+    fields = [columns.field(name) for name in wanted.names]
+    changed = [f.name for f, own in zip(fields, wanted, strict=True) if f.type != own.type]
+    if changed:
+        raise ConfigError(
+            "columns of the table have other types than this command gives them"
+            f" table={table} columns={','.join(changed)}"
+        )
+    return pa.schema(fields)
 
 
 def check_identity(found: Identity, wanted: Identity, table: str) -> None:

@@ -1,0 +1,75 @@
+"""What Delta's log says of a file, so that readers can skip it: from the file's own footer. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from pyarrow import parquet
+
+COLUMNS_MAX = 32
+"""Of a file; Delta's own default."""
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def file_statistics(footer: parquet.FileMetaData) -> dict[str, Any]:
+    """`numRecords`, counts of nulls, and of whole numbers and times the bounds, also inside of structs.
+    Bounds that the footer lacks, or that Delta cannot write, are left out."""
+    found: dict[str, Any] = {"numRecords": footer.num_rows}
+    groups = range(footer.num_row_groups)
+    for index in range(min(footer.num_columns, COLUMNS_MAX) if groups else 0):
+        column = footer.schema.column(index)
+        if column.max_repetition_level:
+            continue
+        # The stubs lack attributes of these.
+        parts: list[Any] = [footer.row_group(group).column(index).statistics for group in groups]
+        if not all(part is not None and part.has_null_count for part in parts):
+            continue
+        path = column.path.split(".")
+        _put(found, ["nullCount", *path], sum(part.null_count for part in parts))
+        bounds = _bounds([part for part in parts if part.num_values])
+        if bounds is not None:
+            _put(found, ["minValues", *path], bounds[0])
+            _put(found, ["maxValues", *path], bounds[1])
+    return found
+
+
+def _bounds(parts: Sequence[Any]) -> tuple[Any, Any] | None:
+    if not parts or not all(part.has_min_max for part in parts):
+        return None
+    try:
+        smallest = min(part.min for part in parts)
+        largest = max(part.max for part in parts)
+        for kind, writes in _WRITERS.items():
+            if type(smallest) is kind:
+                return writes(smallest, False), writes(largest, True)
+    except (OverflowError, ValueError):
+        # Of a time that Python does not have.
+        return None
+    return None
+
+
+def _time(value: datetime, is_upper: bool) -> str:
+    """In milliseconds, as Delta's own writer: rounded down, or up for an upper bound."""
+    rest = timedelta(microseconds=value.microsecond % 1000)
+    value = value - rest + (_MILLISECOND if is_upper and rest else timedelta())
+    if value.tzinfo is None:
+        return value.isoformat(timespec="milliseconds")
+    return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
+# Of float a footer leaves out NaN, which is the largest value for Spark. bool is an int, and has no
+# bounds in Delta; datetime is a date.
+_WRITERS: dict[type, Callable[[Any, bool], Any]] = {
+    int: lambda value, is_upper: value,
+    datetime: _time,
+    date: lambda value, is_upper: value.isoformat(),
+}
+
+
+def _put(target: dict[str, Any], path: Sequence[str], value: object) -> None:
+    for name in path[:-1]:
+        target = target.setdefault(name, {})
+    target[path[-1]] = value

@@ -1,0 +1,449 @@
+"""A topic as a Delta table, through delta-rs: in a folder or a bucket, without a catalog.
+
+    <table>/<file>.parquet                the rows
+    <table>/_delta_log/<version>.json     Delta's commits
+    <table>_dead_letters/                 the dead letters, a table of its own
+
+The next offset of each partition is the version of one of Delta's transaction ids: these are kept in every
+checkpoint, while the texts of commits expire. Others are the table's version of the newest commit of
+ours, and of the newest one with dead letters, whose files its text names; the second table has the
+version whose dead letters it has got. So a run that was killed in between is completed by the next.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import unquote
+
+import obstore
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+from pyarrow import parquet
+
+from isotherm.clock import Clock, SystemClock
+from isotherm.errors import ConfigError, RemoteStorageError, TableOvertakenError
+from isotherm.remote.storage.object_client import ObjectClient, open_object_store
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.tables.delta_statistics import file_statistics
+from isotherm.spark.tables.table_rows import dead_schema, rows_schema
+from isotherm.spark.tables.topic_table import (
+    DEAD_LETTERS_SUFFIX,
+    FilePlaces,
+    Identity,
+    TableCommit,
+    checked_columns,
+    identity_properties,
+    stored_identity,
+)
+from isotherm.spark.tables.value_formats import first_types
+from isotherm.spark.tables.value_types import DecodedTypes, KeyValue, decoded_types
+from isotherm.types import Offset
+
+_OFFSET_OF = "isotherm.offset."
+_PARTITIONS = "isotherm.partitions"
+_VERSION = "isotherm.version"
+_WITH_DEAD_LETTERS = "isotherm.dead-letters-version"
+_OF_VERSION = "isotherm.of-version"
+_OFFSETS = "isotherm.offsets"
+_DEAD_LETTERS = "isotherm.dead-letters"
+_RESTORE = "RESTORE"
+# Commits of others that leave our offsets as they are do not end a run.
+_COMMIT_TRIES = 4
+_FOOTER_THREADS = 16
+
+
+@dataclass(frozen=True)
+class DeltaPlace:
+    """The folder of a Delta table. Files have URLs as names, in which nothing is escaped."""
+
+    settings: ObjectStoreSettings
+    folder: str
+
+    def put(self, name: str, path: Path) -> str:
+        _client(self.settings).put(f"{self.folder}/{name}", path)
+        return f"{self.root}{name}"
+
+    def open(self, name: str) -> IO[bytes]:
+        """Raises FileNotFoundError or OSError where the store does."""
+        key = f"{self.folder}/{self.path_of(name)}"
+        if self.settings.scheme == "file":
+            return Path(_plain(self.settings.url), key).open("rb")
+        store = open_object_store(self.settings, create_folder=False)
+        return io.BufferedReader(_StoredFile(obstore.open_reader(store, key)))
+
+    def delete(self, files: Sequence[str]) -> None:
+        client = _client(self.settings)
+        for name in files:
+            client.delete(f"{self.folder}/{self.path_of(name)}")
+
+    @property
+    def root(self) -> str:
+        scheme = "file://" if self.settings.scheme == "file" else ""
+        return f"{scheme}{_plain(self.settings.url)}/{self.folder}/"
+
+    def path_of(self, name: str) -> str:
+        """As the table's log has it."""
+        return name.removeprefix(self.root)
+
+
+class _StoredFile(io.RawIOBase):
+    """An object, by ranges."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._reader.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return int(self._reader.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._reader.tell())
+
+
+class DeltaTopicTable:
+    """See TopicTable."""
+
+    def __init__(
+        self, settings: ObjectStoreSettings, name: str, clock: Clock | None = None
+    ) -> None:
+        self.name = name
+        self._settings = settings
+        self._place = DeltaPlace(settings, name)
+        self._dead_place = DeltaPlace(settings, name + DEAD_LETTERS_SUFFIX)
+        self._clock = clock or SystemClock()
+        self._storage = storage_options(settings)
+        # delta-rs takes them for parts of a URL.
+        if marks := sorted(set("?#%\\") & set(self._place.root)):
+            raise ConfigError(
+                "the path of a Delta table cannot have these characters"
+                f" path={self._place.root} characters={''.join(marks)}"
+            )
+        self._table: DeltaTable | None = None
+        self._covered: dict[int, Offset] = {}
+
+    def identity(self) -> Identity | None:
+        with _translated("the table cannot be read"):
+            self._table = self._open(self._place)
+            if self._table is None:
+                return None
+            properties = self._table.metadata().configuration
+            identity = stored_identity(properties, self.name)
+            if properties.get("delta.columnMapping.mode", "none") != "none":
+                raise ConfigError(
+                    "columns of the table have other names in its files, which this command does not know"
+                    f" table={self.name} hint='name another table with --table'"
+                )
+            self._covered = self._read_covered(self._table)
+        return identity
+
+    def create(self, identity: Identity) -> None:
+        first = first_types(identity.key_format, identity.value_format)
+        made = self._create(self._place, rows_schema(first), identity_properties(identity))
+        if made is None:
+            raise self._overtaken()
+        self._table = made
+
+    def covered(self) -> dict[int, Offset]:
+        return dict(self._covered)
+
+    def types(self) -> DecodedTypes:
+        return decoded_types(_columns(self._known))
+
+    def data_files(self) -> list[str]:
+        with _translated("the table cannot be read"):
+            deleted = pa.table(self._known.deletion_vectors().read_all()).num_rows
+            if deleted:
+                raise ConfigError(
+                    "rows of the table were deleted without rewriting their files"
+                    f" table={self.name} files={deleted} hint='rewrite the files, or read the table"
+                    " by an engine that knows Delta'"
+                )
+            return [f"{self._place.root}{path}" for path in _files(self._known)]
+
+    def places(self, types: DecodedTypes) -> FilePlaces:
+        with _translated("the table's columns cannot be changed"):
+            if types != self.types():
+                wanted = rows_schema(types)
+                fields = [wanted.field(name) for name in KeyValue._fields if name in wanted.names]
+                added = Schema.from_arrow(pa.schema(fields)).fields
+                try:
+                    self._known.alter.add_columns(added, commit_properties=_properties({}))
+                except CommitFailedError as error:
+                    raise self._overtaken() from error
+                self._known.update_incremental()
+            dead = self._dead_table()
+        return FilePlaces(
+            self._place,
+            checked_columns(_columns(self._known), rows_schema(types), self.name),
+            self._dead_place,
+            checked_columns(_columns(dead), dead_schema(), self._dead_place.folder),
+            _columns(self._known),
+        )
+
+    def commit(self, commit: TableCommit) -> None:
+        known = self._known
+        with _translated("the table cannot be written"):
+            for _ in range(_COMMIT_TRIES):
+                # Others may have committed since, also between two of these tries.
+                if self._read_covered(known) != self._covered:
+                    raise self._overtaken()
+                # Without another try of delta-rs the commit is this version, or none.
+                version = known.version() + 1
+                versions = {_VERSION: version, _PARTITIONS: max(commit.covered, default=-1) + 1}
+                versions |= {f"{_OFFSET_OF}{n}": offset for n, offset in commit.covered.items()}
+                if commit.dead:
+                    versions[_WITH_DEAD_LETTERS] = version
+                told = {
+                    _OFFSETS: json.dumps({str(n): at for n, at in commit.covered.items()}),
+                    _DEAD_LETTERS: json.dumps([self._dead_place.path_of(n) for n in commit.dead]),
+                }
+                if self._write(self._place, known, commit, versions, told):
+                    self._covered = dict(commit.covered)
+                    known.update_incremental()
+                    return
+                known.update_incremental()
+        raise self._overtaken()
+
+    def settle(self) -> None:
+        """Append the dead letters of the newest commit that has any, unless that was done."""
+        with _translated("the dead letters cannot be written"):
+            version = self._known.transaction_version(_WITH_DEAD_LETTERS)
+            if version is None:
+                return
+            dead = self._dead_table()
+            for _ in range(_COMMIT_TRIES):
+                if dead.transaction_version(_OF_VERSION) == version:
+                    return
+                told = self._told_of(version)
+                files = [f"{self._dead_place.root}{path}" for path in json.loads(told)]
+                letters = TableCommit(files, (), {})
+                if self._write(self._dead_place, dead, letters, {_OF_VERSION: version}, {}):
+                    return
+                dead.update_incremental()
+        raise self._overtaken()
+
+    @property
+    def _known(self) -> DeltaTable:
+        assert self._table is not None, "identity or create comes first"
+        return self._table
+
+    def _open(self, place: DeltaPlace) -> DeltaTable | None:
+        try:
+            return DeltaTable(self._uri(place), storage_options=self._storage)
+        except TableNotFoundError:
+            return None
+
+    def _uri(self, place: DeltaPlace) -> str:
+        return f"{self._settings.url.rstrip('/')}/{place.folder}"
+
+    def _create(
+        self, place: DeltaPlace, schema: pa.Schema, properties: Mapping[str, str]
+    ) -> DeltaTable | None:
+        """None if the table was made meanwhile."""
+        with _translated("the table cannot be created"):
+            try:
+                return DeltaTable.create(
+                    self._uri(place),
+                    Schema.from_arrow(schema),
+                    configuration=dict(properties),
+                    storage_options=self._storage,
+                    raise_if_key_not_exists=False,
+                )
+            except DeltaError:
+                # There is no error of its own for it.
+                if self._open(place) is None:
+                    raise
+                return None
+
+    def _dead_table(self) -> DeltaTable:
+        found = self._open(self._dead_place) or self._create(self._dead_place, dead_schema(), {})
+        found = found or self._open(self._dead_place)
+        assert found is not None, "another run has made it"
+        return found
+
+    def _write(
+        self,
+        place: DeltaPlace,
+        table: DeltaTable,
+        commit: TableCommit,
+        versions: Mapping[str, int],
+        told: Mapping[str, str],
+    ) -> bool:
+        """One commit with these rows and without the replaced files; False if the table is another one
+        meanwhile."""
+        now_ms = self._clock.now_ms()
+        known = _files(table) if commit.replaced else {}
+        replaced = [place.path_of(name) for name in commit.replaced]
+        if not known.keys() >= set(replaced):
+            raise self._overtaken()
+
+        def added(name: str) -> AddAction:
+            with place.open(name) as file:
+                statistics = json.dumps(file_statistics(parquet.ParquetFile(file).metadata))
+                size = file.seek(0, io.SEEK_END)
+            return AddAction(place.path_of(name), size, {}, now_ms, True, statistics)
+
+        with ThreadPoolExecutor(_FOOTER_THREADS, thread_name_prefix="isotherm-footer") as pool:
+            actions: list[AddAction | RemoveAction] = list(pool.map(added, commit.rows))
+        actions += [RemoveAction(path, True, now_ms, known[path], {}) for path in replaced]
+        try:
+            table.create_write_transaction(
+                actions,
+                "append",
+                table.schema(),
+                commit_properties=_properties(versions, told),
+            )
+        except CommitFailedError:
+            return False
+        return True
+
+    def _read_covered(self, table: DeltaTable) -> dict[int, Offset]:
+        """What the table covers as it has been loaded."""
+        last = table.transaction_version(_VERSION)
+        if last is None:
+            if _files(table):
+                raise ConfigError(
+                    "the table has rows, and no commit tells which offsets it covers"
+                    f" table={self.name} hint='name another table with --table'"
+                )
+            return {}
+        later = table.history(table.version() - last) if table.version() > last else []
+        if any(each["operation"] == _RESTORE for each in later):
+            return self._restored_offsets(table)
+        count = table.transaction_version(_PARTITIONS) or 0
+        found = ((n, table.transaction_version(f"{_OFFSET_OF}{n}")) for n in range(count))
+        return {number: offset for number, offset in found if offset is not None}
+
+    def _restored_offsets(self, table: DeltaTable) -> dict[int, Offset]:
+        """Transaction ids stay as they were when a table is restored: the offsets are those that the text
+        of the newest commit of ours before the restored version tells."""
+        at = table.version()
+        for each in table.history():
+            if each["version"] > at:
+                continue
+            if each["operation"] == _RESTORE:
+                at = int(each["operationParameters"].get("version", -1))
+            elif _OFFSETS in each:
+                offsets = json.loads(each[_OFFSETS])
+                return {int(partition): offset for partition, offset in offsets.items()}
+            elif each["version"] == 0:
+                return {}
+        raise ConfigError(
+            "the table was restored, and the log no longer tells which offsets it covers"
+            f" table={self.name} hint='make the table anew, under another name with --table'"
+        )
+
+    def _told_of(self, version: int) -> str:
+        """The names of dead letters in the text of this commit."""
+        for each in self._known.history(self._known.version() - version + 1):
+            if each["version"] == version:
+                return str(each[_DEAD_LETTERS])
+        raise ConfigError(
+            "a run was killed before its dead letters were in their table, and the commit that names them"
+            f" has expired table={self.name} version={version}"
+            " hint='make the table anew, under another name with --table'"
+        )
+
+    def _overtaken(self) -> TableOvertakenError:
+        return TableOvertakenError(
+            f"another run has written to the table meanwhile table={self.name}"
+            " hint='nothing of this run is in it: start it again'"
+        )
+
+
+def storage_options(settings: ObjectStoreSettings) -> dict[str, str]:
+    """The settings of a store in delta-rs' words. Raises ConfigError for those that it does not have."""
+    if settings.scheme == "memory":
+        raise ConfigError("a Delta table cannot be in memory key=url value=memory://")
+    if settings.ca_certificates_path is not None:
+        raise ConfigError(
+            "delta-rs trusts the authorities of the system alone key=ca.certificates.path"
+            f" value={settings.ca_certificates_path}"
+        )
+    if settings.scheme == "file":
+        return {}
+    known = {
+        "aws_endpoint": settings.s3_endpoint_url,
+        "aws_region": settings.s3_region,
+        "aws_access_key_id": settings.aws_access_key_id,
+        "aws_secret_access_key": settings.aws_secret_access_key,
+        "aws_session_token": settings.aws_session_token,
+        "aws_virtual_hosted_style_request": str(not settings.s3_path_style_access_enabled).lower(),
+        "google_service_account": settings.gcs_credentials_path,
+        "azure_storage_account_name": settings.azure_account_name,
+        "azure_storage_account_key": settings.azure_account_key,
+        "azure_storage_sas_token": settings.azure_sas_token,
+    }
+    prefixes = {"s3": "aws_", "s3a": "aws_", "gs": "google_"}
+    prefix = prefixes.get(settings.scheme, "azure_")
+    return {
+        **{k: v for k, v in known.items() if v is not None and k.startswith(prefix)},
+        "allow_http": str((settings.s3_endpoint_url or "").startswith("http://")).lower(),
+        "timeout": f"{settings.request_timeout_ms}ms",
+        "connect_timeout": f"{settings.connect_timeout_ms}ms",
+        "max_retries": str(settings.retries),
+        "retry_timeout": f"{settings.retry_timeout_ms}ms",
+    }
+
+
+def _properties(
+    versions: Mapping[str, int], told: Mapping[str, str] | None = None
+) -> CommitProperties:
+    """Without another try: delta-rs would add to what another run has added."""
+    return CommitProperties(
+        custom_metadata=dict(told or {}),
+        max_commit_retries=0,
+        app_transactions=[Transaction(name, version) for name, version in versions.items()],
+    )
+
+
+def _files(table: DeltaTable) -> dict[str, int]:
+    """The sizes of the files, by their paths in the table."""
+    actions: Any = pa.table(table.get_add_actions(flatten=True))
+    paths, sizes = (actions.column(name).to_pylist() for name in ("path", "size_bytes"))
+    return {unquote(path): size for path, size in zip(paths, sizes, strict=True)}
+
+
+def _columns(table: DeltaTable) -> pa.Schema:
+    columns: Any = table.schema().to_arrow()
+    return pa.schema(columns)
+
+
+def _plain(url: str) -> str:
+    url = url.rstrip("/")
+    return unquote(url.removeprefix("file://")) if url.startswith("file://") else url
+
+
+def _client(settings: ObjectStoreSettings) -> ObjectClient:
+    return ObjectClient(settings, open_object_store(settings, create_folder=True))
+
+
+@contextmanager
+def _translated(fact: str) -> Iterator[None]:
+    """Failures of delta-rs and of the store as ours."""
+    try:
+        yield
+    except DeltaError as error:
+        reason = str(error).partition("\n")[0]
+        raise RemoteStorageError(f"{fact}: the table's log fails reason={reason!r}") from error
+    except OSError as error:
+        raise RemoteStorageError(f"{fact}: the store fails") from error
