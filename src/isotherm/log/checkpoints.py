@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isotherm.errors import CorruptCheckpointError
-from isotherm.log.fs import FileSystem
+from isotherm.log.fs import FileSystem, read_if_exists
 from isotherm.segment.checkpoint_text import (
     check_not_cut,
     checkpoint_integers,
@@ -87,8 +87,8 @@ def read_partition_metadata(data: bytes) -> uuid.UUID:
 
 
 def load_partition_metadata(fs: FileSystem, directory: Path) -> uuid.UUID | None:
-    path = directory / PARTITION_METADATA_NAME
-    return read_partition_metadata(fs.read_bytes(path)) if fs.exists(path) else None
+    data = read_if_exists(fs, directory / PARTITION_METADATA_NAME)
+    return None if data is None else read_partition_metadata(data)
 
 
 def save_partition_metadata(fs: FileSystem, directory: Path, topic_id: uuid.UUID) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from isotherm.errors import CorruptCheckpointError
-from isotherm.log.fs import FileSystem
+from isotherm.log.fs import FileSystem, read_if_exists
 from isotherm.segment.checkpoint_text import check_not_cut
 from isotherm.segment.leader_epoch_checkpoint import (
     EpochEntry,
@@ -157,7 +157,7 @@ def _joined(below: tuple[EpochEntry, ...], above: tuple[EpochEntry, ...]) -> tup
 
 
 def _load(fs: FileSystem, path: Path) -> tuple[EpochEntry, ...]:
-    data = fs.read_bytes(path) if fs.exists(path) else b""
+    data = read_if_exists(fs, path)
     if not data:  # Kafka creates a partition with an empty file
         return ()
     check_not_cut(data)

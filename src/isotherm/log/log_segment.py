@@ -7,6 +7,7 @@ time from any thread. Source: Kafka LogSegment.java.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -115,8 +116,9 @@ class LogSegment:
         self._is_dirty = False
         self._largest: TimestampOffset | None = None
         self._first_batch_timestamp_ms: TimestampMs | None = None
-        exists = self._fs.exists(self.log_path)
-        self.size_in_bytes = self._fs.file_size(self.log_path) if exists else 0
+        self.size_in_bytes = 0
+        with contextlib.suppress(FileNotFoundError):
+            self.size_in_bytes = self._fs.file_size(self.log_path)
 
     def __repr__(self) -> str:
         return f"LogSegment({self.log_path}, size={self.size_in_bytes})"

@@ -107,12 +107,14 @@ def _check_end(fs: FileSystem, segment: LogSegment) -> Offset:
 def _index_end(fs: FileSystem, path: Path, entry_size: int) -> bytes:
     """The last entry; the whole file if that may be padding. Raises CorruptIndexError for a partial
     entry, or a missing file."""
-    if not fs.exists(path):
-        raise CorruptIndexError(f"index is missing file={path}")
-    size = fs.file_size(path)
-    if size % entry_size != 0:
-        raise CorruptIndexError(f"index ends within an entry file={path} size={size}")
-    with closing(fs.open_readable(path)) as file:
+    try:
+        opened = fs.open_readable(path)
+    except FileNotFoundError as error:
+        raise CorruptIndexError(f"index is missing file={path}") from error
+    with closing(opened) as file:
+        size = file.size()
+        if size % entry_size != 0:
+            raise CorruptIndexError(f"index ends within an entry file={path} size={size}")
         entry = file.read_at(max(0, size - entry_size), entry_size)
     return entry if any(entry) else fs.read_bytes(path)
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import google_crc32c
 
 from isotherm.errors import CorruptCheckpointError
-from isotherm.log.fs import FileSystem
+from isotherm.log.fs import FileSystem, read_if_exists
 from isotherm.log.log_segment import LogSegment
 from isotherm.segment.checkpoint_text import (
     check_not_cut,
@@ -109,9 +109,9 @@ def _content_of(index: Buffer) -> IndexContent:
 
 
 def _load(fs: FileSystem, path: Path) -> dict[Offset, IndexContent]:
-    if not fs.exists(path):
+    data = read_if_exists(fs, path)
+    if data is None:
         return {}
-    data = fs.read_bytes(path)
     try:
         check_not_cut(data)
         lines = [checkpoint_integers(each) for each in read_checkpoint_entries(data, field_count=3)]

@@ -7,6 +7,7 @@ marks files that are being created or deleted. Source: Kafka LogFileUtils.java, 
 from __future__ import annotations
 
 import enum
+import functools
 import re
 import uuid
 from typing import NamedTuple
@@ -36,6 +37,7 @@ CLEAN_SHUTDOWN_NAME = ".kafka_cleanshutdown"
 LOCK_NAME = ".lock"
 
 DIRECTORY_NAME_LENGTH_MAX = 255
+_PARSED_NAMES_MAX = 1024
 
 _SEGMENT_FILE = re.compile(
     r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(\.cleaned|\.swap|\.deleted)?"
@@ -68,6 +70,8 @@ def segment_file_name(base_offset: Offset, suffix: str, temporary_suffix: str = 
     return f"{base_offset:020d}{suffix}{temporary_suffix}"
 
 
+# A start asks five times for each name, and partitions with few segments have the same ones.
+@functools.lru_cache(_PARSED_NAMES_MAX)
 def parse_segment_file_name(name: str) -> SegmentFileName | None:
     """None if the name is not that of a segment's file (a checkpoint, for instance)."""
     match = _SEGMENT_FILE.fullmatch(name)

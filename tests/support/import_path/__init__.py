@@ -1,1 +1,0 @@
-"""Modules that stand before the installed ones in processes that tests start (tests/conftest.py)."""
