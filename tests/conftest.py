@@ -20,8 +20,6 @@ from oracle.jars import OracleUnavailableError, resolve_jars, resolve_spark_sour
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-IMPORT_PATH = Path(__file__).parent / "support" / "import_path"
-
 # How long an example takes is the machine's matter, never a test's.
 settings.register_profile("isotherm", deadline=None, print_blob=True)
 settings.load_profile("isotherm")
@@ -77,14 +75,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in terminalreporter.stats.get("rerun", []):
         terminalreporter.section(f"ran a second time: {report.nodeid}")
         terminalreporter.line(report.longreprtext)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def import_path_of_children() -> Iterator[None]:
-    """Processes that tests start import kio as users do: without hypothesis."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("PYTHONPATH", str(IMPORT_PATH), prepend=os.pathsep)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,6 @@ from isotherm.broker.bounded_stop import stop_within
 from isotherm.broker.cleaner_threads import start_log_cleaner
 from isotherm.broker.cluster.cluster_side import ClusterSide
 from isotherm.broker.cluster.embedded_cluster import EmbeddedCluster
-from isotherm.broker.cluster.member_cluster import MemberCluster
 from isotherm.broker.coordinators import (
     TransactionPeers,
     open_group_coordinator,
@@ -345,6 +344,9 @@ class BrokerNode:
             )
             self._cluster = EmbeddedCluster(local_tier, self._clock)
         else:
+            # Only a member of a cluster needs what speaks to other brokers.
+            from isotherm.broker.cluster.member_cluster import MemberCluster
+
             self._cluster = member = MemberCluster(
                 self._config,
                 clock=self._clock,

@@ -6,10 +6,10 @@ import itertools
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -26,6 +26,8 @@ def print_rows(
         for row in rows:
             print_json(row)
         return
+    from rich.table import Table
+
     table = Table(title=title, title_justify="left", header_style="bold", show_edge=False)
     settled = list(rows)
     for column in columns:
@@ -81,10 +83,14 @@ _PIPE_WIDTH = 1_000_000
 
 def console() -> Console:
     """Standard output. If it is not a terminal, each value is printed whole, on one line."""
+    from rich.console import Console
+
     return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
 
 
 def error_console() -> Console:
+    from rich.console import Console
+
     return Console(stderr=True, highlight=False)
 
 

@@ -6,6 +6,9 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
+import isotherm.protocol.kio_alone  # noqa: F401
+
+# isort: split
 from kio.schema.errors import ErrorCode
 
 from isotherm.protocol import primitives

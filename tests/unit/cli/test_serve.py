@@ -100,3 +100,33 @@ def test_help_of_every_noun_teaches(noun: str) -> None:
     result = CliRunner().invoke(app, [noun, "--help"])
     assert result.exit_code == 0
     assert len(result.stdout.splitlines()) > 5
+
+
+NEEDED_BY_SOME = (
+    "cryptography",
+    "hypothesis",
+    "isotherm.broker.cluster.member_cluster",
+    "numba",
+    "pyarrow",
+    "pydantic",
+    "rich",
+)
+
+
+def test_a_start_imports_nothing_that_only_some_brokers_need(tmp_path: Path) -> None:
+    script = f"""
+import sys
+from isotherm.broker import process
+
+def run(read_config):
+    read_config()
+    print(*(name for name in {NEEDED_BY_SOME} if name in sys.modules), flush=True)
+    return 0
+
+process.run = run
+sys.argv[1:] = ["serve", "--data-dir", sys.argv[1]]
+from isotherm.cli.main import main
+main()
+"""
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    assert subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout == "\n"

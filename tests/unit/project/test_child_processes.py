@@ -1,4 +1,4 @@
-"""Processes that tests start import what those of users import."""
+"""Processes of developers import what those of users import: kio would import hypothesis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def child(program: str) -> list[str]:
     return ran.stdout.split()
 
 
-def test_a_broker_that_a_test_starts_does_not_import_hypothesis() -> None:
+def test_a_broker_does_not_import_hypothesis() -> None:
     program = "import sys, isotherm.broker.node; print(*sys.modules)"
     modules = child(program)
     assert "isotherm.broker.node" in modules

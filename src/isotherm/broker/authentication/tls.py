@@ -13,20 +13,10 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from cryptography import x509
-
 from isotherm.broker.access.principal import ANONYMOUS, USER, Principal
 from isotherm.broker.authentication.cipher_suites import restrict_suites
 from isotherm.broker.authentication.kerberos_names import python_replacement
 from isotherm.config.broker import BrokerConfig
-from isotherm.config.key_stores import (
-    PEM,
-    STORE_TYPES,
-    pem_certificates,
-    pem_key_pair,
-    read_key_pair,
-    read_trusted,
-)
 from isotherm.config.listener import Listener, SecurityProtocol
 from isotherm.config.security import LISTENER_PREFIX, SecurityConfig
 from isotherm.errors import ConfigError
@@ -111,7 +101,10 @@ def _load_key(context: ssl.SSLContext, material: KeyMaterial) -> None:
         context.load_cert_chain(file.name)
 
 
+# `config.key_stores` and what it needs are imported where a listener has keys: most starts have none.
 def _key_material(security: SecurityConfig) -> KeyMaterial:
+    from isotherm.config.key_stores import PEM, pem_key_pair, read_key_pair
+
     _check_type(security.ssl_keystore_type, "key")
     key_password = security.ssl_key_password
     if security.ssl_keystore_type == PEM and security.ssl_keystore_key is not None:
@@ -126,6 +119,8 @@ def _key_material(security: SecurityConfig) -> KeyMaterial:
 
 def trusted_certificates(security: SecurityConfig) -> bytes:
     """In PEM. ConfigError, OSError or ValueError if they cannot be had."""
+    from isotherm.config.key_stores import PEM, pem_certificates, read_trusted
+
     _check_type(security.ssl_truststore_type, "trust")
     inline = security.ssl_truststore_certificates
     if security.ssl_truststore_type == PEM and inline is not None:
@@ -135,6 +130,8 @@ def trusted_certificates(security: SecurityConfig) -> bytes:
 
 
 def _check_type(store_type: str, kind: str) -> None:
+    from isotherm.config.key_stores import STORE_TYPES
+
     if store_type not in STORE_TYPES:
         raise ConfigError(
             f"type of a {kind} store is not served key=ssl.{kind}store.type"
@@ -182,6 +179,8 @@ class PrincipalMapper:
         """Of a certificate in DER; ANONYMOUS without one. None if no rule fits: nobody is let in."""
         if certificate is None:
             return ANONYMOUS
+        from cryptography import x509
+
         name = x509.load_der_x509_certificate(certificate).subject.rfc4514_string()
         for pattern, replacement, case in self._rules:
             if pattern is None:

@@ -19,9 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
 from isotherm.errors import ConfigError, CorruptMetadataError, CorruptObjectError
 from isotherm.remote.storage.manifest.aiven_manifest import SegmentEncryption
 
@@ -44,6 +41,8 @@ class AesGcmStep:
     overhead = IV_SIZE + TAG_SIZE
 
     def __init__(self, data_key: bytes, aad: bytes, random_bytes: RandomBytes = os.urandom) -> None:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
         self._cipher = AESGCM(data_key)
         self._aad = aad
         self._random_bytes = random_bytes
@@ -53,6 +52,8 @@ class AesGcmStep:
         return iv + self._cipher.encrypt(iv, chunk, self._aad)
 
     def undo(self, chunk: bytes | memoryview, original_size: int) -> bytes:
+        from cryptography.exceptions import InvalidTag
+
         try:
             return self._cipher.decrypt(bytes(chunk[:IV_SIZE]), bytes(chunk[IV_SIZE:]), self._aad)
         except (InvalidTag, ValueError) as error:
