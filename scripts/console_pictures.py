@@ -22,9 +22,10 @@ WAIT_S = 60
 PICTURES = (
     ("overview", "/", 1100, 780, "light"),
     ("topic", "/#/topics/orders", 1100, 880, "light"),
-    ("groups", "/#/groups", 1100, 260, "light"),
+    ("groups", "/#/groups", 1100, 290, "light"),
     ("records", "/#/records/orders?partition=0&offset=8950", 1100, 700, "light"),
     ("answers", "/#/answers", 1100, 860, "light"),
+    ("lapse", "/#/topics/orders", 1100, 880, "light"),
     ("history", "/#/topics/history", 1100, 560, "dark"),
     ("phone", "/#/topics/orders", 360, 900, "dark"),
 )
@@ -42,6 +43,8 @@ def main() -> None:
     with running_console(lambda: cluster, interval_s=60) as address:
         for name, page, width, height, scheme in PICTURES:
             take(driver, f"{address}{page}", (width, height), scheme)
+            if name == "lapse":
+                go_back(driver)
             driver.save_screenshot(str(FOLDER / f"{name}.png"))
     driver.quit()
 
@@ -65,6 +68,21 @@ def take(driver: webdriver.Chrome, url: str, size: tuple[int, int], scheme: str)
         driver.execute_async_script(
             "requestAnimationFrame(() => requestAnimationFrame(arguments[0]))"
         )
+
+
+def go_back(driver: webdriver.Chrome) -> None:
+    """To a time at which a copy was at work."""
+    wait = WebDriverWait(driver, WAIT_S)
+    driver.execute_script("document.querySelector('.facts').remove()")
+    driver.find_element(By.CSS_SELECTOR, "#lapse button").click()
+    slider = driver.find_element(By.CSS_SELECTOR, "#lapse input")
+    wait.until(lambda _: slider.is_displayed())
+    driver.execute_script(
+        "arguments[0].value = 210; arguments[0].dispatchEvent(new Event('input'))", slider
+    )
+    first = driver.find_element(By.CSS_SELECTOR, ".map header")
+    wait.until(lambda _: "being copied" in first.text)
+    driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
 
 
 if __name__ == "__main__":

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import base64
-import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from selenium import webdriver
-from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.remote.webelement import WebElement
-from selenium.webdriver.support.wait import WebDriverWait
 
 from isotherm.clock import SystemClock
 from isotherm.console.jobs import JobRunner
@@ -28,65 +23,21 @@ from isotherm.storage_view.registered_values import RegisteredValues
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from suites.results import SuiteUnavailableError
 from tests.support.axe import axe_source, findings
+from tests.support.browser import DRIVER, NO_BROWSER, Browser, open_browser
 from tests.support.console_server import running_console
 from tests.support.metrics_server import LOGIN, TOPIC, MetricsServer
 from tests.support.scripted_cluster import damaged_cluster
 from tests.support.scripted_records import ScriptedRecords
 
-DRIVER = shutil.which("chromedriver")
-WAIT_S = 60
 GONE = "http://127.0.0.1:1/metrics"
-ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
 
-pytestmark = pytest.mark.skipif(
-    DRIVER is None, reason="there is no Chromium: apt-get install chromium chromium-driver"
-)
-
-
-class Browser:
-    def __init__(self, driver: webdriver.Chrome) -> None:
-        self.driver = driver
-
-    def wait(self, condition: Callable[[], object]) -> object:
-        return WebDriverWait(self.driver, WAIT_S, 0.02).until(lambda _: condition())
-
-    def open(self, address: str, selector: str) -> None:
-        self.driver.get("about:blank")
-        self.messages()
-        self.driver.get(address)
-        self.wait(lambda: self.all(selector))
-
-    def all(self, selector: str) -> list[WebElement]:
-        return self.driver.find_elements(By.CSS_SELECTOR, selector)
-
-    def text(self, selector: str = "main") -> str:
-        """Empty where there is none. In one step: pages replace what they show at any time."""
-        return str(self.run(f"return document.querySelector({selector!r})?.innerText ?? ''"))
-
-    def click(self, selector: str, number: int = 0) -> None:
-        self.run(f"document.querySelectorAll({selector!r})[{number}].click()")
-
-    def run(self, script: str) -> object:
-        return self.driver.execute_script(script)
-
-    def refresh(self) -> None:
-        """As when the page comes to the front again: now, not in five seconds."""
-        self.run("document.dispatchEvent(new Event('visibilitychange'))")
-
-    def messages(self) -> list[str]:
-        """Errors since the last call, such as of a script, or of what the policy forbids."""
-        return [entry["message"] for entry in self.driver.get_log("browser")]
+pytestmark = pytest.mark.skipif(DRIVER is None, reason=NO_BROWSER)
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    options = webdriver.ChromeOptions()
-    for argument in ARGUMENTS:
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield Browser(driver)
-    driver.quit()
+    with open_browser() as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +116,40 @@ def test_missing_segment_is_seen_and_reached_by_keys(browser: Browser, address: 
     browser.wait(lambda: "COPY_SEGMENT_FINISHED" in browser.text(".facts"))
     assert "1,000 to 1,999" in browser.text(".facts")
     assert browser.messages() == []
+
+
+def test_tier_map_of_an_earlier_time_is_reached_by_keys(browser: Browser, address: str) -> None:
+    browser.open(f"{address}/#/topics/orders", "canvas[data-cells]")
+    second = ".map:nth-of-type(2) header"
+    assert "missing" in browser.text(second)
+    browser.click("#lapse button")
+    browser.wait(lambda: browser.all("#lapse input")[0].is_displayed())
+    slider = browser.all("#lapse input")[0]
+    assert slider.get_attribute("aria-valuetext") == "now"
+    slider.send_keys(Keys.HOME)
+    browser.wait(lambda: "missing" not in browser.text(second))
+    assert "1 being copied" in browser.text(second)
+    assert "UTC" in (slider.get_attribute("aria-valuetext") or "")
+    assert "nothing has kept" in browser.text("#lapse p")
+    for _ in range(4):
+        slider.send_keys(Keys.PAGE_UP)
+    browser.wait(lambda: "in the remote tier" in browser.text(second))
+    assert "missing" not in browser.text(second)
+    browser.run("document.querySelector('#lapse .lapse button:last-child').click()")
+    browser.wait(lambda: "1 missing" in browser.text(second))
+    assert slider.get_attribute("aria-valuetext") == "now"
+    assert browser.messages() == []
+
+
+def test_time_lapse_plays_to_the_present(browser: Browser, address: str) -> None:
+    browser.open(f"{address}/#/topics/orders", "canvas[data-cells]")
+    browser.click("#lapse button")
+    browser.wait(lambda: browser.all("#lapse input")[0].is_displayed())
+    browser.click("#lapse .lapse button")
+    browser.wait(lambda: "UTC" in browser.text("#lapse .at"))
+    assert browser.text("#lapse .lapse button") == "Pause"
+    browser.wait(lambda: browser.text("#lapse .at") == "now")
+    browser.wait(lambda: browser.text("#lapse .lapse button") == "Play")
 
 
 def test_hundred_thousand_segments_stay_few_cells(browser: Browser, address: str) -> None:

@@ -81,6 +81,22 @@ def browser(broker: EmbeddedBroker, storage: ClusterStorage) -> Iterator[RecordB
         records.close()
 
 
+def test_past_is_kept_in_the_audit_topic(broker: EmbeddedBroker, storage: ClusterStorage) -> None:
+    """A new cluster begins at level 1, whose metadata topic is compacted."""
+    partition = storage.topics["letters"].partitions[0]
+    place = partition.state.partition
+    with StorageReader({"bootstrap.servers": broker.bootstrap_servers}, SystemClock()) as reader:
+        found = reader.read_histories(reader.read(), [place])
+    assert found is not None
+    assert found.topic == "__remote_log_metadata_audit"
+    history = found.by_partition[place]
+    assert history.first_ms is not None
+    assert len(history.as_of(partition.segments, history.first_ms - 1).segments) == 0
+    now = history.as_of(partition.segments, storage.read_at_ms)
+    assert now.segments.ids == partition.segments.ids
+    assert now.unknown == 0
+
+
 def all_steps(
     browser: RecordBrowser, storage: ClusterStorage, wanted: RecordsWanted
 ) -> tuple[list[Row], list[Row]]:

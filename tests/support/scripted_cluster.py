@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from isotherm.errors import BrokerUnreachableError
 from isotherm.remote.segment_metadata import (
@@ -14,6 +15,7 @@ from isotherm.remote.segment_metadata import (
 from isotherm.storage_view.cluster_reader import BrokerState, PartitionState, TopicState
 from isotherm.storage_view.cluster_storage import (
     ClusterStorage,
+    Histories,
     MetadataTopicSize,
     PartitionStorage,
     TopicStorage,
@@ -28,12 +30,27 @@ from isotherm.storage_view.partition_storage import (
     partition_sums,
 )
 from isotherm.storage_view.remote_segments import RemoteSegments
+from isotherm.storage_view.segment_history import SegmentExtent, SegmentHistory
 from isotherm.storage_view.segment_sources import MetadataEnds
-from isotherm.types import Offset, TopicIdPartition, TopicPartition
+from isotherm.types import (
+    REMOTE_LOG_METADATA_AUDIT_TOPIC,
+    Offset,
+    TopicIdPartition,
+    TopicPartition,
+)
 
 NOW_MS = 1_767_225_600_000
 _STATE = RemoteLogSegmentState
 _TOPIC_IDS = uuid.UUID(int=0x150)
+
+
+class PastEvent(NamedTuple):
+    """An event of segment `number`, so long ago."""
+
+    number: int
+    state: RemoteLogSegmentState
+    age_ms: int
+    extent: SegmentExtent | None = None
 
 
 class ScriptedCluster:
@@ -42,6 +59,7 @@ class ScriptedCluster:
     def __init__(self) -> None:
         self.is_gone = False
         self.groups: list[GroupState] = []
+        self.histories: dict[TopicIdPartition, SegmentHistory] = {}
         self._topics: dict[str, list[PartitionStorage]] = {}
         self._segments: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = {}
 
@@ -79,6 +97,21 @@ class ScriptedCluster:
         if self.is_gone:
             raise BrokerUnreachableError("no broker is reachable at 127.0.0.1:9: refused")
         return self.groups
+
+    def read_histories(
+        self, storage: ClusterStorage, partitions: Sequence[TopicIdPartition]
+    ) -> Histories:
+        known = {each: self.histories.get(each, SegmentHistory()) for each in partitions}
+        return Histories(REMOTE_LOG_METADATA_AUDIT_TOPIC, known)
+
+    def note(self, topic: str, partition: int, *events: PastEvent) -> None:
+        """What has happened to segments of a partition, the oldest first."""
+        owner = self._topics[topic][partition].state.partition
+        history = self.histories.setdefault(owner, SegmentHistory())
+        for event in events:
+            history.note(
+                uuid.UUID(int=event.number).bytes, event.state, NOW_MS - event.age_ms, event.extent
+            )
 
     def refresh(self, partitions: Iterable[TopicIdPartition], ends: MetadataEnds) -> None:
         raise NotImplementedError("nothing is new here")
@@ -143,6 +176,7 @@ def damaged_cluster(history: int = 100_000) -> ScriptedCluster:
         remote_segment(41, 10_000, 10_999, _STATE.COPY_SEGMENT_STARTED),
     ]
     cluster.add("orders", damaged, local_tier(1000, 8000, 11_400, 3 * mib + 400_000))
+    _note_last_day(cluster)
     many = [
         remote_segment(n + 100, n * 100, n * 100 + 99, size=100_000)
         for n in range(history)
@@ -160,6 +194,34 @@ def damaged_cluster(history: int = 100_000) -> ScriptedCluster:
     ]
     cluster.add("quiet", [], local_tier(0, 0, 0, 0))
     return cluster
+
+
+def _note_last_day(cluster: ScriptedCluster) -> None:
+    """Of `orders`: a segment a half hour, twelve of them; in partition 1 the first is deleted now, another
+    one was, and a third is deleted of which only that is known."""
+    half_hour = 1_800_000
+    for partition, first in ((0, 1), (1, 20)):
+        for n in range(12):
+            extent = SegmentExtent(n * 1000, n * 1000 + 999, 1 << 20, NOW_MS - (14 - n) * half_hour)
+            age_ms = (13 - n) * half_hour
+            if partition == 0 or n < 10:
+                cluster.note(
+                    "orders",
+                    partition,
+                    PastEvent(first + n, _STATE.COPY_SEGMENT_STARTED, age_ms, extent),
+                    PastEvent(first + n, _STATE.COPY_SEGMENT_FINISHED, age_ms - 60_000),
+                )
+    cluster.note(
+        "orders",
+        1,
+        PastEvent(25, _STATE.DELETE_SEGMENT_STARTED, 3 * half_hour),
+        PastEvent(25, _STATE.DELETE_SEGMENT_FINISHED, 3 * half_hour - 1000),
+        PastEvent(19, _STATE.DELETE_SEGMENT_FINISHED, 2 * half_hour),
+        PastEvent(20, _STATE.DELETE_SEGMENT_STARTED, 60_000),
+        PastEvent(
+            41, _STATE.COPY_SEGMENT_STARTED, 60_000, SegmentExtent(10_000, 10_999, 1 << 20, 0)
+        ),
+    )
 
 
 def _topic(name: str, partitions: list[PartitionStorage]) -> TopicStorage:

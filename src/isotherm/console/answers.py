@@ -5,20 +5,27 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from isotherm.remote.metadata.state.segment_columns import id_texts
-from isotherm.storage_view.cluster_storage import ClusterStorage, PartitionStorage, TopicStorage
+from isotherm.storage_view.cluster_storage import (
+    ClusterStorage,
+    Histories,
+    PartitionStorage,
+    TopicStorage,
+)
 from isotherm.storage_view.group_lag import PartitionLag, group_lags
 from isotherm.storage_view.group_reader import GroupState
-from isotherm.storage_view.partition_storage import added
+from isotherm.storage_view.partition_storage import LocalTier, added, last_tiered_offset
 from isotherm.storage_view.rows import Row, partition_row, sums_row, topic_row
+from isotherm.storage_view.segment_history import SegmentHistory, past_log
 from isotherm.storage_view.tier_map import (
     FIRST_LANE,
     NO_SEGMENT,
     Cell,
     SpanKind,
+    Spans,
     map_cells,
     tier_spans,
 )
@@ -26,6 +33,10 @@ from isotherm.types import Offset, TimestampMs
 
 PARTITIONS_KEPT = 8
 """Partitions whose spans are kept, with the columns that they were made from: a person zooms in one."""
+EPOCHS_MAX = 200
+"""Leader epochs of a map, the newest."""
+HISTORY_MS = 24 * 3_600_000
+Window = tuple[Offset | None, Offset | None]
 SECOND_LANE = tuple(kind for kind in SpanKind if kind not in FIRST_LANE)
 
 
@@ -58,33 +69,101 @@ def tier_maps(
     partitions: Iterable[PartitionStorage],
     now_ms: TimestampMs,
     columns: int,
-    window: tuple[Offset | None, Offset | None],
+    window: Window,
 ) -> list[Row]:
     """A map for each partition with a leader that answers, of the whole log or of a window."""
-    return [_tier_map(each, now_ms, columns, window) for each in partitions if each.state.local]
+    return [
+        _tier_map(each, _spans_of(each, now_ms), columns, window)
+        for each in partitions
+        if each.state.local
+    ]
 
 
-def _tier_map(
-    partition: PartitionStorage,
-    now_ms: TimestampMs,
+def past_tier_maps(
+    partitions: Iterable[PartitionStorage],
+    histories: Histories,
+    at_ms: TimestampMs,
     columns: int,
-    window: tuple[Offset | None, Offset | None],
+    window: Window,
+) -> list[Row]:
+    """As they were then, as far as events tell: `remote` is what the remote tier had, whatever the disks
+    had too. All times have the same offsets to show."""
+    return [
+        _past_tier_map(each, histories.by_partition[each.state.partition], at_ms, columns, window)
+        for each in partitions
+        if each.state.local
+    ]
+
+
+def history_reach(histories: Histories | None, now_ms: TimestampMs) -> Row:
+    """How far back `at` may go: a day at most, as far as events are kept. `since_ms` is null without any."""
+    known = () if histories is None else histories.by_partition.values()
+    first = [each.first_ms for each in known if each.first_ms is not None]
+    return {
+        "kept_in": None if histories is None else histories.topic,
+        "since_ms": max(now_ms - HISTORY_MS, min(first)) if first else None,
+        "until_ms": now_ms,
+    }
+
+
+def _past_tier_map(
+    partition: PartitionStorage,
+    history: SegmentHistory,
+    at_ms: TimestampMs,
+    columns: int,
+    window: Window,
 ) -> Row:
-    local, segments = partition.state.local, partition.segments
-    assert local is not None
-    spans = _spans(local, segments, now_ms)
+    assert partition.state.local is not None
+    past, unknown = history.as_of(partition.segments, at_ms)
+    local = past_log(partition.state.local, partition.segments, past, at_ms)
+    then = replace(
+        partition,
+        state=replace(partition.state, local=local),
+        segments=past,
+        last_tiered_offset=last_tiered_offset(past),
+    )
+    first, end = _reach(partition.state.local, _spans_of(partition, at_ms))
+    known = history.offsets()
+    if known is not None:
+        first, end = min(first, known[0]), max(end, known[1])
+    row = _tier_map(then, tier_spans(local, past, at_ms), columns, window, (first, end))
+    return {**row, "unknown_segments": unknown}
+
+
+def _spans_of(partition: PartitionStorage, now_ms: TimestampMs) -> Spans:
+    assert partition.state.local is not None
+    return _spans(partition.state.local, partition.segments, now_ms)
+
+
+def _reach(local: LocalTier, spans: Spans) -> tuple[Offset, Offset]:
+    """The first offset to show, and the one after the last."""
     starts, ends = [local.log_start_offset], [local.high_watermark, local.log_start_offset + 1]
     if len(spans):
         starts.append(int(spans.start.min()))
         ends.append(int(spans.end.max()))
-    first = min(starts) if window[0] is None else window[0]
-    end = max(ends) if window[1] is None else window[1]
+    return min(starts), max(ends)
+
+
+def _tier_map(
+    partition: PartitionStorage,
+    spans: Spans,
+    columns: int,
+    window: Window,
+    reach: tuple[Offset, Offset] | None = None,
+) -> Row:
+    local, segments = partition.state.local, partition.segments
+    assert local is not None
+    log_first, log_end = _reach(local, spans) if reach is None else reach
+    first = log_first if window[0] is None else window[0]
+    end = log_end if window[1] is None else window[1]
     lanes = (FIRST_LANE, SECOND_LANE)
     return {
         "partition": partition.state.partition.partition,
         "leader": partition.state.leader,
-        "log_first": min(starts),
-        "log_end": max(ends),
+        "leader_epoch": partition.state.leader_epoch,
+        "leader_epochs": sorted(segments.epoch_starts.items())[-EPOCHS_MAX:],
+        "log_first": log_first,
+        "log_end": log_end,
         "first": first,
         "end": end,
         "log_start_offset": local.log_start_offset,

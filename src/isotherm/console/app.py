@@ -24,7 +24,15 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from isotherm.config.http_credentials import is_known
-from isotherm.console.answers import group_detail, group_rows, overview, tier_maps, topic_detail
+from isotherm.console.answers import (
+    group_detail,
+    group_rows,
+    history_reach,
+    overview,
+    past_tier_maps,
+    tier_maps,
+    topic_detail,
+)
 from isotherm.console.job_pages import job_routes
 from isotherm.console.jobs import JobReports, JobRunner
 from isotherm.console.openapi import (
@@ -39,7 +47,12 @@ from isotherm.console.watched_cluster import WatchedCluster
 from isotherm.console.watched_errors import WatchedErrors
 from isotherm.errors import IsothermError
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
-from isotherm.storage_view.cluster_storage import ClusterStorage, PartitionStorage, TopicStorage
+from isotherm.storage_view.cluster_storage import (
+    ClusterStorage,
+    Histories,
+    PartitionStorage,
+    TopicStorage,
+)
 from isotherm.storage_view.group_reader import GroupState
 from isotherm.storage_view.record_scan import RecordFilter
 from isotherm.storage_view.record_sources import RecordSource
@@ -107,6 +120,7 @@ def console_app(
             Route("/api/answers", pages.answers),
             Route("/api/topics/{topic}", pages.topic),
             Route("/api/topics/{topic}/map", pages.tier_map),
+            Route("/api/topics/{topic}/history", pages.history),
             Route("/api/topics/{topic}/partitions/{partition:int}/segments/{id}", pages.segment),
             Route("/api/topics/{topic}/partitions/{partition:int}/records", pages.records),
             Route("/api/groups", pages.groups),
@@ -225,16 +239,45 @@ class _Pages:
         if first is not None and end is not None and first >= end:
             raise HTTPException(400, "first is below end")
 
+        at_ms = _optional_number(request, "at")
+
         def maps(storage: ClusterStorage) -> Row:
             partitions = _topic(storage, request).partitions
             chosen = partitions[first_partition : first_partition + count]
+            if at_ms is None:
+                drawn = tier_maps(chosen, storage.read_at_ms, columns, (first, end))
+            else:
+                histories = self._histories(storage, chosen)
+                if histories is None:
+                    raise HTTPException(404, "no topic of the cluster keeps what has happened")
+                drawn = past_tier_maps(chosen, histories, at_ms, columns, (first, end))
             return {
                 "topic": request.path_params["topic"],
                 "partitions": len(partitions),
-                "maps": tier_maps(chosen, storage.read_at_ms, columns, (first, end)),
+                "at_ms": at_ms,
+                "maps": drawn,
             }
 
         return self._answer(maps)
+
+    def history(self, request: Request) -> Response:
+        first = _number(request, "partition", 0)
+        count = _number(request, "partitions", PARTITIONS_MAX, most=PARTITIONS_MAX, least=1)
+
+        def known(storage: ClusterStorage) -> Row:
+            chosen = _topic(storage, request).partitions[first : first + count]
+            return history_reach(self._histories(storage, chosen), storage.read_at_ms)
+
+        return self._answer(known)
+
+    def _histories(
+        self, storage: ClusterStorage, partitions: Sequence[PartitionStorage]
+    ) -> Histories | None:
+        try:
+            places = [each.state.partition for each in partitions]
+            return self._cluster.histories(storage, places)
+        except IsothermError as error:
+            raise HTTPException(_UPSTREAM_FAILED, str(error)) from error
 
     def groups(self, _: Request) -> Response:
         listed = self._groups()

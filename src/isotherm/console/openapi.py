@@ -55,9 +55,19 @@ def openapi_document() -> Schema:
                     _query("partitions", "How many partitions.", 1, PARTITIONS_MAX),
                     _query("first", "The first offset; by default that of the log."),
                     _query("end", "The offset after the last one; by default that of the log."),
+                    _query(
+                        "at",
+                        "As it was then, milliseconds since 1970, as far as events tell; see history.",
+                    ),
                     content={"$ref": "#/components/schemas/Maps"},
                 )
             },
+            "/api/topics/{topic}/history": _get(
+                "Which topic keeps what happened to the segments, and how far back that goes.",
+                _path("topic"),
+                _query("partition", "The first partition."),
+                _query("partitions", "How many partitions.", 1, PARTITIONS_MAX),
+            ),
             "/api/groups": _get("How far each group is behind, and which tier it reads from."),
             "/api/groups/{group}": _get("The same for each partition of a group.", _path("group")),
             "/api/topics/{topic}/partitions/{partition}/segments/{id}": _get(
@@ -125,12 +135,17 @@ def _query(
 def _maps() -> Schema:
     lane = {"type": "array", "items": {"$ref": "#/components/schemas/Cell"}}
     numbers = (
-        "partition", "leader", "log_first", "log_end", "first", "end", "log_start_offset",
+        "partition", "leader", "leader_epoch", "log_first", "log_end", "first", "end", "log_start_offset",
         "local_log_start_offset", "last_tiered_offset", "last_stable_offset", "high_watermark",
     )  # fmt: skip
     one = {
         **dict.fromkeys(numbers, _INTEGER),
         "counts": {"type": "object", "additionalProperties": _INTEGER},
+        "leader_epochs": {
+            "type": "array",
+            "items": {"type": "array", "items": _INTEGER},
+            "description": "Pairs of an epoch and its first offset, of remote segments; the newest.",
+        },
         "lanes": {"type": "array", "items": lane},
     }
     return {
@@ -139,6 +154,7 @@ def _maps() -> Schema:
             **_LOOK,
             "topic": _TEXT,
             "partitions": _INTEGER,
+            "at_ms": {"type": ["integer", "null"]},
             "maps": {"type": "array", "items": {"type": "object", "properties": one}},
         },
     }

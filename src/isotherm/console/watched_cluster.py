@@ -12,7 +12,7 @@ from isotherm.clock import Clock
 from isotherm.errors import IsothermError
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.storage_view.cluster_reader import BrokerState
-from isotherm.storage_view.cluster_storage import ClusterStorage
+from isotherm.storage_view.cluster_storage import ClusterStorage, Histories
 from isotherm.storage_view.group_reader import GroupState
 from isotherm.storage_view.segment_sources import SegmentSource
 from isotherm.types import TopicIdPartition
@@ -29,6 +29,10 @@ class Reader(Protocol):
     def read(self) -> ClusterStorage: ...
 
     def read_groups(self, brokers: Sequence[BrokerState]) -> list[GroupState]: ...
+
+    def read_histories(
+        self, storage: ClusterStorage, partitions: Sequence[TopicIdPartition]
+    ) -> Histories | None: ...
 
     def close(self) -> None: ...
 
@@ -107,6 +111,13 @@ class WatchedCluster:
         with self._reading:
             source = self._reader.source if self._reader is not None else None
             return None if source is None else source.metadata(partition, segment_id)
+
+    def histories(
+        self, storage: ClusterStorage, partitions: Sequence[TopicIdPartition]
+    ) -> Histories | None:
+        """See StorageReader.read_histories. What is new since the last call is read now."""
+        with self._reading:
+            return self._opened().read_histories(storage, partitions)
 
     def close(self) -> None:
         with self._reading:

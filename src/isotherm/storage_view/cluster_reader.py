@@ -21,7 +21,15 @@ from isotherm.protocol.api_keys import ApiKey
 from isotherm.storage_view.cluster_client import ClusterClient
 from isotherm.storage_view.local_holds import SEGMENT_BYTES_DEFAULT, TierSettings
 from isotherm.storage_view.partition_storage import LocalTier, Retention
-from isotherm.types import REMOTE_LOG_DIR, BrokerId, Offset, TopicIdPartition, TopicPartition
+from isotherm.types import (
+    NO_LEADER_EPOCH,
+    REMOTE_LOG_DIR,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    TopicIdPartition,
+    TopicPartition,
+)
 
 BROKERS_AT_ONCE = 8
 TOPIC_RESOURCE = 2
@@ -69,6 +77,7 @@ class PartitionState:
     replica_bytes: Mapping[BrokerId, int]
     local: LocalTier | None
     error: str | None
+    leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +314,7 @@ def _partition_state(
         sizes,
         local,
         error,
+        partition.leader_epoch,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Self
@@ -19,6 +19,7 @@ from isotherm.storage_view.cluster_reader import (
     list_topic_names,
     read_cluster,
 )
+from isotherm.storage_view.event_source import EventSource
 from isotherm.storage_view.group_reader import GroupState, read_groups
 from isotherm.storage_view.partition_storage import (
     StorageSums,
@@ -27,8 +28,10 @@ from isotherm.storage_view.partition_storage import (
     partition_sums,
 )
 from isotherm.storage_view.remote_segments import NO_SEGMENTS, RemoteSegments
+from isotherm.storage_view.segment_history import SegmentHistory
 from isotherm.storage_view.segment_sources import MetadataTopicSource, SegmentSource
 from isotherm.types import (
+    REMOTE_LOG_METADATA_AUDIT_TOPIC,
     REMOTE_LOG_METADATA_TOPIC,
     BrokerId,
     Offset,
@@ -81,6 +84,14 @@ class ClusterStorage:
         return sum(each.sums.remote_bytes for each in self.topics.values())
 
 
+@dataclass(frozen=True, slots=True)
+class Histories:
+    """By partition, from the topic of this name."""
+
+    topic: str
+    by_partition: Mapping[TopicIdPartition, SegmentHistory]
+
+
 class StorageReader:
     """Reads a cluster again and again; one thread at a time. `close` may be called from any thread."""
 
@@ -101,6 +112,7 @@ class StorageReader:
         self._wants_topic = wants_topic
         self._client = ClusterClient(properties)
         self._source = source
+        self._events: EventSource | None = None
         self._closing = ExitStack()
         self._closing.callback(self._client.close)
 
@@ -145,6 +157,22 @@ class StorageReader:
         """None before the first read, and where there is no metadata topic."""
         return self._source
 
+    def read_histories(
+        self, storage: ClusterStorage, partitions: Sequence[TopicIdPartition]
+    ) -> Histories | None:
+        """What has happened to the segments of these partitions, up to this look at the cluster; None where
+        no topic keeps it. Raises what `read` raises."""
+        kept = [REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_TOPIC]
+        ends = {name: _ends_of(storage.topics[name]) for name in kept if name in storage.topics}
+        name = next((name for name, each in ends.items() if any(each.values())), None)
+        if name is None:
+            return None
+        if self._events is None or self._events.name != name:
+            topic = KafkaMetadataTopic(self._properties, topic=name)
+            self._closing.callback(topic.close)
+            self._events = EventSource(topic, name)
+        return Histories(name, self._events.histories(partitions, ends[name]))
+
     def close(self) -> None:
         self._closing.close()
 
@@ -174,11 +202,17 @@ def _own_partitions(state: ClusterState) -> list[TopicIdPartition]:
 
 
 def _ends(metadata_topic: TopicState | None) -> dict[int, Offset]:
-    if metadata_topic is None:
-        return {}
+    return _ends_of_partitions(() if metadata_topic is None else metadata_topic.partitions)
+
+
+def _ends_of(topic: TopicStorage) -> dict[int, Offset]:
+    return _ends_of_partitions(topic.state.partitions)
+
+
+def _ends_of_partitions(partitions: Iterable[PartitionState]) -> dict[int, Offset]:
     return {
         each.partition.partition: each.local.high_watermark
-        for each in metadata_topic.partitions
+        for each in partitions
         if each.local is not None
     }
 

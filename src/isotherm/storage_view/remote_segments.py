@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 import numpy as np
 
-from isotherm.remote.metadata.state.segment_columns import heads_of_rows
+from isotherm.remote.metadata.state.segment_columns import epoch_starts_of_rows, heads_of_rows
 from isotherm.remote.metadata.state.segment_rows import pack_segment
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from isotherm.types import LeaderEpoch, Offset
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, eq=False)
 class RemoteSegments:
     """One element for each live segment, in order of start offset, then end. `end_offset` is inclusive;
-    `state` has the numbers of RemoteLogSegmentState; `ids` are the 16 bytes of the segments' ids."""
+    `state` has the numbers of RemoteLogSegmentState; `ids` are the 16 bytes of the segments' ids.
+    `epoch_starts` has the first offset of each leader epoch that a segment names."""
 
     ids: list[bytes]
     start_offset: Int64Array
@@ -31,6 +33,7 @@ class RemoteSegments:
     max_timestamp_ms: Int64Array
     event_timestamp_ms: Int64Array
     state: Int64Array
+    epoch_starts: Mapping[LeaderEpoch, Offset] = field(default_factory=dict, kw_only=True)
 
     @classmethod
     def of_rows(cls, rows: Mapping[bytes, bytes]) -> Self:
@@ -38,16 +41,15 @@ class RemoteSegments:
         heads = heads_of_rows(rows.values())
         order = np.lexsort((heads["end_offset"], heads["start_offset"]))
         ids = list(rows)
-        return cls(
-            [ids[place] for place in order],
-            *(
-                heads[name][order].astype(np.int64)
-                for name in (
-                    *("start_offset", "end_offset", "size_in_bytes"),
-                    *("max_timestamp_ms", "event_timestamp_ms", "state"),
-                )
-            ),
-        )
+        columns = [
+            heads[name][order].astype(np.int64)
+            for name in (
+                *("start_offset", "end_offset", "size_in_bytes"),
+                *("max_timestamp_ms", "event_timestamp_ms", "state"),
+            )
+        ]
+        made = cls([ids[place] for place in order], *columns)
+        return replace(made, epoch_starts=epoch_starts_of_rows(rows.values()))
 
     @classmethod
     def of_metadata(cls, segments: Iterable[RemoteLogSegmentMetadata]) -> Self:

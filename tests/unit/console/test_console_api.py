@@ -72,6 +72,41 @@ def test_every_kind_of_span_is_on_the_map(address: str) -> None:
     ]
 
 
+def test_map_of_an_earlier_time_is_what_events_tell(address: str) -> None:
+    """In partition 1 the segment from 5000 on was deleted an hour and a half ago; see scripted_cluster."""
+    path = "/api/topics/orders"
+    reach = json_of(address, f"{path}/history")
+    assert reach["kept_in"] == "__remote_log_metadata_audit"
+    assert reach["until_ms"] - reach["since_ms"] == 13 * 1_800_000
+
+    def starts(ago_ms: int) -> tuple[dict[str, Any], dict[int, list[str]]]:
+        found = json_of(address, f"{path}/map?at={reach['until_ms'] - ago_ms}")["maps"][1]
+        return found, {cell["start"]: cell["kinds"] for cell in found["lanes"][0]}
+
+    before, cells = starts(4 * 1_800_000)
+    assert cells[5000] == ["remote"]
+    assert max(cells) == 9000
+    assert before["unknown_segments"] == 1
+    after, cells = starts(1_800_000)
+    assert cells[5000] == ["missing"]
+    assert after["unknown_segments"] == 0
+    # All times have one axis.
+    assert (before["log_first"], before["log_end"]) == (after["log_first"], after["log_end"])
+    first, cells = starts(12 * 1_800_000)
+    # The second copy has just begun.
+    assert cells == {0: ["remote"], 1000: ["local"]}
+    assert first["lanes"][1][0]["kinds"] == ["copying"]
+
+
+def test_topic_without_events_has_no_past(address: str) -> None:
+    assert json_of(address, "/api/topics/quiet/history")["since_ms"] is None
+
+
+def test_map_names_leader_epochs(address: str) -> None:
+    sound, _ = json_of(address, "/api/topics/orders/map")["maps"]
+    assert sound["leader_epochs"] == [[0, 0]]
+
+
 def test_hundred_thousand_segments_are_cells_and_the_missing_one_is_seen(address: str) -> None:
     path = "/api/topics/history/map?columns=500"
     (whole,) = json_of(address, path)["maps"]

@@ -12,10 +12,26 @@ export const KINDS = {
   deleting: { words: "being deleted", lane: 1 },
   orphan: { words: "orphan upload", lane: 1 },
 };
+// Of an earlier time nothing tells what was on disks.
+const PAST_WORDS = { remote: "in the remote tier", local: "not in the remote tier yet", missing: "missing: not in the remote tier" };
+export const wordsOf = (kind, { at_ms: at }) => (at != null && PAST_WORDS[kind]) || KINDS[kind].words;
 // Where several kinds share a stretch, what needs attention is painted last.
 const ORDER = ["local", "both", "remote", "deleting", "copying", "orphan", "missing"];
 const LANES = [{ top: 12, height: 30 }, { top: 46, height: 12 }];
 const ATTENTION_WIDTH_MIN = 3;
+
+const EPOCHS_SHOWN = 5;
+
+function offsetWords(map) {
+  const epochs = map.leader_epochs.slice(-EPOCHS_SHOWN).map(([epoch, first]) => `${epoch} from ${count(first)}`);
+  const left = map.leader_epochs.length - epochs.length;
+  const told = epochs.length ? `leader epochs ${left ? "… " : ""}${epochs.join(", ")}` : "";
+  if (map.at_ms !== null) return told;
+  return [`log start ${count(map.log_start_offset)}`, `local start ${count(map.local_log_start_offset)}`,
+    `last tiered ${map.last_tiered_offset < 0 ? "none" : count(map.last_tiered_offset)}`,
+    `last stable ${count(map.last_stable_offset)}`, `high watermark ${count(map.high_watermark)}`, told,
+    map.leader_epoch < 0 ? "" : `now ${map.leader_epoch}`].filter(Boolean).join(" · ");
+}
 
 export class TierMap {
   constructor(partition, { load, select }) {
@@ -37,12 +53,13 @@ export class TierMap {
     });
     this.ends = element("div", { class: "ends" });
     this.told = element("div", { class: "ends", "aria-hidden": "true" });
+    this.offsets = element("p", { class: "offsets quiet" });
     const button = (words, label, act) => element("button", { type: "button", "aria-label": `${label}, partition ${partition}`, onclick: act }, words);
     this.element = element("section", { class: "map", "aria-label": `Partition ${partition}` },
       element("header", {}, element("h3", {}, `Partition ${partition}`), this.title, element("div", {},
         button("−", "Zoom out", () => this.zoom(4)), button("+", "Zoom in", () => this.zoom(0.25)),
         button("All", "All offsets", () => this.zoom(Infinity)))),
-      this.canvas, this.ends, this.told);
+      this.canvas, this.ends, this.told, this.offsets);
     new ResizeObserver(() => this.draw()).observe(this.canvas);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
   }
@@ -57,8 +74,9 @@ export class TierMap {
       ? this.cells.findIndex((cell) => cell.start === before.start && cell.lane === before.lane) : -1;
     const { counts } = map;
     const kinds = Object.keys(KINDS).filter((kind) => counts[kind]);
-    this.title.textContent = kinds.map((kind) => `${count(counts[kind])} ${KINDS[kind].words.split(":")[0]}`).join(" · ");
+    this.title.textContent = kinds.map((kind) => `${count(counts[kind])} ${wordsOf(kind, map).split(":")[0]}`).join(" · ");
     this.ends.replaceChildren(element("span", {}, count(map.first)), element("span", {}, count(map.end)));
+    this.offsets.textContent = offsetWords(map);
     this.canvas.setAttribute("aria-valuemin", map.first);
     this.canvas.setAttribute("aria-valuemax", map.end);
     this.canvas.dataset.cells = this.cells.length;
@@ -151,7 +169,7 @@ export class TierMap {
   tell() {
     const cell = this.cells[this.chosen];
     const words = cell
-      ? `${count(cell.start)} to ${count(cell.end - 1)} · ${cell.kinds.map((kind) => KINDS[kind].words).join(", ")}`
+      ? `${count(cell.start)} to ${count(cell.end - 1)} · ${cell.kinds.map((kind) => wordsOf(kind, this.map)).join(", ")}`
         + (cell.segments ? ` · ${cell.id ? "segment" : `${count(cell.segments)} segments`}, ${bytes(cell.bytes)}` : "")
       : "nothing is chosen";
     this.canvas.setAttribute("aria-valuenow", cell ? cell.start : this.map.first);
@@ -200,15 +218,22 @@ export class TierMap {
   }
 
   drawMarks(context, colour) {
+    const { local_log_start_offset: local, log_start_offset: start, high_watermark: end, last_stable_offset: stable, at_ms: at } = this.map;
+    const isInside = (offset) => offset >= this.map.first && offset <= this.map.end;
+    const left = (offset) => Math.min(Math.max(this.position(offset), 0), context.canvas.clientWidth - 1);
+    context.fillStyle = colour("quiet");
+    for (const [, offset] of this.map.leader_epochs) {
+      if (isInside(offset)) context.fillRect(left(offset), LANES[0].top + LANES[0].height, 1, LANES[1].top - LANES[0].top - LANES[0].height);
+    }
     context.fillStyle = colour("text");
-    const { local_log_start_offset: local, log_start_offset: start, high_watermark: end } = this.map;
     context.font = "10px system-ui, sans-serif";
-    for (const [offset, words] of [[start, "log start"], [local, "local start"], [end, "high watermark"]]) {
-      if (offset < this.map.first || offset > this.map.end) continue;
-      const left = Math.min(Math.max(this.position(offset), 0), context.canvas.clientWidth - 1);
-      context.fillRect(left, 6, 1, LANES[0].height + 6);
-      if (words !== "local start" || left < 70 || context.canvas.clientWidth - left < 90) continue;
-      context.fillText(words, left + 4, 9);
+    const marks = [[start, ""], [local, at === null ? "local start" : ""], [end, ""]];
+    if (stable < end) marks.push([stable, "last stable"]);
+    for (const [offset, words] of marks) {
+      if (!isInside(offset)) continue;
+      context.fillRect(left(offset), 6, 1, LANES[0].height + 6);
+      if (!words || left(offset) < 70 || context.canvas.clientWidth - left(offset) < 90) continue;
+      context.fillText(words, left(offset) + 4, 9);
     }
   }
 

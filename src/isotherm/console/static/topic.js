@@ -2,7 +2,8 @@
 
 import { age, bytes, count, dollars, element, figure, plural, table, time } from "/static/format.js";
 import { fetchJson, topicPath } from "/static/requests.js";
-import { KINDS, TierMap } from "/static/tier_map.js";
+import { KINDS, TierMap, wordsOf } from "/static/tier_map.js";
+import { TimeLapse } from "/static/time_lapse.js";
 
 const PARTITIONS_AT_ONCE = 16;
 
@@ -13,12 +14,18 @@ export function topicPage(name, query) {
   // A link to a partition leads to the ones that are shown with it.
   let first = Math.floor(Number(query.get("partition") ?? 0) / PARTITIONS_AT_ONCE) * PARTITIONS_AT_ONCE;
   let reload = null;
+  const lapse = new TimeLapse({
+    load: () => fetchJson(`${topicPath(name)}/history?partition=${first}&partitions=${PARTITIONS_AT_ONCE}`),
+    draw: () => reload(),
+  });
+  const at = () => (lapse.atMs === null ? "" : `&at=${lapse.atMs}`);
 
   const columns = () => Math.max(100, Math.min(1600, Math.floor(document.getElementById("main").clientWidth - 60)));
 
   page.load = async (fetchJson) => {
     const zooms = new Map([...maps].map(([partition, map]) => [partition, map.zooms]));
-    const query = `columns=${columns()}&partition=${first}&partitions=${PARTITIONS_AT_ONCE}`;
+    const query = `columns=${columns()}&partition=${first}&partitions=${PARTITIONS_AT_ONCE}${at()}`;
+    const asked = lapse.atMs;
     const [topic, drawn] = await Promise.all([
       fetchJson(topicPath(name)),
       fetchJson(`${topicPath(name)}/map?${query}`),
@@ -28,19 +35,21 @@ export function topicPage(name, query) {
       const window = maps.get(map.partition)?.window;
       if (window) drawn.maps[place] = (await loadWindow(map.partition, window)) ?? map;
     }));
-    return { ...topic, ...drawn, sums: topic, zooms };
+    for (const map of drawn.maps) map.at_ms = asked;
+    return { ...topic, ...drawn, sums: topic, zooms, isOvertaken: asked !== lapse.atMs };
   };
 
   async function loadWindow(partition, window) {
-    const place = `columns=${columns()}&partition=${partition}&partitions=1`;
+    const place = `columns=${columns()}&partition=${partition}&partitions=1${at()}`;
+    const asked = lapse.atMs;
     const range = window ? `&first=${window.first}&end=${window.end}` : "";
     const answer = await fetchJson(`${topicPath(name)}/map?${place}${range}`);
-    return answer.maps[0];
+    return answer.maps[0] && { ...answer.maps[0], at_ms: asked };
   }
 
   async function showFacts(map, cell) {
     const facts = [["shown", `${count(cell.start)} to ${count(cell.end - 1)}`],
-      ["state", cell.kinds.map((kind) => KINDS[kind].words).join(", ")]];
+      ["state", cell.kinds.map((kind) => wordsOf(kind, map)).join(", ")]];
     if (cell.id) {
       try {
         facts.push(...segmentFacts(await fetchJson(`${topicPath(name)}/partitions/${map.partition}/segments/${cell.id}`)));
@@ -68,9 +77,11 @@ export function topicPage(name, query) {
         element("div", { id: "sums" }),
         element("section", { class: "card" }, element("h2", {}, "Tier map"), legend(),
           element("p", { class: "quiet" }, "Keys on a bar: ← → moves, + and − zoom, Home and End jump, Enter shows the segment."),
-          element("div", { id: "more", class: "tools" }), element("div", { id: "maps" })),
+          lapse.element, element("div", { id: "more", class: "tools" }), element("div", { id: "maps" })),
         element("section", { class: "card", id: "partitions" }));
     }
+    if (data.isOvertaken) return;
+    lapse.tell(data.maps.reduce((sum, map) => sum + (map.unknown_segments ?? 0), 0));
     main.querySelector("#sums").replaceChildren(topicSums(sums));
     main.querySelector("#partitions").replaceChildren(element("h2", {}, "Partitions"), partitionTable(sums.by_partition));
     const host = main.querySelector("#maps");
@@ -135,6 +146,7 @@ function partitionTable(rows) {
     ["log start", number("log_start_offset")],
     ["local start", number("local_log_start_offset")],
     ["last tiered", number("last_tiered_offset")],
+    ["last stable", number("last_stable_offset")],
     ["high watermark", number("high_watermark")],
     ["local", size("local_bytes")],
     ["remote", size("remote_bytes")],
@@ -157,5 +169,6 @@ function segmentFacts(segment) {
     ["aborted transactions", segment.transaction_index_is_empty ? "none" : "perhaps: it has a transaction index"],
     ["custom metadata", segment.custom_metadata ?? "none"],
     ["objects", segment.objects.join(", ")],
+    ["indexes in caches", "not known: no request asks brokers which they keep"],
   ];
 }

@@ -113,6 +113,19 @@ def heads_of_rows(rows: Iterable[bytes]) -> npt.NDArray[np.void]:
     return np.frombuffer(b"".join([row[: HEAD.size] for row in rows]), dtype=ROW_HEAD)
 
 
+def epoch_starts_of_rows(rows: Iterable[bytes]) -> dict[int, int]:
+    """The first offset of each leader epoch that any of the rows has, by epoch."""
+    parts = list(rows)
+    sizes = np.fromiter(map(len, parts), dtype=np.int64, count=len(parts))
+    counts = heads_of_rows(parts)["epochs"].astype(np.int64)
+    starts = positions(np.cumsum(sizes) - sizes + HEAD.size, counts, EPOCH.size)
+    found = gather(np.frombuffer(b"".join(parts), dtype=np.uint8), starts, ROW_EPOCH)
+    epochs, places = np.unique(found["epoch"], return_inverse=True)
+    first = np.full(len(epochs), np.iinfo(np.int64).max)
+    np.minimum.at(first, places, found["start_offset"].astype(np.int64))
+    return dict(zip(epochs.tolist(), first.tolist(), strict=True))
+
+
 def rows_of_columns(columns: pa.Table) -> list[bytes]:
     """Inverse of `columns_of_rows`."""
     epochs: Any = columns["leader_epochs"].combine_chunks()

@@ -1,0 +1,96 @@
+"""The console on a topic that Apache Kafka tiered. The oracles are what a consumer has read, the files of the
+tiers, and the topic of events itself."""
+
+from __future__ import annotations
+
+import base64
+import json
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from isotherm.clock import SystemClock
+from isotherm.storage_view.cluster_storage import StorageReader
+from isotherm.storage_view.record_sources import ClusterRecords
+from oracle.tiered_topic import TieredTopic
+from tests.support.browser import DRIVER, NO_BROWSER, open_browser
+from tests.support.console_server import running_console
+
+PARTITION = 1
+
+
+@pytest.fixture(scope="module")
+def address(kafka_tiered_topic: TieredTopic) -> Iterator[str]:
+    properties = {"bootstrap.servers": kafka_tiered_topic.bootstrap_server}
+    clock = SystemClock()
+    with running_console(
+        lambda: StorageReader(properties, clock),
+        interval_s=5,
+        records=ClusterRecords(properties, clock),
+    ) as running:
+        yield running
+
+
+def json_of(address: str, path: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.load(urllib.request.urlopen(f"{address}{path}"))
+    return found
+
+
+def test_records_of_both_tiers_are_those_of_a_consumer(
+    address: str, kafka_tiered_topic: TieredTopic
+) -> None:
+    topic = kafka_tiered_topic
+    expected = {each.offset: each for each in topic.expected if each.partition == PARTITION}
+    border = topic.local_start_offsets[PARTITION]
+    path = f"/api/topics/{topic.name}/partitions/{PARTITION}/records"
+    for first in (0, border - 3):
+        found = json_of(address, f"{path}?offset={first}&limit=6")
+        assert [each["offset"] for each in found["records"]] == list(range(first, first + 6))
+        for each in found["records"]:
+            wanted = expected[each["offset"]]
+            assert each["tier"] == ("remote" if each["offset"] < border else "local")
+            assert (each["segment"] is None) == (each["offset"] >= border)
+            for name, content in (("key", wanted.key), ("value", wanted.value)):
+                shown = each[name] and base64.b64decode(each[name]["base64"])
+                assert shown == content
+        assert {each["tier"] for each in found["cost"]} == {"remote", "local"} - (
+            {"local"} if first == 0 else set()
+        )
+    middle = expected[border // 2]
+    since = json_of(address, f"{path}?time={middle.timestamp_ms}&limit=1")
+    assert since["first_offset"] == min(
+        each.offset for each in expected.values() if each.timestamp_ms >= middle.timestamp_ms
+    )
+
+
+def test_past_of_the_tiers_is_in_kafkas_own_topic(
+    address: str, kafka_tiered_topic: TieredTopic
+) -> None:
+    topic = kafka_tiered_topic
+    path = f"/api/topics/{topic.name}"
+    reach = json_of(address, f"{path}/history")
+    assert reach["kept_in"] == "__remote_log_metadata"
+    before, now, present = (
+        json_of(address, f"{path}/map{at}")["maps"][PARTITION]
+        for at in (f"?at={reach['since_ms'] - 1}", f"?at={reach['until_ms']}", "")
+    )
+    files = len(list(topic.remote_root.glob(f"{topic.name}-{PARTITION}-*/*.log")))
+    assert before["counts"]["remote"] == 0
+    assert now["counts"]["remote"] == files
+    assert sum(present["counts"][kind] for kind in ("remote", "both")) == files
+    assert present["leader_epochs"] == [[0, 0]]
+    assert present["leader_epoch"] == 0
+
+
+@pytest.mark.skipif(DRIVER is None, reason=NO_BROWSER)
+def test_pages_show_it(address: str, kafka_tiered_topic: TieredTopic) -> None:
+    name = kafka_tiered_topic.name
+    with open_browser() as browser:
+        browser.open(f"{address}/#/topics/{name}", "canvas[data-cells]")
+        assert "only remote" in browser.text(".map header")
+        assert browser.text("#sums dd.bad") == ""
+        browser.open(f"{address}/#/records/{name}?partition=0&offset=0", "#records tbody tr")
+        assert "remote" in browser.text("#records tbody tr")
+        assert browser.messages() == []

@@ -1,0 +1,67 @@
+"""Chromium as tests use it: one for a test module, since it takes seconds to start."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.wait import WebDriverWait
+
+DRIVER = shutil.which("chromedriver")
+NO_BROWSER = "there is no Chromium: apt-get install chromium chromium-driver"
+WAIT_S = 60
+ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
+
+
+class Browser:
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self.driver = driver
+
+    def wait(self, condition: Callable[[], object]) -> object:
+        return WebDriverWait(self.driver, WAIT_S, 0.02).until(lambda _: condition())
+
+    def open(self, address: str, selector: str) -> None:
+        self.driver.get("about:blank")
+        self.messages()
+        self.driver.get(address)
+        self.wait(lambda: self.all(selector))
+
+    def all(self, selector: str) -> list[WebElement]:
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def text(self, selector: str = "main") -> str:
+        """Empty where there is none. In one step: pages replace what they show at any time."""
+        return str(self.run(f"return document.querySelector({selector!r})?.innerText ?? ''"))
+
+    def click(self, selector: str, number: int = 0) -> None:
+        self.run(f"document.querySelectorAll({selector!r})[{number}].click()")
+
+    def run(self, script: str) -> object:
+        return self.driver.execute_script(script)
+
+    def refresh(self) -> None:
+        """As when the page comes to the front again: now, not in five seconds."""
+        self.run("document.dispatchEvent(new Event('visibilitychange'))")
+
+    def messages(self) -> list[str]:
+        """Errors since the last call, such as of a script, or of what the policy forbids."""
+        driver: Any = self.driver
+        return [entry["message"] for entry in driver.get_log("browser")]
+
+
+@contextmanager
+def open_browser() -> Iterator[Browser]:
+    options = webdriver.ChromeOptions()
+    for argument in ARGUMENTS:
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    try:
+        yield Browser(driver)
+    finally:
+        driver.quit()
