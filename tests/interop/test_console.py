@@ -14,7 +14,7 @@ from selenium.webdriver.common.keys import Keys
 
 from isotherm.clock import SystemClock
 from isotherm.console.jobs import JobRunner
-from isotherm.console.watched_errors import MetricsAddresses
+from isotherm.console.watched_metrics import MetricsAddresses
 from isotherm.metrics.broker_topic_metrics import TopicMeter
 from isotherm.spark.tables.schema_registry import RegisteredSchema, RegistrySettings
 from isotherm.storage_view import registered_values

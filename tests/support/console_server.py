@@ -13,7 +13,7 @@ from isotherm.clock import SystemClock
 from isotherm.console.app import ConsoleSettings, console_app
 from isotherm.console.jobs import JobReports, JobRunner
 from isotherm.console.watched_cluster import Reader, WatchedCluster
-from isotherm.console.watched_errors import MetricsAddresses, WatchedErrors
+from isotherm.console.watched_metrics import MetricsAddresses, WatchedMetrics
 from isotherm.storage_view.prices import price_list
 from isotherm.storage_view.record_sources import RecordSource
 from isotherm.storage_view.registered_values import RegisteredValues
@@ -52,14 +52,14 @@ def running_console(
     """The address of its pages."""
     source = records or ScriptedRecords()
     watched = WatchedCluster(open_reader, SystemClock(), interval_s)
-    errors = WatchedErrors(metrics, SystemClock(), interval_s)
+    watched_metrics = WatchedMetrics(metrics, SystemClock(), interval_s)
     settings = ConsoleSettings(
         price_list(PRICE),
         named_layout("aiven", None),
         ["127.0.0.1"],
         SWEEP_COMMAND,
         credentials,
-        errors,
+        watched_metrics,
         registered,
     )
     config = uvicorn.Config(
@@ -81,4 +81,4 @@ def running_console(
         thread.join()
         watched.close()
         source.close()
-        errors.close()
+        watched_metrics.close()

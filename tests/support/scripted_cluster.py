@@ -90,7 +90,7 @@ class ScriptedCluster:
             1,
             (BrokerState(1, "127.0.0.1", 9, None, size, None),),
             topics,
-            MetadataTopicSize(3, 300, 1),
+            MetadataTopicSize(200_300, 32_000_000, 50, read_offsets=200_200, read_s=0.5),
         )
 
     def read_groups(self, brokers: Sequence[BrokerState]) -> list[GroupState]:
@@ -147,6 +147,7 @@ def remote_segment(
     *,
     size: int = 1 << 20,
     age_ms: int = 60_000,
+    epoch: int = 0,
 ) -> RemoteLogSegmentMetadata:
     """`number` makes its id; its event and its newest record are `age_ms` old."""
     owner = TopicIdPartition(_TOPIC_IDS, "any", 0)
@@ -158,7 +159,7 @@ def remote_segment(
         broker_id=1,
         event_timestamp_ms=NOW_MS - age_ms,
         segment_size_in_bytes=size,
-        segment_leader_epochs={0: start},
+        segment_leader_epochs={epoch: start},
         state=state,
     )
 
@@ -171,7 +172,10 @@ def damaged_cluster(history: int = 100_000) -> ScriptedCluster:
     cluster.add("orders", sound, local_tier(0, 9000, 12_700, 3 * mib + 700_000))
     damaged = [
         remote_segment(20, 0, 999, _STATE.DELETE_SEGMENT_STARTED),
-        *(remote_segment(20 + n, n * 1000, n * 1000 + 999) for n in (1, 2, 3, 4, 6, 7, 8, 9)),
+        *(
+            remote_segment(20 + n, n * 1000, n * 1000 + 999, epoch=n // 3)
+            for n in (1, 2, 3, 4, 6, 7, 8, 9)
+        ),
         remote_segment(40, 2000, 2999, _STATE.COPY_SEGMENT_STARTED),
         remote_segment(41, 10_000, 10_999, _STATE.COPY_SEGMENT_STARTED),
     ]

@@ -108,7 +108,7 @@ def console(
         typer.Option(
             metavar="URL",
             help="A broker's metrics for Prometheus (http://broker:9404/metrics), to count its errors of"
-            " the last hour. May be given many times.",
+            " the last hour, and what is read from the remote tier. May be given many times.",
         ),
     ] = None,
     metrics_login: Annotated[
@@ -143,7 +143,7 @@ def console(
     from isotherm.console.app import ConsoleSettings, console_app
     from isotherm.console.jobs import JobReports, JobRunner
     from isotherm.console.watched_cluster import WatchedCluster
-    from isotherm.console.watched_errors import WatchedErrors, metrics_addresses
+    from isotherm.console.watched_metrics import WatchedMetrics, metrics_addresses
     from isotherm.storage_view.cluster_storage import StorageReader
     from isotherm.storage_view.record_sources import ClusterRecords
     from isotherm.storage_view.segment_facts import named_layout
@@ -152,14 +152,14 @@ def console(
     extra = client_settings(command_config, client_property)
     clock = SystemClock()
     addresses = metrics_addresses(metrics or (), metrics_login)
-    errors = WatchedErrors(addresses, clock, interval_s)
+    watched_metrics = WatchedMetrics(addresses, clock, interval_s)
     settings = ConsoleSettings(
         price_list(price),
         named_layout(layout, key_prefix),
         _hosts(host, allow_host or []),
         sweep_command(bootstrap_server, path),
         _credentials(credentials_file, host, without_login=without_login),
-        errors,
+        watched_metrics,
         _registered_values(registry, registry_option, clock),
     )
     with_tls = _has_identity(tls_certificate, tls_key)
@@ -184,7 +184,7 @@ def console(
         cluster = WatchedCluster(open_reader, clock, interval_s)
         storage = None if bucket is None else _opened(bucket)
         records = ClusterRecords(properties, clock, storage)
-        for each in (storage, runner, records, cluster, errors):
+        for each in (storage, runner, records, cluster, watched_metrics):
             if each is not None:
                 closing.callback(each.close)
         scheme = "https" if with_tls else "http"

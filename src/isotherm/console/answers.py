@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from isotherm.console.watched_metrics import MetricsLook
 from isotherm.remote.metadata.state.segment_columns import id_texts
+from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.storage_view.cluster_storage import (
     ClusterStorage,
     Histories,
     PartitionStorage,
     TopicStorage,
 )
-from isotherm.storage_view.group_lag import PartitionLag, group_lags
+from isotherm.storage_view.group_lag import PartitionLag, ReadsFrom, group_lags
+from isotherm.storage_view.group_progress import GroupProgress
 from isotherm.storage_view.group_reader import GroupState
+from isotherm.storage_view.growth import growth
 from isotherm.storage_view.partition_storage import LocalTier, added, last_tiered_offset
+from isotherm.storage_view.prices import PriceList
 from isotherm.storage_view.rows import Row, partition_row, sums_row, topic_row
 from isotherm.storage_view.segment_history import SegmentHistory, past_log
 from isotherm.storage_view.tier_map import (
@@ -29,12 +34,14 @@ from isotherm.storage_view.tier_map import (
     map_cells,
     tier_spans,
 )
+from isotherm.storage_view.traffic import ALL_TOPICS, Traffic, request_cost, requests_a_month
 from isotherm.types import Offset, TimestampMs
 
 PARTITIONS_KEPT = 8
 """Partitions whose spans are kept, with the columns that they were made from: a person zooms in one."""
 EPOCHS_MAX = 200
 """Leader epochs of a map, the newest."""
+RECORDS_OF_A_COPY = 2
 HISTORY_MS = 24 * 3_600_000
 Window = tuple[Offset | None, Offset | None]
 SECOND_LANE = tuple(kind for kind in SpanKind if kind not in FIRST_LANE)
@@ -44,17 +51,60 @@ SECOND_LANE = tuple(kind for kind in SpanKind if kind not in FIRST_LANE)
 _spans = functools.lru_cache(PARTITIONS_KEPT)(tier_spans)
 
 
-def overview(storage: ClusterStorage, price: float) -> Row:
+def overview(storage: ClusterStorage, prices: PriceList, metrics: MetricsLook | None = None) -> Row:
     topics = storage.topics.values()
-    metadata_topic = storage.metadata_topic
+    price = prices.mean_price(storage.remote_bytes)
     return {
         "cluster_id": storage.cluster_id,
         "controller_id": storage.controller_id,
         "price_per_gib_month": price,
         "total": sums_row(added(each.sums for each in topics), price),
-        "metadata_topic": None if metadata_topic is None else asdict(metadata_topic),
+        "metadata_topic": metadata_topic_row(storage),
         "brokers": [asdict(each) for each in storage.brokers],
         "topics": [topic_row(each, price) for each in topics],
+        "errors": None if metrics is None else metrics.errors,
+        "traffic": _traffic_row(metrics, prices),
+    }
+
+
+def metadata_topic_row(storage: ClusterStorage) -> Row | None:
+    """`restart_s` is what reading it takes, by what it took here. It gets two records for each copy; the
+    rates are null while the copies are too young to tell."""
+    topic = storage.metadata_topic
+    if topic is None:
+        return None
+    copies = [
+        growth(each.segments, storage.read_at_ms).segments_per_month
+        for topic_storage in storage.topics.values()
+        for each in topic_storage.partitions
+        if len(each.segments)
+    ]
+    per_day = sum(each for each in copies if each is not None) * RECORDS_OF_A_COPY / 30
+    is_known = bool(copies) and None not in copies
+    record_bytes = topic.size_in_bytes / topic.records if topic.records else 0.0
+    return {
+        **asdict(topic),
+        "restart_s": topic.restart_s,
+        "records_per_day": round(per_day) if is_known else None,
+        "bytes_per_day": round(per_day * record_bytes) if is_known else None,
+    }
+
+
+def _traffic_row(metrics: MetricsLook | None, prices: PriceList) -> Row | None:
+    """The rates of minutes, and what an hour's requests would cost in a month. Null without metrics, and
+    before their second reading; the cost is null where requests have no price."""
+    if metrics is None or metrics.traffic is None or metrics.hourly_traffic is None:
+        return None
+    hour = metrics.hourly_traffic.get(ALL_TOPICS, Traffic())
+    puts, gets = requests_a_month(hour)
+    return {
+        **asdict(metrics.traffic.get(ALL_TOPICS, Traffic())),
+        "since_ms": metrics.since_ms,
+        "puts_per_month": round(puts),
+        "gets_per_month": round(gets),
+        "cost_per_month": (
+            None if prices.requests is None else round(request_cost(hour, prices.requests), 6)
+        ),
     }
 
 
@@ -182,45 +232,96 @@ def _tier_map(
     }
 
 
-def group_rows(groups: Iterable[GroupState], storage: ClusterStorage) -> list[Row]:
+@dataclass(frozen=True, slots=True)
+class GroupReading:
+    """How groups read: what they commit, and what metrics say of topics, if there are any."""
+
+    progress: GroupProgress
+    traffic: Mapping[str, Traffic] | None
+
+
+def group_rows(
+    groups: Iterable[GroupState], storage: ClusterStorage, reading: GroupReading
+) -> list[Row]:
     """A row for each group: its lags added up, its oldest age, where its partitions read from."""
+    return [_group_row(each, _partition_rows(each, storage, reading), reading) for each in groups]
+
+
+def group_detail(group: GroupState, storage: ClusterStorage, reading: GroupReading) -> Row:
+    rows = _partition_rows(group, storage, reading)
+    return {**_group_row(group, rows, reading), "by_partition": rows}
+
+
+def _partition_rows(group: GroupState, storage: ClusterStorage, reading: GroupReading) -> list[Row]:
+    rates = reading.progress.offsets_per_s(group.group_id)
     return [
-        _group_row(each, group_lags(each, storage.topics, storage.read_at_ms)) for each in groups
+        {
+            "topic": each.place.topic,
+            "partition": each.place.partition,
+            "committed_offset": each.committed_offset,
+            "reads_from": each.reads_from,
+            "lag": each.lag,
+            "remote_lag": each.remote_lag,
+            "age_s": each.age_s,
+            "age_s_max": each.age_s_max,
+            "offsets_per_s": rates.get(each.place),
+            "remote_bytes_per_s": _remote_bytes_per_s(each, rates.get(each.place), storage),
+        }
+        for each in group_lags(group, storage.topics, storage.read_at_ms)
     ]
 
 
-def group_detail(group: GroupState, storage: ClusterStorage) -> Row:
-    lags = group_lags(group, storage.topics, storage.read_at_ms)
-    return {
-        **_group_row(group, lags),
-        "by_partition": [
-            {
-                "topic": each.place.topic,
-                "partition": each.place.partition,
-                "committed_offset": each.committed_offset,
-                "reads_from": each.reads_from,
-                "lag": each.lag,
-                "remote_lag": each.remote_lag,
-                "age_s": each.age_s,
-            }
-            for each in lags
-        ],
-    }
+def _remote_bytes_per_s(
+    lag: PartitionLag, rate: float | None, storage: ClusterStorage
+) -> float | None:
+    """By the mean size of an offset there; 0 for what is read elsewhere."""
+    if rate is None or lag.reads_from is not ReadsFrom.REMOTE:
+        return None if rate is None else 0.0
+    for each in storage.topics[lag.place.topic].partitions:
+        if each.state.partition.topic_partition == lag.place:
+            finished = each.segments.in_state(RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
+            size = int(each.segments.size_in_bytes[finished].sum())
+            offsets = each.segments.end_offset[finished] - each.segments.start_offset[finished] + 1
+            return rate * size / max(1, int(offsets.sum()))
+    return None
 
 
-def _group_row(group: GroupState, lags: Sequence[PartitionLag]) -> Row:
-    behind = [each for each in lags if each.lag]
-    ages = [each.age_s for each in behind if each.age_s is not None]
+def _group_row(group: GroupState, rows: Sequence[Row], reading: GroupReading) -> Row:
+    behind = [each for each in rows if each["lag"]]
+
+    def oldest(name: str) -> float | None:
+        ages = [each[name] for each in behind if each[name] is not None]
+        return max(ages, default=None) if behind else 0.0
+
+    def total(name: str) -> float | None:
+        known = [each[name] for each in rows if each[name] is not None]
+        return sum(known) if known else None
+
+    remote = sorted({each["topic"] for each in rows if each["reads_from"] is ReadsFrom.REMOTE})
     return {
         "group": group.group_id,
         "state": group.state,
         "type": group.kind,
         "group_error": group.error,
-        "partitions": len(lags),
-        "lag": sum(each.lag or 0 for each in lags),
-        "remote_lag": sum(each.remote_lag or 0 for each in lags),
-        "age_s": max(ages, default=None) if behind else 0.0,
-        "reads_from": dict(Counter(each.reads_from for each in lags)),
+        "partitions": len(rows),
+        "lag": total("lag") or 0,
+        "remote_lag": total("remote_lag") or 0,
+        "age_s": oldest("age_s"),
+        "age_s_max": oldest("age_s_max"),
+        "offsets_per_s": total("offsets_per_s"),
+        "remote_bytes_per_s": total("remote_bytes_per_s"),
+        "reads_from": dict(Counter(each["reads_from"] for each in rows)),
+        "remote_topics": [
+            {
+                "topic": topic,
+                "traffic": (
+                    None
+                    if reading.traffic is None
+                    else asdict(reading.traffic.get(topic, Traffic()))
+                ),
+            }
+            for topic in remote
+        ],
     }
 
 

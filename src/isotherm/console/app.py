@@ -25,6 +25,7 @@ from starlette.staticfiles import StaticFiles
 
 from isotherm.config.http_credentials import is_known
 from isotherm.console.answers import (
+    GroupReading,
     group_detail,
     group_rows,
     history_reach,
@@ -44,7 +45,7 @@ from isotherm.console.openapi import (
 from isotherm.console.records import RecordBrowser, RecordsWanted, TooManyScansError
 from isotherm.console.topic_answers import topic_answers
 from isotherm.console.watched_cluster import WatchedCluster
-from isotherm.console.watched_errors import WatchedErrors
+from isotherm.console.watched_metrics import WatchedMetrics
 from isotherm.errors import IsothermError
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.storage_view.cluster_storage import (
@@ -98,7 +99,7 @@ class ConsoleSettings:
     hosts: Sequence[str]
     sweep_command: str
     credentials: Mapping[bytes, bytes] | None
-    errors: WatchedErrors
+    metrics: WatchedMetrics
     registered: RegisteredValues | None = None
 
 
@@ -209,10 +210,8 @@ class _Pages:
         self._browser = RecordBrowser(records, self._metadata, settings.registered)
 
     def overview(self, _: Request) -> Response:
-        errors = self._settings.errors.look()
-        return self._answer(
-            lambda storage: {**overview(storage, self._price(storage)), "errors": errors}
-        )
+        metrics = self._settings.metrics.look()
+        return self._answer(lambda storage: overview(storage, self._settings.prices, metrics))
 
     def answers(self, _: Request) -> Response:
         settings = self._settings
@@ -280,15 +279,20 @@ class _Pages:
             raise HTTPException(_UPSTREAM_FAILED, str(error)) from error
 
     def groups(self, _: Request) -> Response:
-        listed = self._groups()
-        return self._answer(lambda storage: {"groups": group_rows(listed, storage)})
+        listed, reading = self._groups(), self._group_reading()
+        return self._answer(lambda storage: {"groups": group_rows(listed, storage, reading)})
 
     def group(self, request: Request) -> Response:
         name = request.path_params["group"]
         found = next((each for each in self._groups() if each.group_id == name), None)
         if found is None:
             raise HTTPException(404, f"no such group: {name}")
-        return self._answer(lambda storage: group_detail(found, storage))
+        reading = self._group_reading()
+        return self._answer(lambda storage: group_detail(found, storage, reading))
+
+    def _group_reading(self) -> GroupReading:
+        metrics = self._settings.metrics.look()
+        return GroupReading(self._cluster.progress, None if metrics is None else metrics.traffic)
 
     def _groups(self) -> list[GroupState]:
         look = self._cluster.groups()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+from isotherm.console.answers import metadata_topic_row
 from isotherm.storage_view.cluster_storage import ClusterStorage, PartitionStorage, TopicStorage
 from isotherm.storage_view.growth import DAY_MS, MONTH_MS, forecast_bytes, growth
 from isotherm.storage_view.leftovers import Leftover, leftovers
@@ -40,6 +41,7 @@ def topic_answers(storage: ClusterStorage, prices: PriceList, sweep_command: str
         "price_per_gib_month": price,
         "forecast_months": FORECAST_MONTHS,
         "sweep_command": sweep_command,
+        "metadata_topic": metadata_topic_row(storage),
         "topics": sorted(
             (each for each in topics if each["local_bytes"] or each["remote_bytes"]),
             key=lambda each: -each["local_bytes"],

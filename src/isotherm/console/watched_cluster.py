@@ -13,6 +13,7 @@ from isotherm.errors import IsothermError
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.storage_view.cluster_reader import BrokerState
 from isotherm.storage_view.cluster_storage import ClusterStorage, Histories
+from isotherm.storage_view.group_progress import GroupProgress
 from isotherm.storage_view.group_reader import GroupState
 from isotherm.storage_view.segment_sources import SegmentSource
 from isotherm.types import TopicIdPartition
@@ -92,7 +93,9 @@ class WatchedCluster:
     def __init__(self, open_reader: Callable[[], Reader], clock: Clock, interval_s: float) -> None:
         self._open_reader = open_reader
         self._reader: Reader | None = None
+        self._clock = clock
         self._reading = threading.Lock()  # of the reader and its source
+        self.progress = GroupProgress()
         self._storage = Newest(self._read_storage, self._reading, clock, interval_s)
         self._groups = Newest(self._read_groups, self._reading, clock, interval_s)
 
@@ -134,4 +137,6 @@ class WatchedCluster:
 
     def _read_groups(self) -> list[GroupState]:
         storage = self._storage.last.content
-        return self._opened().read_groups(() if storage is None else storage.brokers)
+        found = self._opened().read_groups(() if storage is None else storage.brokers)
+        self.progress.note(found, self._clock.now_ms())
+        return found

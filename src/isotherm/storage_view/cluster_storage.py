@@ -61,9 +61,19 @@ class TopicStorage:
 
 @dataclass(frozen=True, slots=True)
 class MetadataTopicSize:
+    """`records` are offsets: compaction leaves some without a record. This reader has folded `read_offsets` of
+    them within `read_s`, zeros if it reads the bucket."""
+
     records: int
     size_in_bytes: int
     partitions: int
+    read_offsets: int = 0
+    read_s: float = 0.0
+
+    @property
+    def restart_s(self) -> float | None:
+        """What reading all of it would take here. None where nothing was read."""
+        return self.read_s * self.records / self.read_offsets if self.read_offsets else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +150,7 @@ class StorageReader:
                 for topic in state.topics
                 if self._wants_topic(topic.name)
             },
-            None if metadata_topic is None else _metadata_topic_size(metadata_topic),
+            None if metadata_topic is None else _metadata_topic_size(metadata_topic, source),
         )
 
     def topic_names(self) -> list[str]:
@@ -186,7 +196,7 @@ class StorageReader:
         if self._source is None and metadata_topic is not None:
             topic = KafkaMetadataTopic(self._properties)
             self._closing.callback(topic.close)
-            self._source = MetadataTopicSource(topic, self._wants_topic)
+            self._source = MetadataTopicSource(topic, self._wants_topic, self._clock)
         return self._source
 
 
@@ -240,11 +250,15 @@ def _partition_storage(
     return PartitionStorage(state, segments, last_tiered_offset(segments), sums)
 
 
-def _metadata_topic_size(topic: TopicState) -> MetadataTopicSize:
+def _metadata_topic_size(topic: TopicState, source: SegmentSource | None) -> MetadataTopicSize:
     local = [each.local for each in topic.partitions if each.local is not None]
     return MetadataTopicSize(
-        # Compaction leaves offsets without a record: this is the most that it can have.
         sum(each.high_watermark - each.log_start_offset for each in local),
         sum(each.size_in_bytes for each in local),
         len(topic.partitions),
+        *(
+            (source.folded_offsets, source.fold_s)
+            if isinstance(source, MetadataTopicSource)
+            else ()
+        ),
     )

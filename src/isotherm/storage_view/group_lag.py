@@ -29,9 +29,10 @@ class ReadsFrom(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """`lag` and `remote_lag` count offsets, the second those below the local log start. `age_s` is the
-    least age of the record at the committed offset: that of the newest record in its remote segment;
-    0 at the end of the log, None where no segment tells."""
+    """`lag` and `remote_lag` count offsets, the second those below the local log start. The record at the
+    committed offset is at least `age_s` old, as the newest one in its remote segment is, and at most
+    `age_s_max`, as the newest one in the segments before it is, if timestamps ascend. Both are 0 at the end
+    of the log, and None where no segment tells."""
 
     place: TopicPartition
     committed_offset: Offset
@@ -39,6 +40,7 @@ class PartitionLag:
     lag: int | None
     remote_lag: int | None
     age_s: float | None
+    age_s_max: float | None = None
 
 
 def group_lags(
@@ -72,13 +74,15 @@ def _partition_lag(
     first = max(offset, local.log_start_offset)
     end = max(offset, local.high_watermark)
     tier = _reads_from(offset, local)
+    is_end = tier is ReadsFrom.END
     return PartitionLag(
         place,
         offset,
         tier,
         end - first,
         max(0, local.local_log_start_offset - first),
-        0.0 if tier is ReadsFrom.END else _age_s(storage.segments, first, now_ms),
+        0.0 if is_end else _age_s(storage.segments, first, now_ms),
+        0.0 if is_end else _age_s_max(storage.segments, first, now_ms),
     )
 
 
@@ -100,3 +104,12 @@ def _age_s(segments: RemoteSegments, offset: Offset, now_ms: TimestampMs) -> flo
         return None
     newest_ms = int(np.min(segments.max_timestamp_ms[holds]))
     return max(0, now_ms - newest_ms) / 1000
+
+
+def _age_s_max(segments: RemoteSegments, offset: Offset, now_ms: TimestampMs) -> float | None:
+    before = segments.in_state(RemoteLogSegmentState.COPY_SEGMENT_FINISHED) & (
+        segments.end_offset < offset
+    )
+    if not before.any():
+        return None
+    return max(0, now_ms - int(np.max(segments.max_timestamp_ms[before]))) / 1000

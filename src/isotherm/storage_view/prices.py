@@ -1,8 +1,8 @@
-"""What the remote tier's bytes cost a month, by list prices of storage alone.
+"""What the remote tier costs a month, by list prices of storage and of requests.
 
-The prices are dollars for a GiB and month, of the first and dearest step of each list: Amazon S3 in
-us-east-1, Google Cloud Storage in us-central1, Azure Blob Storage in East US with local redundancy.
-Requests, transfer, indexes and manifests are not in them. A file of one's own may have all steps of a list:
+The prices are dollars for a GiB and month, of the first and dearest step of each list, and for a thousand
+requests: Amazon S3 in us-east-1, Google Cloud Storage in us-central1, Azure Blob Storage in East US with local
+redundancy. Transfer, indexes and manifests are not in them. A file of one's own may have all steps of a list:
 
     [[storage]]
     up_to_gib = 51200
@@ -10,6 +10,10 @@ Requests, transfer, indexes and manifests are not in them. A file of one's own m
 
     [[storage]]
     price = 0.022
+
+    [requests]
+    put_per_1000 = 0.005
+    get_per_1000 = 0.0004
 """
 
 from __future__ import annotations
@@ -25,21 +29,31 @@ from isotherm.errors import ConfigError
 
 GIB = 1024**3
 DEFAULT_PRICE = "s3-standard"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPrices:
+    put_per_1000: float
+    get_per_1000: float
+
+
 PRICES = {
-    "s3-standard": 0.023,
-    "s3-standard-ia": 0.0125,
-    "s3-glacier-instant": 0.004,
-    "gcs-standard": 0.020,
-    "azure-hot": 0.0184,
+    "s3-standard": (0.023, RequestPrices(0.005, 0.0004)),
+    "s3-standard-ia": (0.0125, RequestPrices(0.01, 0.001)),
+    "s3-glacier-instant": (0.004, RequestPrices(0.02, 0.01)),
+    "gcs-standard": (0.020, RequestPrices(0.005, 0.0004)),
+    "azure-hot": (0.0184, RequestPrices(0.005, 0.0004)),
 }
 _FILE_SUFFIX = ".toml"
 
 
 @dataclass(frozen=True, slots=True)
 class PriceList:
-    """Pairs of a step's end in GiB, the last infinite, and its dollars for a GiB and month."""
+    """Pairs of a step's end in GiB, the last infinite, and its dollars for a GiB and month. `requests` is None
+    where nothing was said of them."""
 
     steps: tuple[tuple[float, float], ...]
+    requests: RequestPrices | None = None
 
     def mean_price(self, size_in_bytes: int) -> float:
         """Dollars for a GiB and month, of so many bytes together; the first step's for none."""
@@ -58,7 +72,8 @@ def price_list(text: str) -> PriceList:
     if text.endswith(_FILE_SUFFIX):
         return _price_file(Path(text))
     if text in PRICES:
-        return PriceList(((math.inf, PRICES[text]),))
+        storage, requests = PRICES[text]
+        return PriceList(((math.inf, storage),), requests)
     try:
         price = float(text)
     except ValueError:
@@ -86,7 +101,19 @@ def _price_file(path: Path) -> PriceList:
     ends = [0.0, *(end for end, _ in steps)]
     if any(end <= before for before, end in itertools.pairwise(ends)):
         raise ConfigError(f"the steps of a price list do not rise file={path} key=up_to_gib")
-    return PriceList(steps)
+    return PriceList(steps, _request_prices(path, content.get("requests")))
+
+
+def _request_prices(path: Path, listed: Any) -> RequestPrices | None:
+    if listed is None:
+        return None
+    names = ("put_per_1000", "get_per_1000")
+    found = [listed.get(name) if isinstance(listed, dict) else None for name in names]
+    if not all(isinstance(each, int | float) and 0 <= each < math.inf for each in found):
+        raise ConfigError(
+            f"requests in a price list need numbers file={path} key={','.join(names)}"
+        )
+    return RequestPrices(*(float(each or 0) for each in found))
 
 
 def _price_step(path: Path, step: Any, *, is_last: bool) -> tuple[float, float]:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
+from isotherm.clock import Clock
 from isotherm.remote.metadata.api import MetadataTopic
 from isotherm.remote.metadata.folding.followed_partition import FollowedPartition
 from isotherm.remote.metadata.state.segment_rows import unpack_segment
@@ -58,10 +59,16 @@ class MetadataTopicSource:
     have events of the wanted topics; later ones read what has come since, and nothing from partitions
     that end where they did."""
 
-    def __init__(self, topic: MetadataTopic, wants_topic: Callable[[str], bool]) -> None:
+    def __init__(
+        self, topic: MetadataTopic, wants_topic: Callable[[str], bool], clock: Clock
+    ) -> None:
         self._topic = topic
         self._wants_topic = wants_topic
+        self._clock = clock
         self._numbered: dict[int, _Numbered] = {}
+        self.folded_offsets = 0
+        """Of the partitions that were folded from their beginning, and how long that took."""
+        self.fold_s = 0.0
 
     def refresh(self, partitions: Collection[TopicIdPartition], ends: MetadataEnds) -> None:
         count = self._topic.partition_count
@@ -90,9 +97,13 @@ class MetadataTopicSource:
         known = self._numbered.get(number)
         if known is None or (end is not None and end < known.followed.next_offset):
             # The second: the topic was deleted and made again.
+            began_s = self._clock.monotonic_s()
+            first, _ = self._topic.offsets(number)
             followed = FollowedPartition(
                 self._topic, number, lambda partition: self._wants_topic(partition.topic)
             )
+            self.fold_s += self._clock.monotonic_s() - began_s
+            self.folded_offsets += followed.next_offset - first
             self._numbered[number] = _Numbered(followed)
         elif end != known.followed.next_offset and known.followed.catch_up():
             known.take()

@@ -12,9 +12,17 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from isotherm.console.answers import GroupReading, group_detail, overview
 from isotherm.console.app import STATIC
 from isotherm.console.openapi import openapi_document
+from isotherm.console.watched_cluster import WatchedCluster
+from isotherm.console.watched_metrics import MetricsLook
 from isotherm.errors import BrokerUnreachableError
+from isotherm.storage_view.group_reader import GroupState
+from isotherm.storage_view.prices import price_list
+from isotherm.storage_view.traffic import ALL_TOPICS, Traffic
+from isotherm.testing.sim_clock import SimClock
+from isotherm.types import TopicPartition
 from tests.support.console_server import SWEEP_COMMAND, running_console
 from tests.support.scripted_cluster import ScriptedCluster, damaged_cluster
 
@@ -55,6 +63,11 @@ def test_overview_adds_the_topics_up(address: str) -> None:
     for name in ("local_bytes", "remote_bytes", "total_bytes"):
         assert found["total"][name] == sum(topic[name] for topic in topics.values())
     assert found["error"] is None
+    # No metrics were named, and the copies are a minute old.
+    assert (found["errors"], found["traffic"]) == (None, None)
+    metadata = found["metadata_topic"]
+    assert metadata["records_per_day"] is None
+    assert metadata["restart_s"] == pytest.approx(0.5 * 200_300 / 200_200)
 
 
 def test_every_kind_of_span_is_on_the_map(address: str) -> None:
@@ -103,8 +116,9 @@ def test_topic_without_events_has_no_past(address: str) -> None:
 
 
 def test_map_names_leader_epochs(address: str) -> None:
-    sound, _ = json_of(address, "/api/topics/orders/map")["maps"]
+    sound, damaged = json_of(address, "/api/topics/orders/map")["maps"]
     assert sound["leader_epochs"] == [[0, 0]]
+    assert damaged["leader_epochs"] == [[0, 0], [1, 3000], [2, 6000], [3, 9000]]
 
 
 def test_hundred_thousand_segments_are_cells_and_the_missing_one_is_seen(address: str) -> None:
@@ -141,9 +155,47 @@ def test_groups_say_how_far_behind_they_are_and_what_they_read(address: str) -> 
     assert (backfill["reads_from"], backfill["age_s"]) == ({"the remote tier": 1}, 60)
     assert (billing["lag"], billing["remote_lag"], billing["age_s"]) == (200, 0, None)
     assert billing["reads_from"] == {"the local tier": 1, "the end of the log": 1}
+    # Between its own segment's newest record and that of the segment before; all are as old here.
+    assert (backfill["age_s_max"], billing["age_s_max"]) == (60, 60)
+    assert backfill["remote_topics"] == [{"topic": "history", "traffic": None}]
+    assert billing["remote_topics"] == []
     first, second = json_of(address, "/api/groups/billing")["by_partition"]
     assert (first["partition"], first["lag"], first["age_s"]) == (0, 200, None)
     assert (second["partition"], second["lag"], second["age_s"]) == (1, 0, 0)
+
+
+def test_group_that_reads_from_the_remote_tier_has_its_throughput() -> None:
+    """A thousand offsets between two looks, of a topic whose segments have a hundred in 100,000 bytes."""
+    cluster, clock = damaged_cluster(1000), SimClock()
+    watched = WatchedCluster(lambda: cluster, clock, 5.0)
+    place = TopicPartition("history", 0)
+    cluster.groups = [GroupState("g", "Stable", "classic", {place: 20_000})]
+    watched.groups()
+    clock.advance(10_000)
+    cluster.groups = [GroupState("g", "Stable", "classic", {place: 21_000})]
+    look = watched.groups().content
+    storage = watched.look().content
+    assert look is not None
+    assert storage is not None
+    traffic = {"history": Traffic(reads=2.0, read_bytes=1e6)}
+    row = group_detail(look[0], storage, GroupReading(watched.progress, traffic))
+    assert row["offsets_per_s"] == 100
+    assert row["remote_bytes_per_s"] == pytest.approx(100_000)
+    (topic,) = row["remote_topics"]
+    assert (topic["topic"], topic["traffic"]["reads"]) == ("history", 2.0)
+    assert row["by_partition"][0]["offsets_per_s"] == 100
+
+
+def test_overview_has_the_cost_of_requests() -> None:
+    storage = damaged_cluster(1).read()
+    hour = {ALL_TOPICS: Traffic(copies=1, reads=4)}
+    minutes = {ALL_TOPICS: Traffic(reads=7)}
+    look = MetricsLook({}, minutes, hour, 5)
+    traffic = overview(storage, price_list("s3-standard"), look)["traffic"]
+    assert (traffic["reads"], traffic["since_ms"]) == (7, 5)
+    assert (traffic["puts_per_month"], traffic["gets_per_month"]) == (7_776_000, 10_368_000)
+    assert traffic["cost_per_month"] == pytest.approx(7776 * 0.005 + 10_368 * 0.0004)
+    assert overview(storage, price_list("0.02"), look)["traffic"]["cost_per_month"] is None
 
 
 def test_answers_say_why_what_is_left_and_what_it_costs(address: str) -> None:

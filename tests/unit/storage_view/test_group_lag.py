@@ -14,19 +14,23 @@ TIER = ReadsFrom
 
 
 @pytest.mark.parametrize(
-    ("committed", "reads_from", "lag", "remote_lag", "age_s"),
+    ("committed", "reads_from", "lag", "remote_lag", "ages_s"),
     [
-        (5, TIER.DELETED, 117, 80, 9),
-        (10, TIER.REMOTE, 117, 80, 9),
-        (89, TIER.REMOTE, 38, 1, 2),
-        (90, TIER.LOCAL, 37, 0, 1),
-        (100, TIER.LOCAL, 27, 0, None),
-        (127, TIER.END, 0, 0, 0),
-        (130, TIER.END, 0, 0, 0),
+        (5, TIER.DELETED, 117, 80, (9, 10)),
+        (10, TIER.REMOTE, 117, 80, (9, 10)),
+        (89, TIER.REMOTE, 38, 1, (2, 3)),
+        (90, TIER.LOCAL, 37, 0, (1, 2)),
+        (100, TIER.LOCAL, 27, 0, (None, 1)),
+        (127, TIER.END, 0, 0, (0, 0)),
+        (130, TIER.END, 0, 0, (0, 0)),
     ],
 )
 def test_lag_and_tier_at_each_border(
-    committed: int, reads_from: ReadsFrom, lag: int, remote_lag: int, age_s: float | None
+    committed: int,
+    reads_from: ReadsFrom,
+    lag: int,
+    remote_lag: int,
+    ages_s: tuple[float | None, float | None],
 ) -> None:
     cluster = ScriptedCluster()
     segments = [
@@ -36,7 +40,8 @@ def test_lag_and_tier_at_each_border(
     group = GroupState("readers", "Stable", "classic", {PLACE: committed})
     (found,) = group_lags(group, cluster.read().topics, NOW_MS)
     assert found.reads_from is reads_from
-    assert (found.lag, found.remote_lag, found.age_s) == (lag, remote_lag, age_s)
+    assert (found.lag, found.remote_lag) == (lag, remote_lag)
+    assert (found.age_s, found.age_s_max) == ages_s
 
 
 def test_partition_that_is_gone_is_unknown() -> None:

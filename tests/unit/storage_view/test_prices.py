@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from isotherm.errors import ConfigError
-from isotherm.storage_view.prices import GIB, monthly_cost, price_list
+from isotherm.storage_view.prices import GIB, RequestPrices, monthly_cost, price_list
 
 STEPS = """
 [[storage]]
@@ -42,6 +42,15 @@ def test_name_and_number_have_one_step() -> None:
     assert price_list("0.01").mean_price(0) == 0.01
 
 
+def test_requests_have_prices_in_a_list_or_a_file(file: Path) -> None:
+    assert price_list("s3-standard").requests == RequestPrices(0.005, 0.0004)
+    assert price_list("0.01").requests is None
+    file.write_text(STEPS)
+    assert price_list(str(file)).requests is None
+    file.write_text(STEPS + "[requests]\nput_per_1000 = 1\nget_per_1000 = 0.5\n")
+    assert price_list(str(file)).requests == RequestPrices(1, 0.5)
+
+
 @pytest.mark.parametrize("text", ["cheap", "-1", "nan", "inf", "/no/such/file.toml"])
 def test_what_is_no_price_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
@@ -54,6 +63,8 @@ def test_what_is_no_price_is_refused(text: str) -> None:
         "",
         "storage = 3",
         "[[storage]]\nprice = 'low'",
+        "[[storage]]\nprice = 1\n[requests]\nput_per_1000 = 1",
+        "requests = 7\n[[storage]]\nprice = 1",
         "[[storage]]\nprice = -1",
         "[[storage]]\nprice = nan",
         "[[storage]]\nprice = 1\nup_to_gib = 5",

@@ -14,6 +14,7 @@ export function answersPage() {
       card("Why is local so big?", own.length ? own.slice(0, TOPICS_MAX).map((topic, place) => reasons(topic, opened, place === 0))
         : [element("p", { class: "quiet" }, "No topic has a byte.")]),
       card("What is left over in the bucket?", leftovers(data)),
+      card("How long does a broker read the metadata topic when it starts?", [restart(data.metadata_topic)]),
       card("What does it cost, and what will it?", [money(own.slice(0, TOPICS_MAX), data)]));
   };
   return page;
@@ -63,6 +64,16 @@ function leftovers({ leftovers: rows, sweep_command: command }) {
   return [said, element("p", {}, "Objects without any metadata are found by a sweep, which only reports without ", element("code", {}, "--delete"), ":"),
     element("div", { class: "tools" }, element("code", { id: "sweep" }, command),
       element("button", { type: "button", onclick: copy }, "Copy"), copied)];
+}
+
+function restart(topic) {
+  if (!topic || topic.restart_s === null) return element("p", {}, "It was not read here: there is none, or the bucket was read instead.");
+  const grows = topic.records_per_day === null ? "How fast it grows is known when its copies are an hour old."
+    : `It gets ${count(topic.records_per_day)} records a day, ${bytes(topic.bytes_per_day)}: two for each copy, and as many when the segment is deleted.`;
+  return element("p", {}, element("strong", {}, `About ${topic.restart_s < 10 ? topic.restart_s.toFixed(1) : Math.round(topic.restart_s)} s`),
+    ` by the speed of this console, which read ${count(topic.read_offsets)} offsets of it in ${topic.read_s.toFixed(1)} s; it has ${count(topic.records)} in `
+    + `${plural(topic.partitions, "partition")}, ${bytes(topic.size_in_bytes)}. ${grows} `,
+    "At level 1 of remote.log.metadata.compaction the topic keeps the last state of each segment alone: isotherm remote migrate.");
 }
 
 function money(topics, { price_per_gib_month: price, forecast_months: months }) {

@@ -22,6 +22,9 @@ export function age(seconds) {
   return span ? `${(seconds / span[1]).toFixed(1)} ${span[0]}` : `${Math.round(seconds)} s`;
 }
 
+// A number of things in a second.
+export const rate = (number) => (number >= 100 ? count(Math.round(number)) : String(Number(number.toPrecision(2))));
+
 export function dollars(amount) {
   if (amount > 0 && amount < 0.01) return "< $0.01";
   return `$${amount.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;

@@ -1,6 +1,6 @@
 // The cluster: its brokers, its topics, what each tier holds.
 
-import { age, bytes, count, dollars, element, figure, plural, table } from "/static/format.js";
+import { age, bytes, count, dollars, element, figure, plural, rate, table } from "/static/format.js";
 
 const ROWS_MAX = 500;
 
@@ -42,7 +42,7 @@ export function overviewPage() {
   return page;
 }
 
-function sums({ total, metadata_topic: metadata, price_per_gib_month: price, topics, errors: seen, read_at_ms: now }) {
+function sums({ total, metadata_topic: metadata, price_per_gib_month: price, topics, errors: seen, traffic, read_at_ms: now }) {
   const shown = topics.filter((topic) => topic.is_tiered).length;
   return element("dl", { class: "figures wide" },
     figure("In all", bytes(total.total_bytes), "each byte once"),
@@ -50,14 +50,29 @@ function sums({ total, metadata_topic: metadata, price_per_gib_month: price, top
     figure("Remote", bytes(total.remote_bytes), plural(total.remote_segments, "segment")),
     figure("In both", bytes(total.overlap_bytes), "local and remote"),
     figure("Not copied yet", bytes(total.copy_lag_bytes), total.copy_lag_s ? `newest copy ${age(total.copy_lag_s)} old` : ""),
-    figure("Not deleted yet", bytes(total.deletion_lag_bytes), plural(total.deletion_lag_segments, "segment")),
+    figure("Not deleted yet", bytes(total.deletion_lag_bytes),
+      plural(total.deletion_lag_segments, "segment") + (total.deletion_lag_s ? `, due for ${age(total.deletion_lag_s)}` : "")),
     figure("Missing", count(total.missing_offsets), "offsets in no tier", total.missing_offsets > 0),
-    figure("Cost a month", dollars(total.cost_per_month), `at $${price} a GiB`),
+    costFigure(total, price, traffic, now),
+    traffic ? figure("Read from remote", `${bytes(Math.round(traffic.read_bytes))}/s`, `${rate(traffic.reads)} reads/s, each a GET at least`) : null,
     figure("Tiered topics", count(shown), `of ${count(topics.length)}`),
     metadata
-      ? figure("Metadata topic", bytes(metadata.size_in_bytes), `${count(metadata.records)} records at most`)
+      ? figure("Metadata topic", bytes(metadata.size_in_bytes), metadataWords(metadata))
       : figure("Metadata topic", "none", "no remote tier is known"),
     seen ? figure("Errors", count(seen.total), since(seen, now), seen.total > 0 || seen.unanswered.length > 0) : null);
+}
+
+function costFigure({ cost_per_month: storage }, price, traffic, now) {
+  const known = traffic?.cost_per_month ?? null;
+  if (known === null) return figure("Cost a month", dollars(storage), `at $${price} a GiB, without requests`);
+  return figure("Cost a month", dollars(storage + known), `${dollars(storage)} at $${price} a GiB, ${dollars(known)} for requests`
+    + ` as in the last ${age((now - traffic.since_ms) / 1000)}`);
+}
+
+function metadataWords({ records, records_per_day: perDay, bytes_per_day: size, restart_s: restart }) {
+  return [`${count(records)} records at most`,
+    perDay === null ? "" : `gets ${count(perDay)} a day, ${bytes(size)}`,
+    restart === null ? "" : `read here in ${restart < 10 ? restart.toFixed(1) : Math.round(restart)} s`].filter(Boolean).join(" · ");
 }
 
 function since({ since_ms: begin, unanswered }, now) {
@@ -111,7 +126,7 @@ function topics({ topics: all }, wanted, withInternal) {
     ["local", (row) => bytes(row.local_bytes)],
     ["remote", (row) => bytes(row.remote_bytes)],
     ["copy lag", (row) => (row.is_tiered ? `${bytes(row.copy_lag_bytes)} · ${age(row.copy_lag_s)}` : "not tiered")],
-    ["deletion lag", (row) => bytes(row.deletion_lag_bytes)],
+    ["deletion lag", (row) => bytes(row.deletion_lag_bytes) + (row.deletion_lag_s ? ` · ${age(row.deletion_lag_s)}` : "")],
     ["missing", (row) => element("span", { class: row.missing_offsets ? "bad" : null }, count(row.missing_offsets))],
     ["a month", (row) => dollars(row.cost_per_month)],
   ];

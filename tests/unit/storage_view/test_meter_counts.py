@@ -7,12 +7,12 @@ import random
 import pytest
 from prometheus_client import generate_latest
 
-from isotherm.metrics.broker_topic_metrics import BrokerTopicMetrics, TopicMeter
+from isotherm.metrics.broker_topic_metrics import BrokerTopicMetrics, TopicGauge, TopicMeter
 from isotherm.metrics.registry import Metrics
-from isotherm.storage_view.error_counts import (
+from isotherm.storage_view.meter_counts import (
     HOUR_MS,
-    ErrorHistory,
-    read_error_counts,
+    MeterHistory,
+    read_meter_counts,
 )
 
 COPY = ("RemoteCopyErrors", "t")
@@ -27,10 +27,13 @@ def test_counters_of_a_broker_are_read() -> None:
     topics.mark(TopicMeter.REMOTE_COPY_ERRORS, 'with "quotes"', 3)
     topics.mark(TopicMeter.REMOTE_COPY_BYTES, "u", 3)
     topics.mark(TopicMeter.REMOTE_DELETE_ERRORS, "u", 1)
+    topics.set(TopicGauge.REMOTE_COPY_LAG_BYTES, "u", 0, 7)
     text = generate_latest(metrics.registry)
-    assert read_error_counts(text) == {
+    assert read_meter_counts(text) == {
         ("RemoteCopyErrors", 'with "quotes"'): 3,
         ("RemoteCopyErrors", ""): 3,
+        ("RemoteCopyBytes", "u"): 3,
+        ("RemoteCopyBytes", ""): 3,
         ("RemoteDeleteErrors", "u"): 1,
         ("RemoteDeleteErrors", ""): 1,
     }
@@ -44,16 +47,16 @@ kafka_server_brokertopicmetrics_failedfetchrequests_total 2.0
 kafka_server_brokertopicmetrics_failedfetchrequests_total{topic="t",} 2.0
 jvm_threads_current 40
 """
-    assert read_error_counts(text) == {
+    assert read_meter_counts(text) == {
         ("FailedFetchRequests", ""): 2,
         ("FailedFetchRequests", "t"): 2,
     }
     with pytest.raises(ValueError, match="no metrics of a broker"):
-        read_error_counts(b"jvm_threads_current 40\n")
+        read_meter_counts(b"jvm_threads_current 40\n")
 
 
 def test_the_first_reading_is_only_compared_with() -> None:
-    history = ErrorHistory()
+    history = MeterHistory()
     assert history.seen() is None
     history.note({COPY: 70}, 5)
     seen = history.seen()
@@ -62,7 +65,7 @@ def test_the_first_reading_is_only_compared_with() -> None:
 
 
 def test_a_counter_that_goes_back_is_of_a_broker_that_was_started_again() -> None:
-    history = ErrorHistory()
+    history = MeterHistory()
     for minute, count in enumerate((70, 75, 2, 2, 3)):
         history.note({COPY: count}, minute * MINUTE_MS)
     seen = history.seen()
@@ -74,7 +77,7 @@ def test_errors_of_the_last_hour_are_those_of_a_model() -> None:
     """At any rhythm of readings: the counts since the newest reading that is an hour old, or the first."""
     rng = random.Random(1)
     for _ in range(200):
-        history, now_ms, counts = ErrorHistory(), 0, dict.fromkeys(("a", "b", ""), 0)
+        history, now_ms, counts = MeterHistory(), 0, dict.fromkeys(("a", "b", ""), 0)
         readings: list[tuple[int, dict[str, int]]] = []
         for _ in range(rng.randrange(1, 300)):
             now_ms += rng.choice([1_000, 5_000, 5_000, 61_000, 20 * MINUTE_MS, 3 * HOUR_MS // 2])
@@ -99,3 +102,12 @@ def test_errors_of_the_last_hour_are_those_of_a_model() -> None:
             if counts[topic] > before[topic]
         }
         assert len(history._readings) <= HOUR_MS // MINUTE_MS + 3
+
+
+def test_shorter_window_has_the_newest_readings() -> None:
+    history = MeterHistory()
+    for minute in range(20):
+        history.note({COPY: minute}, minute * MINUTE_MS)
+    seen = history.seen(5 * MINUTE_MS)
+    assert seen is not None
+    assert (seen.until_ms - seen.since_ms, seen.counts) == (5 * MINUTE_MS, {COPY: 5})

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.console.watched_errors import (
+from isotherm.console.watched_metrics import (
     MetricsAddresses,
-    WatchedErrors,
+    WatchedMetrics,
     metrics_addresses,
 )
 from isotherm.errors import ConfigError
 from isotherm.metrics.broker_topic_metrics import TopicMeter
+from isotherm.storage_view.traffic import Traffic
 from isotherm.testing.sim_clock import SimClock
 from tests.support.metrics_server import LOGIN, TOPIC, MetricsServer
 
@@ -39,37 +40,45 @@ def test_errors_are_those_since_the_first_look(broker: MetricsServer, login: str
     clock = SimClock()
     broker.topics.mark(TopicMeter.REMOTE_COPY_ERRORS, TOPIC, 5)
     gone = "http://127.0.0.1:1/metrics"
-    watched = WatchedErrors(metrics_addresses([broker.url, gone], login), clock, INTERVAL_S)
+    watched = WatchedMetrics(metrics_addresses([broker.url, gone], login), clock, INTERVAL_S)
     began_ms = clock.now_ms()
     first = watched.look()
     assert first is not None
-    assert (first["since_ms"], first["total"], first["rows"]) == (began_ms, 0, [])
-    assert [each["url"] for each in first["unanswered"]] == [gone]
+    errors = first.errors
+    assert (errors["since_ms"], errors["total"], errors["rows"]) == (began_ms, 0, [])
+    assert [each["url"] for each in errors["unanswered"]] == [gone]
+    assert first.traffic is None
     broker.topics.mark(TopicMeter.REMOTE_COPY_ERRORS, TOPIC, 2)
+    broker.topics.mark(TopicMeter.REMOTE_FETCH_REQUESTS, TOPIC, 10)
+    broker.topics.mark(TopicMeter.REMOTE_FETCH_BYTES, TOPIC, 500)
     assert watched.look() == first  # the broker is not asked again so soon
     assert broker.asked == 1
     clock.advance(INTERVAL_S * 1000)
     found = watched.look()
     watched.close()
     assert found is not None
-    assert (found["since_ms"], found["total"]) == (began_ms, 2)
+    assert (found.errors["since_ms"], found.errors["total"]) == (began_ms, 2)
     address = broker.url.removeprefix("http://").removesuffix("/metrics")
-    assert found["rows"] == [
+    assert found.errors["rows"] == [
         {"broker": address, "errors": "RemoteCopyErrors", "topic": TOPIC, "count": 2}
     ]
+    read = Traffic(reads=10 / INTERVAL_S, read_bytes=500 / INTERVAL_S)
+    assert found.traffic == found.hourly_traffic == {"": read, TOPIC: read}
 
 
 def test_login_that_is_refused_is_a_reason_without_the_password(broker: MetricsServer) -> None:
-    watched = WatchedErrors(MetricsAddresses([broker.url], "Basic c2VjcmV0"), SimClock(), 0)
+    watched = WatchedMetrics(MetricsAddresses([broker.url], "Basic c2VjcmV0"), SimClock(), 0)
     found = watched.look()
     watched.close()
     assert found is not None
-    assert found["since_ms"] is None
-    assert found["unanswered"] == [{"url": broker.url, "reason": "the answer is HTTP status 401"}]
+    assert found.since_ms is None
+    assert found.errors["unanswered"] == [
+        {"url": broker.url, "reason": "the answer is HTTP status 401"}
+    ]
 
 
 def test_without_addresses_nothing_is_shown() -> None:
-    watched = WatchedErrors(metrics_addresses([], None), SimClock(), 0)
+    watched = WatchedMetrics(metrics_addresses([], None), SimClock(), 0)
     assert watched.look() is None
     watched.close()
 

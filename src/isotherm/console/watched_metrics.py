@@ -1,4 +1,5 @@
-"""What went wrong on the brokers in the last hour, from their metrics. No page asks, no request goes out."""
+"""What went wrong on the brokers in the last hour, and what they do with the remote tier, from their metrics. No page
+asks, no request goes out."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import base64
 import ssl
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -16,13 +17,22 @@ from isotherm.config.http_credentials import read_credentials
 from isotherm.console.watched_cluster import Newest
 from isotherm.errors import ConfigError
 from isotherm.protocol.https_exchange import https_answer
-from isotherm.storage_view.error_counts import ErrorHistory, read_error_counts
+from isotherm.storage_view.meter_counts import (
+    ERRORS,
+    HOUR_MS,
+    CountsSeen,
+    MeterHistory,
+    read_meter_counts,
+)
 from isotherm.storage_view.rows import Row
+from isotherm.storage_view.traffic import Traffic, traffic_by_topic
+from isotherm.types import TimestampMs
 
 READS_AT_ONCE = 8
 ANSWER_SIZE_MAX = 64 * 1024 * 1024
 ANSWER_TIMEOUT_S = 3.0
 ROWS_MAX = 100
+TRAFFIC_WINDOW_MS = 300_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,47 +62,45 @@ def metrics_addresses(urls: Sequence[str], login_file: str | None) -> MetricsAdd
     return MetricsAddresses(urls, "Basic " + base64.b64encode(name + b":" + password).decode())
 
 
-class WatchedErrors:
+@dataclass(frozen=True, slots=True)
+class MetricsLook:
+    """`errors` are those of the last hour. Traffic by topic is the mean of minutes, or of the hour (for what
+    it costs); None before the second look. `since_ms` is the beginning of the hour's."""
+
+    errors: Row
+    traffic: Mapping[str, Traffic] | None
+    hourly_traffic: Mapping[str, Traffic] | None
+    since_ms: TimestampMs | None
+
+
+class WatchedMetrics:
     """Thread-safe. The first look at a broker counts nothing: it is what later ones are compared with."""
 
     def __init__(self, addresses: MetricsAddresses, clock: Clock, interval_s: float) -> None:
         self._addresses = addresses
         self._clock = clock
-        self._histories = {url: ErrorHistory() for url in addresses.urls}
+        self._histories = {url: MeterHistory() for url in addresses.urls}
         self._context = ssl.create_default_context()
         self._executor = ThreadPoolExecutor(READS_AT_ONCE, "console-metrics")
         self._newest = Newest(self._read, threading.Lock(), clock, interval_s)
 
-    def look(self) -> Row | None:
-        """`total` errors `since_ms`, the most of them as `rows`, and the addresses that do not answer now. None
-        without addresses."""
+    def look(self) -> MetricsLook | None:
+        """None without addresses."""
         return self._newest.look().content if self._addresses.urls else None
 
     def close(self) -> None:
         self._executor.shutdown()
 
-    def _read(self) -> Row:
+    def _read(self) -> MetricsLook:
         failed = list(self._executor.map(self._note, self._addresses.urls))
-        seen = {url: each.seen() for url, each in self._histories.items()}
-        counts = Counter(
-            {
-                (url, meter, topic): count
-                for url, each in seen.items()
-                if each is not None
-                for (meter, topic), count in each.counts.items()
-            }
+        hour = _all_seen(self._histories, HOUR_MS)
+        since_ms = min((each.since_ms for each in hour.values()), default=None)
+        return MetricsLook(
+            _errors_row(hour, since_ms, [each for each in failed if each is not None]),
+            traffic_by_topic(_all_seen(self._histories, TRAFFIC_WINDOW_MS).values()),
+            traffic_by_topic(hour.values()),
+            since_ms,
         )
-        rows = [
-            {"broker": urlsplit(url).netloc, "errors": meter, "topic": topic, "count": count}
-            for (url, meter, topic), count in counts.most_common()
-            if topic
-        ]
-        return {
-            "since_ms": min((each.since_ms for each in seen.values() if each), default=None),
-            "total": sum(count for (_, _, topic), count in counts.items() if not topic),
-            "rows": rows[:ROWS_MAX],
-            "unanswered": [each for each in failed if each is not None],
-        }
 
     def _note(self, url: str) -> Row | None:
         """Returns why the broker's metrics cannot be read."""
@@ -106,8 +114,38 @@ class WatchedErrors:
                 size_max=ANSWER_SIZE_MAX,
                 timeout_s=ANSWER_TIMEOUT_S,
             )
-            counts = read_error_counts(text)
+            counts = read_meter_counts(text)
         except (OSError, ValueError) as error:
             return {"url": url, "reason": str(error)}
         self._histories[url].note(counts, self._clock.now_ms())
         return None
+
+
+def _all_seen(histories: Mapping[str, MeterHistory], window_ms: int) -> dict[str, CountsSeen]:
+    seen = {url: each.seen(window_ms) for url, each in histories.items()}
+    return {url: each for url, each in seen.items() if each is not None}
+
+
+def _errors_row(
+    seen: Mapping[str, CountsSeen], since_ms: TimestampMs | None, unanswered: list[Row]
+) -> Row:
+    """`total` errors `since_ms`, the most of them as `rows`, and the addresses that do not answer now."""
+    counts = Counter(
+        {
+            (url, meter, topic): count
+            for url, each in seen.items()
+            for (meter, topic), count in each.counts.items()
+            if meter in ERRORS
+        }
+    )
+    rows = [
+        {"broker": urlsplit(url).netloc, "errors": meter, "topic": topic, "count": count}
+        for (url, meter, topic), count in counts.most_common()
+        if topic
+    ]
+    return {
+        "since_ms": since_ms,
+        "total": sum(count for (_, _, topic), count in counts.items() if not topic),
+        "rows": rows[:ROWS_MAX],
+        "unanswered": unanswered,
+    }

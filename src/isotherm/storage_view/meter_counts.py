@@ -1,7 +1,7 @@
-"""Errors of brokers in the last hour, from the metrics that they publish for Prometheus. Pure.
+"""Errors and traffic of the remote tier in the last hour, from the metrics that brokers expose. Pure.
 
-Kafka's meters count from a broker's start. What came in an hour is the difference of two readings, so the first
-reading is only what later ones are compared with. A counter that goes back belongs to a broker that was
+A broker counts from its own start, and a reader cannot ask for an earlier time: the first reading is what
+later ones are compared with. A counter that goes back belongs to a broker that was
 started again: all that it has came since. Names are those that a JMX exporter's usual rules give
 Kafka's meters, which are Isotherm's.
 """
@@ -17,40 +17,45 @@ from prometheus_client.parser import text_string_to_metric_families
 from isotherm.types import TimestampMs
 
 _PREFIX = b"kafka_server_brokertopicmetrics_"
+ERRORS = (
+    "RemoteCopyErrors",
+    "RemoteFetchErrors",
+    "RemoteDeleteErrors",
+    "BuildRemoteLogAuxStateErrors",
+    "FailedProduceRequests",
+    "FailedFetchRequests",
+)
+COPIES, COPIED_BYTES = "RemoteCopyRequests", "RemoteCopyBytes"
+READS, READ_BYTES = "RemoteFetchRequests", "RemoteFetchBytes"
+DELETIONS = "RemoteDeleteRequests"
 _METERS = {
     f"kafka_server_brokertopicmetrics_{meter.lower()}": meter
-    for meter in (
-        "RemoteCopyErrors",
-        "RemoteFetchErrors",
-        "RemoteDeleteErrors",
-        "BuildRemoteLogAuxStateErrors",
-        "FailedProduceRequests",
-        "FailedFetchRequests",
-    )
+    for meter in (*ERRORS, COPIES, COPIED_BYTES, READS, READ_BYTES, DELETIONS)
 }
 _NAMES = tuple(name.encode() for name in _METERS)
 HOUR_MS = 3_600_000
 _STEP_MS = 60_000
 
-ErrorKey = tuple[str, str]
+MeterKey = tuple[str, str]
 """Meter and topic; the topic of a broker's sums is empty."""
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorsSeen:
-    """Since the reading at `since_ms`, which is about an hour old, or the first one."""
+class CountsSeen:
+    """From the reading at `since_ms`, the first one or one that is old enough, to that at `until_ms`."""
 
     since_ms: TimestampMs
-    counts: Mapping[ErrorKey, int]
+    until_ms: TimestampMs
+    counts: Mapping[MeterKey, int]
 
 
-def read_error_counts(text: bytes) -> dict[ErrorKey, int]:
-    """The counters of errors in a broker's exposition, those of 0 left out. ValueError if it is not one: what
+def read_meter_counts(text: bytes) -> dict[MeterKey, int]:
+    """The counters of _METERS in a broker's exposition, those of 0 left out. ValueError if it is not one: what
     else answers at an address has no errors, either."""
     if _PREFIX not in text:
         raise ValueError("the answer has no metrics of a broker")
     lines = [line for line in text.splitlines() if line.startswith(_NAMES)]
-    found: Counter[ErrorKey] = Counter()
+    found: Counter[MeterKey] = Counter()
     for family in text_string_to_metric_families(b"\n".join([*lines, b""]).decode()):
         for sample in family.samples:
             meter = _METERS.get(sample.name.removesuffix("_total"))
@@ -59,14 +64,14 @@ def read_error_counts(text: bytes) -> dict[ErrorKey, int]:
     return dict(found)
 
 
-class ErrorHistory:
+class MeterHistory:
     """The readings of one broker. Not thread-safe. Of an hour it keeps one reading a minute."""
 
     def __init__(self) -> None:
-        self._last: Mapping[ErrorKey, int] | None = None
-        self._readings: deque[tuple[TimestampMs, Counter[ErrorKey]]] = deque()
+        self._last: Mapping[MeterKey, int] | None = None
+        self._readings: deque[tuple[TimestampMs, Counter[MeterKey]]] = deque()
 
-    def note(self, counts: Mapping[ErrorKey, int], now_ms: TimestampMs) -> None:
+    def note(self, counts: Mapping[MeterKey, int], now_ms: TimestampMs) -> None:
         """A reading. Time does not go back."""
         readings = self._readings
         if self._last is None:
@@ -84,9 +89,11 @@ class ErrorHistory:
         while len(readings) > 1 and now_ms - readings[1][0] >= HOUR_MS:
             readings.popleft()
 
-    def seen(self) -> ErrorsSeen | None:
-        """None before the first reading."""
+    def seen(self, window_ms: int = HOUR_MS) -> CountsSeen | None:
+        """Of the window, an hour at most. None before the first reading."""
         if not self._readings:
             return None
-        (since_ms, before), (_, now) = self._readings[0], self._readings[-1]
-        return ErrorsSeen(since_ms, dict(now - before))
+        until_ms, now = self._readings[-1]
+        old_enough = [each for each in self._readings if until_ms - each[0] >= window_ms]
+        since_ms, before = old_enough[-1] if old_enough else self._readings[0]
+        return CountsSeen(since_ms, until_ms, dict(now - before))
