@@ -18,6 +18,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 from pyarrow import parquet
 from pyiceberg.catalog import Catalog
 
@@ -500,6 +501,26 @@ class TestDelta:
         self.theirs(tmp_path).delete()
         with pytest.raises(TableOvertakenError):
             late.commit(replace(made, replaced=late.data_files()))
+
+    def test_a_commit_whose_answer_was_lost_is_found(
+        self, open_table: OpenTable, tmp_path: Path, read: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A store's client sends the request again, and finds what it has made itself."""
+        commit = DeltaTable.create_write_transaction
+
+        def answer_lost(self: DeltaTable, *arguments: Any, **more: Any) -> None:
+            commit(self, *arguments, **more)
+            raise CommitFailedError
+
+        table = begun(open_table())
+        made = staged(table, tmp_path, range(3), range(3, 5))
+        with monkeypatch.context() as patched:
+            patched.setattr(DeltaTable, "create_write_transaction", answer_lost)
+            table.commit(made)
+            table.settle()
+        assert begun(open_table()).covered() == {0: 5}
+        assert offsets_of(read()) == [0, 1, 2]
+        assert offsets_of(read("_dead_letters")) == [3, 4]
 
     def test_a_table_in_a_bucket(self, tmp_path: Path) -> None:
         binary = find_versitygw()

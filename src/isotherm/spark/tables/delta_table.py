@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import json
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -55,6 +56,7 @@ _WITH_DEAD_LETTERS = "isotherm.dead-letters-version"
 _OF_VERSION = "isotherm.of-version"
 _OFFSETS = "isotherm.offsets"
 _DEAD_LETTERS = "isotherm.dead-letters"
+_COMMIT = "isotherm.commit"
 _RESTORE = "RESTORE"
 # Commits of others that leave our offsets as they are do not end a run.
 _COMMIT_TRIES = 4
@@ -218,9 +220,7 @@ class DeltaTopicTable:
                 }
                 if self._write(self._place, known, commit, versions, told):
                     self._covered = dict(commit.covered)
-                    known.update_incremental()
                     return
-                known.update_incremental()
         raise self._overtaken()
 
     def settle(self) -> None:
@@ -238,7 +238,6 @@ class DeltaTopicTable:
                 letters = TableCommit(files, (), {})
                 if self._write(self._dead_place, dead, letters, {_OF_VERSION: version}, {}):
                     return
-                dead.update_incremental()
         raise self._overtaken()
 
     @property
@@ -288,8 +287,8 @@ class DeltaTopicTable:
         versions: Mapping[str, int],
         told: Mapping[str, str],
     ) -> bool:
-        """One commit with these rows and without the replaced files; False if the table is another one
-        meanwhile."""
+        """One commit with these rows and without the replaced files, which the table is loaded with then;
+        False if it was another one meanwhile."""
         now_ms = self._clock.now_ms()
         known = _files(table) if commit.replaced else {}
         replaced = [place.path_of(name) for name in commit.replaced]
@@ -305,15 +304,21 @@ class DeltaTopicTable:
         with ThreadPoolExecutor(_FOOTER_THREADS, thread_name_prefix="isotherm-footer") as pool:
             actions: list[AddAction | RemoveAction] = list(pool.map(added, commit.rows))
         actions += [RemoveAction(path, True, now_ms, known[path], {}) for path in replaced]
+        own = secrets.token_hex(8)
         try:
             table.create_write_transaction(
                 actions,
                 "append",
                 table.schema(),
-                commit_properties=_properties(versions, told),
+                commit_properties=_properties(versions, {**told, _COMMIT: own}),
             )
         except CommitFailedError:
-            return False
+            # It may be in the table: a store's answer that was lost, and the request sent again.
+            before = table.version()
+            table.update_incremental()
+            later = table.history(max(table.version() - before, 1))
+            return any(each.get(_COMMIT) == own for each in later)
+        table.update_incremental()
         return True
 
     def _read_covered(self, table: DeltaTable) -> dict[int, Offset]:
