@@ -12,6 +12,8 @@ import pytest
 
 from isotherm.remote.metadata.checked import checked_metadata, load_metadata_manager
 from isotherm.remote.storage.checked import checked_storage, load_storage_manager
+from isotherm.spark.reading.users_storage import UsersStorage
+from isotherm.testing.conformance.lists_segments import ListsSegmentsConformance
 from isotherm.testing.conformance.remote_metadata import RemoteLogMetadataManagerConformance
 from isotherm.testing.conformance.remote_storage import (
     FolderAccess,
@@ -46,6 +48,15 @@ class TestStorage(RemoteStorageManagerConformance):
         folder.mkdir()
         manager = load_storage_manager("my_storage.FolderStorage", {"dir": str(folder)})
         return StoreUnderTest(checked_storage(manager, SimClock()), FolderAccess(folder))
+
+
+class TestListedStorage(ListsSegmentsConformance, RemoteStorageManagerConformance):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> StoreUnderTest:
+        folder = tmp_path / "store"
+        folder.mkdir()
+        manager = load_storage_manager("my_listed_storage.ListedStorage", {"dir": str(folder)})
+        return StoreUnderTest(UsersStorage(manager, SimClock()), FolderAccess(folder))
 
 
 class TestMetadata(RemoteLogMetadataManagerConformance):

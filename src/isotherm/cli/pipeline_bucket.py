@@ -43,26 +43,28 @@ def bucket(
 
 
 def storage_of(
-    path: str | None, option: list[str] | None
+    path: str | None, option: list[str] | None, *, writes: bool = False
 ) -> tuple[SourceOptions, ObjectStoreSettings | SourceOptions]:
     """As `bucket`. If the options name a storage manager of the user's, the second item is the
     options again; the manager is created once here, so that an unusable one fails before any
     read."""
     from isotherm.spark.option_parsing import parse_options
-    from isotherm.spark.source_task import open_storage
+    from isotherm.spark.source_task import open_users_storage
 
-    options = parse_options(source_texts(path, option, None, {}), has_segments=True)
+    options = parse_options(source_texts(path, option, None, {}))
     if options.storage_manager is None:
-        return bucket(path, option)
-    open_storage(options, None)
+        return bucket(path, option, writes=writes)
+    open_users_storage(options)
     return options, options
 
 
-def needs_metadata(class_name: str) -> ConfigError:
-    return ConfigError(
-        "a storage manager of your own cannot list its segments: name the metadata topic"
-        f" value={class_name} hint='--bootstrap-server, --log-dir or --dump'"
-    )
+def listed_segments(spark: SparkSession, options: SourceOptions) -> DataFrame:
+    """Rows (segment_frames) of the segments that a storage manager of the user's lists, whole or
+    not. UnsupportedVersionError if it cannot list them."""
+    from isotherm.spark.driver.segment_frames import segment_frame
+    from isotherm.spark.source_task import open_users_storage
+
+    return segment_frame(spark, open_users_storage(options).list_log_segments())
 
 
 def bucket_metadata(

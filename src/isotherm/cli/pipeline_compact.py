@@ -116,7 +116,8 @@ def compact(
 
     Tombstones, transactions, offsets, timestamps and headers as Kafka's log cleaner leaves them.
     In place it works on Isotherm's topics: the broker publishes what the job has staged. Of any
-    cluster's bucket, Kafka's too, it makes a copy. Nothing is written without --run.
+    cluster's bucket, Kafka's too, it makes a copy; so it does of the segments of a class of your own
+    (-o remote.log.storage.manager.class.name=...). Nothing is written without --run.
 
     isotherm pipeline compact --path s3://bucket/kafka -o subscribe=prices --to s3://bucket/newest
 
@@ -139,7 +140,8 @@ def compact(
         to_storage=parse_pairs(to_option),
     )
     job.check_settings(settings, options)
-    check_store(settings.source, writes=False)
+    if settings.bucket is not None:
+        check_store(settings.bucket, writes=False)
     if settings.target is not None:
         check_store(settings.target, writes=run)
     if recover:

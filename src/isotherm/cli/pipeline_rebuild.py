@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,8 +20,9 @@ from isotherm.cli.options import (
 from isotherm.cli.output import console, human_size, print_json
 from isotherm.cli.pipeline_bucket import (
     MaxBytes,
-    bucket,
     list_with_cost,
+    listed_segments,
+    storage_of,
     tell_cost,
     topics_chosen,
 )
@@ -39,13 +41,14 @@ from isotherm.cli.pipeline_options import (
 from isotherm.clock import SystemClock
 from isotherm.errors import ConfigError
 from isotherm.remote.metadata.topic.kafka_topic import check_is_own_topic
+from isotherm.remote.segment_metadata import RemoteLogSegmentState
+from isotherm.remote.storage.settings import ObjectStoreSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from isotherm.broker.startup.rebuilt_partitions import RebuiltPartition
     from isotherm.config.broker import BrokerConfig
-    from isotherm.remote.storage.settings import ObjectStoreSettings
     from isotherm.spark.jobs.rebuild import Rebuilt
     from isotherm.spark.options import SourceOptions
 
@@ -144,7 +147,8 @@ def rebuild(
     history. Shows the plan: the offsets, epochs and segments of each partition. With --run it
     writes: into the log directories of a stopped, empty Isotherm broker, which serves the history
     after its next start; into a topic of your own; or into a folder. Never into a cluster's
-    __remote_log_metadata.
+    __remote_log_metadata. A class of your own (-o remote.log.storage.manager.class.name=...) is
+    asked for its segments instead.
 
     isotherm pipeline rebuild --path s3://bucket/kafka --log-dir /var/lib/isotherm/log --run
 
@@ -152,26 +156,28 @@ def rebuild(
     """
     _check_targets(log_dir or None, config, to_topic, to, is_needed=run)
     _check_topic(to_topic, bootstrap_server)
-    options, store = bucket(path, option)
+    options, store = storage_of(path, option)
     from isotherm.spark.jobs.rebuild import mapped
-    from isotherm.spark.jobs.rebuild import rebuild as plan
 
     ids, broker = parse_pairs(topic_id), _broker_config(log_dir, config)
     if broker is not None and (ids or partition_dirs is not None):
         raise ConfigError("a broker of Isotherm's is given its log directories, under the old ids")
+    if ids and not isinstance(store, ObjectStoreSettings):
+        raise ConfigError(
+            "a storage manager of your own finds its segments by the topic ids they were copied"
+            f" under value={options.storage_manager} hint='leave --topic-id out'"
+        )
     with ExitStack() as kept:
         spark = kept.enter_context(spark_session(master, spark_config))
         with progress("the bucket is listed") as tell:
-            # Persisted: the cost of the manifests and the rebuild use it.
-            listing = list_with_cost(spark, store, everywhere=False, as_json=as_json).persist()
-            kept.callback(listing.unpersist)
-            listing = _chosen(listing, options, only_id)
-            _check_manifests(spark, listing, store, max_bytes, as_json=as_json)
-            tell("manifests are read")
-            rebuilt = plan(listing, store)
+            rebuilt = _rebuilt(
+                kept, spark, options, store, only_id, max_bytes, tell, as_json=as_json
+            )
             kept.callback(rebuilt.close)
             found = _print_plan(rebuilt, as_json=as_json)
-        segments = mapped(rebuilt.segments, store, ids) if ids else rebuilt.segments
+        segments = rebuilt.segments
+        if ids and isinstance(store, ObjectStoreSettings):
+            segments = mapped(segments, store, ids)
         if run:
             with progress("metadata is written"):
                 if partition_dirs is not None:
@@ -188,6 +194,34 @@ def rebuild(
             console().print("Nothing is written without --run.")
     if found:
         raise typer.Exit(EXIT_FOUND)
+
+
+def _rebuilt(
+    kept: ExitStack,
+    spark: SparkSession,
+    options: SourceOptions,
+    store: ObjectStoreSettings | SourceOptions,
+    only_ids: list[str] | None,
+    max_bytes: int | None,
+    tell: Callable[[str], None],
+    *,
+    as_json: bool,
+) -> Rebuilt:
+    from pyspark.sql import functions as sql
+
+    from isotherm.spark.jobs.rebuild import rebuild, rebuild_from
+
+    if not isinstance(store, ObjectStoreSettings):
+        is_whole = sql.col("state") == RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name
+        segments = listed_segments(spark, store).where(is_whole)
+        return rebuild_from(_chosen(segments, options, only_ids), store)
+    # Persisted: the cost of the manifests and the rebuild use it.
+    listing = list_with_cost(spark, store, everywhere=False, as_json=as_json).persist()
+    kept.callback(listing.unpersist)
+    listing = _chosen(listing, options, only_ids)
+    _check_manifests(spark, listing, store, max_bytes, as_json=as_json)
+    tell("manifests are read")
+    return rebuild(listing, store)
 
 
 def _chosen(listing: DataFrame, options: SourceOptions, only_ids: list[str] | None) -> DataFrame:

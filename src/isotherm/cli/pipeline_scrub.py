@@ -13,7 +13,7 @@ from isotherm.cli.pipeline_bucket import (
     DryRun,
     MaxBytes,
     bucket_metadata,
-    needs_metadata,
+    listed_segments,
     share_of,
     storage_of,
     tell_cost,
@@ -92,7 +92,8 @@ def scrub(
     open where the segment before ends; manifest and objects against the metadata; gaps
     between segments. The segments come from the metadata topic, or, without one, from the
     bucket's manifests. The cost is printed first; -o subscribe=flights limits it to a topic.
-    With -o remote.log.storage.manager.class.name=... segments are read through a class of your own.
+    With -o remote.log.storage.manager.class.name=... segments are read through a class of your own,
+    which lists them if no metadata topic is named.
 
     isotherm pipeline scrub --path s3://bucket/kafka -b localhost:9092 --sample 5%
 
@@ -102,8 +103,6 @@ def scrub(
     options, store = storage_of(path, option)
     client = client_settings(command_config, client_property)
     log = bucket_metadata(bootstrap_server, client, log_dir, dump, option)
-    if options.storage_manager is not None and log is None:
-        raise needs_metadata(options.storage_manager)
     from isotherm.spark.jobs.cost import check_cost
     from isotherm.spark.jobs.scrub import ScrubSettings, scrub_cost
     from isotherm.spark.jobs.scrub import scrub as run
@@ -161,11 +160,12 @@ def _segments(
     from isotherm.spark.jobs.manifests import read_manifests
     from isotherm.spark.jobs.replay import replay
 
-    if log is None:
-        assert isinstance(store, ObjectStoreSettings), "only buckets are listed"
-        listing = list_bucket(spark, store, plan_listing(store, everywhere=False))
-        manifests = read_manifests(listing, store)
-        kept.callback(manifests.rows.unpersist)
-        return manifests.segments, manifests.findings, []
-    replayed = kept.enter_context(replay(spark, log))
-    return replayed.segments, None, [row.asDict() for row in replayed.findings.collect()]
+    if log is not None:
+        replayed = kept.enter_context(replay(spark, log))
+        return replayed.segments, None, [row.asDict() for row in replayed.findings.collect()]
+    if not isinstance(store, ObjectStoreSettings):
+        return listed_segments(spark, store), None, []
+    listing = list_bucket(spark, store, plan_listing(store, everywhere=False))
+    manifests = read_manifests(listing, store)
+    kept.callback(manifests.rows.unpersist)
+    return manifests.segments, manifests.findings, []

@@ -17,9 +17,9 @@ from isotherm.cli.options import (
 from isotherm.cli.output import console, error_console, human_size, print_json
 from isotherm.cli.pipeline_bucket import (
     MaxBytes,
-    bucket,
     bucket_metadata,
     list_with_cost,
+    storage_of,
     tell_cost,
 )
 from isotherm.cli.pipeline_metadata import Audit, Dump, LogDirs
@@ -37,13 +37,14 @@ from isotherm.cli.pipeline_options import (
 )
 from isotherm.clock import SystemClock
 from isotherm.errors import ConfigError
+from isotherm.remote.storage.settings import ObjectStoreSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from isotherm.remote.storage.settings import ObjectStoreSettings
     from isotherm.spark.jobs.recheck import MetadataNow
     from isotherm.spark.jobs.sweep import Completeness, SweepReport
+    from isotherm.spark.options import SourceOptions
 
 _COLUMNS = ["kind", "topic", "partition", "start_offset", "key", "size", "detail"]
 _HOUR_MS = 3_600_000
@@ -104,13 +105,17 @@ def sweep(
     Partial uploads, failed copies, unfinished deletions, objects of deleted or unknown segments
     and topics, objects in the wrong place, objects that finished segments lack. Without --delete
     it is a report. With it, what is deletable is copied below isotherm-quarantine/, verified and
-    deleted, unless the metadata is not known to be complete.
+    deleted, unless the metadata is not known to be complete. A class of your own
+    (-o remote.log.storage.manager.class.name=...) lists and deletes its segments itself.
 
     isotherm pipeline sweep --path s3://bucket/kafka -b localhost:9092
 
     Exit codes: 0 clean · 1 failed, or deletion or --max-bytes refused · 2 wrong options · 3 findings.
     """
-    _, store = bucket(path, option, writes=delete)
+    _, store = storage_of(path, option, writes=delete)
+    _check_goes_with(
+        store, inventory=inventory, everywhere=everywhere, moves=delete and not for_good
+    )
     client = client_settings(command_config, client_property)
     log = bucket_metadata(
         bootstrap_server, client, log_dir, dump, option, audit=audit, max_bytes=max_bytes
@@ -139,9 +144,12 @@ def sweep(
             tell("metadata is read")
             replayed = kept.enter_context(replay(spark, log))
             completeness = _completeness(replayed.findings, bootstrap_server, client)
-            _tell_sizes(listing, replayed.segments, store, max_bytes, as_json=as_json)
+            if isinstance(store, ObjectStoreSettings):
+                _tell_sizes(listing, replayed.segments, store, max_bytes, as_json=as_json)
             tell("objects and metadata are compared")
-            age_ms, spared = int(age_hours * _HOUR_MS), spared_segments(store)
+            age_ms = int(age_hours * _HOUR_MS)
+            # Only buckets in a built-in layout have compactions in progress.
+            spared = spared_segments(store) if isinstance(store, ObjectStoreSettings) else ()
             settings = SweepSettings(at_ms, age_ms, unknown_topics, spared)
             report = run(
                 listing, replayed.segments, store, settings, completeness,
@@ -160,9 +168,31 @@ def sweep(
         raise typer.Exit(EXIT_FOUND)
 
 
+def _check_goes_with(
+    store: ObjectStoreSettings | SourceOptions,
+    *,
+    inventory: str | None,
+    everywhere: bool,
+    moves: bool,
+) -> None:
+    """Raises ConfigError for what a storage manager of the user's does not have."""
+    if isinstance(store, ObjectStoreSettings):
+        return
+    if inventory is not None or everywhere:
+        raise ConfigError(
+            "--inventory and --everywhere are for the built-in layouts: a storage manager of your"
+            f" own lists its segments itself value={store.storage_manager}"
+        )
+    if moves:
+        raise ConfigError(
+            "a storage manager of your own has no quarantine: what it deletes is gone for ever"
+            f" value={store.storage_manager} hint='--delete --for-good, after a look at the report'"
+        )
+
+
 def _listing(
     spark: SparkSession,
-    store: ObjectStoreSettings,
+    store: ObjectStoreSettings | SourceOptions,
     inventory: str | None,
     at_ms: int,
     *,
@@ -170,7 +200,10 @@ def _listing(
     as_json: bool,
 ) -> tuple[DataFrame, int]:
     from isotherm.spark.jobs.s3_inventory import list_from_inventory, read_inventory_manifest
+    from isotherm.spark.jobs.users_segments import list_users_segments
 
+    if not isinstance(store, ObjectStoreSettings):
+        return list_users_segments(spark, store), at_ms
     if inventory is not None:
         found = read_inventory_manifest(store, inventory)
         return list_from_inventory(spark, store, found), found.created_ms
@@ -235,18 +268,25 @@ def _print_report(report: SweepReport, *, as_json: bool) -> int:
 
 def _take_away(
     report: SweepReport,
-    store: ObjectStoreSettings,
+    store: ObjectStoreSettings | SourceOptions,
     now: MetadataNow,
     at_ms: int | None,
     *,
     as_json: bool,
 ) -> None:
     """Move the objects into the quarantine of that time; None deletes them permanently."""
-    from isotherm.spark.jobs.quarantine import quarantine_prefix, take_away
+    from isotherm.spark.jobs.quarantine import (
+        delete_users_segments,
+        quarantine_prefix,
+        take_away,
+    )
 
     prefix = None if at_ms is None else quarantine_prefix(at_ms)
     with progress("objects are moved" if prefix else "objects are deleted"):
-        moved = take_away(report, store, now, prefix=prefix)
+        if isinstance(store, ObjectStoreSettings):
+            moved = take_away(report, store, now, prefix=prefix)
+        else:
+            moved = delete_users_segments(report, store, now)
     if as_json:
         print_frame(moved, [], as_json=True)
         return

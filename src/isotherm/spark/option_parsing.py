@@ -23,7 +23,6 @@ from isotherm.spark.options import (
     STORAGE_MANAGER_PREFIX,
     STORAGE_SETTINGS,
     SourceOptions,
-    needs_listing,
     source_option_keys,
 )
 from isotherm.spark.plan.offsets import (
@@ -84,10 +83,9 @@ def option_texts(options: Mapping[str, object]) -> dict[str, str]:
     }
 
 
-def parse_options(texts: Mapping[str, str], *, has_segments: bool = False) -> SourceOptions:
-    """Options of a batch query; a warning names those that only streams use. `has_segments` is for
-    jobs that already have the segments: the options need no source of metadata."""
-    options = parse_common_options(texts, has_segments=has_segments)
+def parse_options(texts: Mapping[str, str]) -> SourceOptions:
+    """Options of a batch query; a warning names those that only streams use."""
+    options = parse_common_options(texts)
     _check_batch(options)
     given = {name.lower() for name in texts}
     for ignored in _STREAM_ONLY:
@@ -103,8 +101,8 @@ def parse_stream_options(texts: Mapping[str, str]) -> SourceOptions:
     return options
 
 
-def parse_common_options(texts: Mapping[str, str], *, has_segments: bool = False) -> SourceOptions:
-    """Options of a query of yet unknown kind; `has_segments` as above."""
+def parse_common_options(texts: Mapping[str, str]) -> SourceOptions:
+    """Options of a query of yet unknown kind."""
     declared = {
         name.lower(): (field_name, option)
         for name, (field_name, option) in config_keys(SourceOptions).items()
@@ -139,7 +137,7 @@ def parse_common_options(texts: Mapping[str, str], *, has_segments: bool = False
     _check_kafka_properties(options)
     _check_storage_settings(options)
     _check_trigger_limits(options)
-    _check_sources(options, has_segments=has_segments)
+    _check_sources(options)
     return options
 
 
@@ -235,7 +233,7 @@ def _check_storage_settings(options: SourceOptions) -> None:
         )
 
 
-def _check_storage_manager(options: SourceOptions, class_name: str, *, has_segments: bool) -> None:
+def _check_storage_manager(options: SourceOptions, class_name: str) -> None:
     of_table = options.metadata_table is not None
     refused = {
         "path": options.path,
@@ -248,13 +246,11 @@ def _check_storage_manager(options: SourceOptions, class_name: str, *, has_segme
             f" options={','.join(given)} option={STORAGE_MANAGER_KEY} value={class_name}"
             f" hint='its settings begin with {STORAGE_MANAGER_PREFIX}'"
         )
-    if options.metadata_source == "bucket" and not has_segments:
-        raise needs_listing(class_name)
 
 
-def _check_sources(options: SourceOptions, *, has_segments: bool) -> None:
+def _check_sources(options: SourceOptions) -> None:
     if options.storage_manager is not None:
-        _check_storage_manager(options, options.storage_manager, has_segments=has_segments)
+        _check_storage_manager(options, options.storage_manager)
     elif options.storage_manager_settings:
         raise ConfigError(
             "settings of a storage manager of your own are given without its class"

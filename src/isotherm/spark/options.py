@@ -448,14 +448,13 @@ def source_option_keys() -> dict[str, ConfigKey]:
     return {name: declared for name, (_, declared) in config_keys(SourceOptions).items()}
 
 
-def needs_listing(class_name: str) -> ConfigError:
-    """The error for jobs that must list the tier, with a storage manager of the user's."""
+def needs_built_in(class_name: str) -> ConfigError:
+    """The error for what needs the objects of a built-in layout, with a storage manager of the
+    user's."""
     return ConfigError(
-        "a storage manager of your own cannot list its segments: a query without the metadata topic"
-        " and the jobs sweep, rebuild and compact read the built-in layouts alone; scrub needs the"
-        " metadata topic"
-        f" option={STORAGE_MANAGER_KEY} value={class_name}"
-        " hint='for a query set kafka.bootstrap.servers, or metadata=table'"
+        "this needs the objects of a built-in layout, and a storage manager of your own has a layout"
+        f" of its own option={STORAGE_MANAGER_KEY} value={class_name}"
+        " hint='leave the class out, and name the bucket with --path'"
     )
 
 

@@ -25,9 +25,11 @@ from isotherm.spark.rows import arrow_schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from isotherm.remote.storage.api import RemoteStorageManager
     from isotherm.spark.plan.planning import BrokerRead, Read, ReadTask, SegmentRead
     from isotherm.spark.reading.task_codec import PlainRead
     from isotherm.spark.reading.task_reading import TierStorage
+    from isotherm.spark.reading.users_storage import UsersStorage
 
 # The number of tiers with open clients in one Python worker.
 _OPEN_TIERS_MAX = 8
@@ -134,11 +136,26 @@ def _read_tail(
 def open_storage(options: SourceOptions, settings: ObjectStoreSettings | None) -> TierStorage:
     """This process's manager of a tier: opened once, and again after a fork. Raises ConfigError if
     the class in `options` cannot be used here."""
-    if settings is not None:
-        return _open_storage(os.getpid(), settings)
+    return open_users_storage(options) if settings is None else _open_storage(os.getpid(), settings)
+
+
+def open_users_storage(options: SourceOptions) -> UsersStorage:
+    """As `open_storage`, for options that name a storage manager of the user's."""
     assert options.storage_manager is not None
     config = tuple(sorted(options.storage_manager_settings.items()))
     return _open_users_storage(os.getpid(), options.storage_manager, config)
+
+
+def storage_of_job(store: ObjectStoreSettings | SourceOptions) -> RemoteStorageManager:
+    """What a job reads segments through: a bucket in a built-in layout, or the storage manager of
+    the user's that the options name."""
+    from isotherm.remote.storage.object_client import open_object_store
+    from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
+
+    if isinstance(store, SourceOptions):
+        return open_users_storage(store)
+    opened = open_object_store(store, create_folder=False)
+    return ObjectStoreRemoteStorageManager(store, store=opened)
 
 
 @functools.lru_cache(maxsize=_OPEN_TIERS_MAX)
@@ -153,7 +170,7 @@ def _open_storage(_process_id: int, settings: ObjectStoreSettings) -> TierStorag
 @functools.lru_cache(maxsize=_OPEN_TIERS_MAX)
 def _open_users_storage(
     _process_id: int, class_name: str, config: tuple[tuple[str, str], ...]
-) -> TierStorage:
+) -> UsersStorage:
     from isotherm.remote.storage.checked import load_storage_manager
     from isotherm.spark.reading.users_storage import UsersStorage
 

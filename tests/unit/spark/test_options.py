@@ -285,7 +285,6 @@ def test_storage_manager_of_the_user_takes_the_place_of_the_path() -> None:
     [
         ({"path": "s3://b"}, r"do not go with one of your own options=path "),
         ({"s3.region": "x", "layout": "aiven"}, "options=layout,s3.region "),
-        ({"metadata": "bucket"}, "cannot list its segments"),
     ],
 )
 def test_storage_manager_of_the_user_refuses_what_is_of_the_built_in_one(
@@ -295,12 +294,11 @@ def test_storage_manager_of_the_user_refuses_what_is_of_the_built_in_one(
         parse_options(MANAGER | given)
 
 
-def test_storage_manager_of_the_user_needs_a_list_of_segments() -> None:
+def test_storage_manager_of_the_user_has_no_built_in_layout() -> None:
     alone = {name: text for name, text in MANAGER.items() if not name.startswith("kafka.")}
-    with pytest.raises(ConfigError, match="cannot list its segments"):
-        parse_options(alone)
+    assert parse_options(alone).metadata_source == "bucket"
     assert parse_options(alone | {"metadata": "table", "metadataTable": "/t"}).path == ""
-    with pytest.raises(ConfigError, match="cannot list its segments"):
+    with pytest.raises(ConfigError, match="needs the objects of a built-in layout"):
         tier_settings(parse_options(MANAGER))
 
 

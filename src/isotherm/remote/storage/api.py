@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol, runtime_checkable
 
 from isotherm.remote.segment_metadata import IndexType, LogSegmentData, RemoteLogSegmentMetadata
@@ -60,6 +60,23 @@ class HasLocation(Protocol):
 
     @property
     def location(self) -> str: ...
+
+
+@runtime_checkable
+class ListsSegments(Protocol):
+    """Optional for a storage manager: name the segments that it has, without the metadata topic.
+
+    The jobs that rebuild, sweep and scrub without metadata require it. The broker never calls it.
+    """
+
+    def list_log_segments(self) -> Iterable[RemoteLogSegmentMetadata]:
+        """The metadata of every segment of which anything is stored, in any order.
+
+        As `copy_log_segment_data` was called with it, plus the custom metadata that the call
+        returned. The state says what is stored: COPY_SEGMENT_FINISHED for a copy that was
+        completed, else COPY_SEGMENT_STARTED. Raises RemoteStorageError; a segment whose metadata
+        cannot be read is an error too (CorruptObjectError), since it would look deleted.
+        """
 
 
 @runtime_checkable

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -14,6 +14,9 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentState,
 )
 from isotherm.types import TopicIdPartition, uuid_from_text, uuid_to_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 IDENTITY: list[tuple[str, pa.DataType]] = [
     ("topic", pa.string()),
@@ -46,6 +49,14 @@ def segment_row(segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
         "txn_index_empty": segment.txn_index_empty,
         "broker_leader_epoch": segment.broker_leader_epoch,
     }
+
+
+def segment_frame(spark: SparkSession, segments: Iterable[RemoteLogSegmentMetadata]) -> DataFrame:
+    """The segments as rows, in a DataFrame that the driver holds."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    table = pa.Table.from_pylist([segment_row(each) for each in segments], SEGMENT_ARROW)
+    return spark.createDataFrame(table, from_arrow_schema(SEGMENT_ARROW))
 
 
 def segments_of(batch: pa.RecordBatch) -> Iterator[RemoteLogSegmentMetadata]:

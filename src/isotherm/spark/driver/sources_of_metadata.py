@@ -1,7 +1,8 @@
 """Where the list of remote segments comes from: the option `metadata`.
 
 - `topic`: the fold of `__remote_log_metadata`, read from the brokers.
-- `bucket`: the bucket itself, its manifests and the names in its listing; no broker is needed.
+- `bucket`: the bucket itself, its manifests and the names in its listing, or the list of a storage
+  manager of the user's; no broker is needed.
 - `table`: a projection of the metadata topic (projection_source.py).
 
 All give the visible segments only: copied in full, and not (being) deleted.
@@ -14,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from isotherm.errors import CorruptObjectError, UnsupportedVersionError
 from isotherm.remote.metadata.api import MetadataTopic
@@ -38,6 +39,9 @@ from isotherm.remote.storage.object_client import ObjectClient
 from isotherm.spark.plan.listed_segments import follow_one_another, is_in_order, is_succeeded_by
 from isotherm.spark.plan.planning import BlankSegment
 from isotherm.types import TopicIdPartition
+
+if TYPE_CHECKING:
+    from isotherm.spark.reading.users_storage import UsersStorage
 
 _logger = logging.getLogger(__name__)
 
@@ -104,6 +108,24 @@ class TopicSegmentSource:
             )
         self._followed[number][1].catch_up()
         return self._followed[number]
+
+
+class UsersSegmentSource:
+    """`SegmentSource` over what a storage manager of the user's lists. Each call lists again."""
+
+    def __init__(self, storage: UsersStorage) -> None:
+        self._storage = storage
+
+    def visible_segments(
+        self, selects_topic: Callable[[str], bool], partitions: Collection[TopicIdPartition] | None
+    ) -> list[RemoteLogSegmentMetadata]:
+        return [
+            segment
+            for segment in self._storage.list_log_segments()
+            if _is_visible(segment)
+            and selects_topic(segment.topic_id_partition.topic)
+            and (partitions is None or segment.topic_id_partition in partitions)
+        ]
 
 
 class BucketSegmentSource:

@@ -15,8 +15,9 @@ from isotherm.spark.driver.sources_of_metadata import (
     BucketSegmentSource,
     SegmentSource,
     TopicSegmentSource,
+    UsersSegmentSource,
 )
-from isotherm.spark.options import SourceOptions, needs_listing, storage_url
+from isotherm.spark.options import SourceOptions, needs_built_in, storage_url
 from isotherm.spark.reading.brokers import Brokers, KafkaBrokers, RequestSettings
 
 
@@ -37,7 +38,7 @@ def tier_settings(options: SourceOptions, layout: str | None = None) -> ObjectSt
 def named_store(options: SourceOptions) -> ObjectStoreSettings:
     """The store alone, which is not asked anything. ConfigError where there is none of ours."""
     if options.storage_manager is not None:
-        raise needs_listing(options.storage_manager)
+        raise needs_built_in(options.storage_manager)
     config = {**options.storage_settings, "url": storage_url(options.path)}
     return ObjectStoreSettings.from_config(config)
 
@@ -60,8 +61,13 @@ def open_segment_source(
     options: SourceOptions, settings: ObjectStoreSettings | None, *, by_name: bool = False
 ) -> Iterator[SegmentSource]:
     """`by_name` for one that may answer from the names in the bucket (see listed_segments.py)."""
+    if options.metadata_source == "bucket" and settings is None:
+        from isotherm.spark.source_task import open_users_storage
+
+        yield UsersSegmentSource(open_users_storage(options))
+        return
     if options.metadata_source == "bucket":
-        assert settings is not None, "refused by option_parsing"
+        assert settings is not None, "the other case"
         yield BucketSegmentSource(
             open_for_reading(settings),
             settings.create_layout(),

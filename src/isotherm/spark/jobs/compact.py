@@ -52,6 +52,7 @@ from isotherm.spark.jobs.cost import Cost, parallel_tasks
 from isotherm.spark.options import SourceOptions, storage_url
 from isotherm.spark.plan.planning import lineage_pieces
 from isotherm.spark.reading.brokers import Brokers
+from isotherm.spark.source_task import storage_of_job
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, TimestampMs, TopicIdPartition
 
 if TYPE_CHECKING:
@@ -66,9 +67,10 @@ _STAGING_PUTS = 4
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionSettings:
     """`target` is None for a compaction in place. Delete horizons of tombstones are compared with
-    `now_ms`, the time of the run."""
+    `now_ms`, the time of the run. `source` is a bucket in a built-in layout, or options that name a
+    storage manager of the user's, which is only read."""
 
-    source: ObjectStoreSettings
+    source: ObjectStoreSettings | SourceOptions
     target: ObjectStoreSettings | None
     now_ms: TimestampMs
     delete_retention_ms: int
@@ -77,7 +79,20 @@ class CompactionSettings:
 
     @property
     def written(self) -> ObjectStoreSettings:
-        return self.target or self.source
+        if self.target is not None:
+            return self.target
+        if isinstance(self.source, SourceOptions):
+            raise ConfigError(
+                "compaction in place writes objects of a built-in layout, and a storage manager of"
+                f" your own has a layout of its own class={self.source.storage_manager}"
+                " hint='name a place for the compacted copy with --to'"
+            )
+        return self.source
+
+    @property
+    def bucket(self) -> ObjectStoreSettings | None:
+        """The source, if it has a built-in layout."""
+        return None if isinstance(self.source, SourceOptions) else self.source
 
     @property
     def rules(self) -> CompactionRules:
@@ -124,13 +139,10 @@ def check_settings(settings: CompactionSettings, options: SourceOptions) -> None
                 " hint='name the cluster with --bootstrap-server, or a target with --to'"
             )
         return
-    places = [
-        (each.url.rstrip("/"), each.key_prefix) for each in (settings.source, settings.target)
-    ]
-    if places[0] == places[1]:
-        raise ConfigError(
-            f"the target of a copy is its source url={places[0][0]} key.prefix={places[0][1]!r}"
-        )
+    url, prefix = settings.target.url.rstrip("/"), settings.target.key_prefix
+    source = settings.bucket
+    if source is not None and (source.url.rstrip("/"), source.key_prefix) == (url, prefix):
+        raise ConfigError(f"the target of a copy is its source url={url} key.prefix={prefix!r}")
 
 
 def read_plan(options: SourceOptions, settings: CompactionSettings) -> CompactionPlan:
@@ -148,7 +160,7 @@ def read_plan(options: SourceOptions, settings: CompactionSettings) -> Compactio
         if settings.target is None:
             _check_cluster_publishes(brokers)
     strict = replace(options, fail_on_data_loss=True)
-    with open_segment_source(strict, settings.source) as source:
+    with open_segment_source(strict, settings.bucket) as source:
         found = newest_histories(source.visible_segments(options.selects_topic, owners))
     chosen = choose_partitions(options, found)
     starts = {} if brokers is None else brokers.bounds(chosen)
@@ -157,7 +169,7 @@ def read_plan(options: SourceOptions, settings: CompactionSettings) -> Compactio
         pieces = lineage_pieces(found.get(partition, ()))
         start = starts[partition].start if partition in starts else 0
         histories[partition] = [piece for piece in pieces if piece.end_offset > start]
-    storage = _storage(settings.source)
+    storage = storage_of_job(settings.source)
     return plan_compaction(storage, histories, in_place=settings.target is None)
 
 
@@ -427,10 +439,13 @@ def settings_of(
     """Settings from the options of the source. `to_url` (a URL or a folder's path) and `to_storage`
     (settings that override the source's) name the target of a copy. Its layout is `aiven` by
     default."""
-    source = tier_settings(options)
+    source = tier_settings(options) if options.storage_manager is None else options
     target = None
-    if to_url is not None or to_storage:
-        url = source.url if to_url is None else storage_url(to_url)
+    if to_url is not None:
+        url: str | None = storage_url(to_url)
+    else:
+        url = source.url if to_storage and isinstance(source, ObjectStoreSettings) else None
+    if url is not None:
         config = {**options.storage_settings, "url": url, **(to_storage or {})}
         target = ObjectStoreSettings.from_config(config)
     return CompactionSettings(

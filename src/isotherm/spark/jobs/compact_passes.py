@@ -44,6 +44,8 @@ from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.segment.cleaning.transactions import OpenTransactions, open_after
 from isotherm.spark.jobs.cost import parallel_tasks
+from isotherm.spark.options import SourceOptions
+from isotherm.spark.source_task import storage_of_job
 from isotherm.types import ProducerId, TopicIdPartition
 
 if TYPE_CHECKING:
@@ -94,7 +96,7 @@ class PassSettings:
     """The settings of the tasks. Picklable."""
 
     run: str
-    source: ObjectStoreSettings
+    source: ObjectStoreSettings | SourceOptions
     target: ObjectStoreSettings
     rules: CompactionRules
     in_place: bool
@@ -115,7 +117,7 @@ def newest_of_all(
     owners = {partition: number for number, partition in enumerate(partitions)}
 
     def scan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        storage = ObjectStoreRemoteStorageManager(settings.source)
+        storage = storage_of_job(settings.source)
         for number in _numbers(batches):
             piece = by_number[number]
             transactions = OpenTransactions()
@@ -209,7 +211,7 @@ class _Stager:
 
     def __init__(self, settings: PassSettings) -> None:
         self._settings = settings
-        self._source = ObjectStoreRemoteStorageManager(settings.source)
+        self._source = storage_of_job(settings.source)
         store = open_object_store(settings.target, create_folder=True)
         self._target = ObjectStoreRemoteStorageManager(settings.target, store=store)
         self._journals = open_journals(settings.target)

@@ -25,6 +25,9 @@ from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs.bucket_listing import QUARANTINE_PREFIX, spread_over
 from isotherm.spark.jobs.recheck import MetadataNow, still_deletable
 from isotherm.spark.jobs.sweep import SweepReport
+from isotherm.spark.jobs.users_segments import PART, WHOLE, listed_key
+from isotherm.spark.options import SourceOptions
+from isotherm.spark.source_task import open_users_storage
 from isotherm.types import TimestampMs
 
 if TYPE_CHECKING:
@@ -59,10 +62,7 @@ def take_away(
     `prefix` is the quarantine; with None the objects are deleted permanently. `now` must be read
     after the report was made. Raises PolicyViolationError if the report has refusals.
     """
-    if report.refusals:
-        raise PolicyViolationError(
-            f"nothing is deleted while the metadata is not known to be complete: {report.refusals[0]}"
-        )
+    _check_may_delete(report)
     commit_suffix = store.create_layout().commit_suffix
 
     def take(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -79,6 +79,44 @@ def take_away(
     moved = moved.persist()
     moved.count()
     return moved
+
+
+def delete_users_segments(
+    report: SweepReport, options: SourceOptions, now: MetadataNow
+) -> DataFrame:
+    """Delete the deletable segments of a sweep permanently. Returns a row with the outcome for each
+    (OUTCOMES).
+
+    `now` must be read after the report was made; the manager is asked for its segments once more.
+    Raises PolicyViolationError if the report has refusals.
+    """
+    _check_may_delete(report)
+    found = report.findings.where("is_deletable").select("kind", "key", "size", "segment_id")
+    doomed = still_deletable(found, now).orderBy("key").collect()
+    storage = open_users_storage(options)
+    stored = {listed_key(each): each for each in storage.list_log_segments()} if doomed else {}
+    rows = []
+    for row in doomed:
+        segment = stored.get(row.key)
+        if not row.is_due:
+            outcome = "the metadata counts on it now: left alone"
+        elif segment is None:
+            is_whole_now = row.key.removesuffix(PART) + WHOLE in stored
+            outcome = "is whole now: left alone" if is_whole_now else "was gone already"
+        else:
+            storage.delete_log_segment_data(segment)
+            outcome = DELETED
+        rows.append({"key": row.key, "moved_to": None, "outcome": outcome, "size": row["size"]})
+    table = pa.Table.from_pylist(rows, OUTCOMES)
+    return report.findings.sparkSession.createDataFrame(table, from_arrow_schema(OUTCOMES))
+
+
+def _check_may_delete(report: SweepReport) -> None:
+    """Raises PolicyViolationError if the report has refusals."""
+    if report.refusals:
+        raise PolicyViolationError(
+            f"nothing is deleted while the metadata is not known to be complete: {report.refusals[0]}"
+        )
 
 
 def _taken(

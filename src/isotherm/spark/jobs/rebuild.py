@@ -2,6 +2,8 @@
 
     manifests -> segments -> lineage of each partition -> events, and state for a broker
 
+A storage manager of the user's lists the segments itself, if it can (ListsSegments).
+
 A segment is left out, with a finding, if others hold all of its offsets: no reader would use it.
 `write_to_topic` writes the events to a topic of the caller's, isotherm.broker.log_dir_rebuild
 writes them to the log directories of an Isotherm broker.
@@ -43,14 +45,15 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentState,
 )
 from isotherm.remote.storage.layout.aiven_custom_metadata import AivenCustomMetadata
-from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
 from isotherm.segment.producer_snapshot import read_producer_snapshot
 from isotherm.spark.driver.segment_frames import SEGMENT_ARROW, segment_row, segments_of
 from isotherm.spark.jobs.manifests import read_manifests
 from isotherm.spark.jobs.scrub import FINDINGS, history_findings
+from isotherm.spark.options import SourceOptions
 from isotherm.spark.plan.planning import SegmentPiece, lineage_pieces
+from isotherm.spark.source_task import storage_of_job
 from isotherm.types import (
     TopicIdPartition,
     uuid_from_text,
@@ -113,20 +116,23 @@ class Rebuilt:
 def rebuild(listing: DataFrame, store: ObjectStoreSettings) -> Rebuilt:
     """From a listing (bucket_listing). UnsupportedVersionError in a layout without manifests."""
     manifests = read_manifests(listing, store)
-    groups = manifests.segments.groupBy("topic_id", "partition")
-    segments = groups.applyInArrow(_kept_segments, from_arrow_schema(SEGMENT_ARROW)).persist()
+    rebuilt = rebuild_from(manifests.segments, store)
+    findings = manifests.findings.unionByName(rebuilt.findings)
+    return replace(rebuilt, findings=findings, kept=(manifests.rows, *rebuilt.kept))
+
+
+def rebuild_from(segments: DataFrame, store: ObjectStoreSettings | SourceOptions) -> Rebuilt:
+    """From finished segments (segment_frames) that a store names: a bucket, or a storage manager of
+    the user's."""
+    groups = segments.groupBy("topic_id", "partition")
+    kept = groups.applyInArrow(_kept_segments, from_arrow_schema(SEGMENT_ARROW)).persist()
     findings = groups.applyInArrow(_history, from_arrow_schema(FINDINGS))
     partitions = (
-        segments.groupBy("topic_id", "partition")
+        kept.groupBy("topic_id", "partition")
         .applyInArrow(lambda group: _partition(group, store), from_arrow_schema(_PARTITIONS))
         .persist()
     )
-    return Rebuilt(
-        segments,
-        partitions,
-        manifests.findings.unionByName(findings),
-        (manifests.rows, segments, partitions),
-    )
+    return Rebuilt(kept, partitions, findings, (kept, partitions))
 
 
 def _kept_segments(group: pa.Table) -> pa.Table:
@@ -140,7 +146,7 @@ def _history(group: pa.Table) -> pa.Table:
     return pa.Table.from_pylist([each._asdict() for each in found], FINDINGS)
 
 
-def _partition(group: pa.Table, store: ObjectStoreSettings) -> pa.Table:
+def _partition(group: pa.Table, store: ObjectStoreSettings | SourceOptions) -> pa.Table:
     pieces = lineage_pieces(_segments(group))
     last = pieces[-1].segment
     owner = last.topic_id_partition
@@ -179,13 +185,12 @@ def lineage(pieces: Iterable[SegmentPiece]) -> list[EpochEntry]:
 
 
 def _producer_snapshot(
-    segment: RemoteLogSegmentMetadata, store: ObjectStoreSettings
+    segment: RemoteLogSegmentMetadata, store: ObjectStoreSettings | SourceOptions
 ) -> bytes | None:
     """None if it is damaged or missing. Idempotent producers then start with a new state, as Kafka
     allows."""
     try:
-        storage = ObjectStoreRemoteStorageManager(store)
-        snapshot = storage.fetch_index(segment, IndexType.PRODUCER_SNAPSHOT)
+        snapshot = storage_of_job(store).fetch_index(segment, IndexType.PRODUCER_SNAPSHOT)
         read_producer_snapshot(snapshot)
     except (CorruptDataError, RemoteResourceNotFoundError):
         return None

@@ -22,8 +22,6 @@ from isotherm.errors import ConfigError
 from isotherm.remote.scrub.findings import Finding, FindingKind, Problem, segment_finding
 from isotherm.remote.scrub.segment_scrub import FETCH_BYTES, SegmentScrubber, StoredObjects
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from isotherm.remote.storage.api import RemoteStorageManager
-from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.driver.segment_frames import (
     SEGMENT_ARROW,
@@ -35,6 +33,7 @@ from isotherm.spark.jobs.bucket_listing import spread_over
 from isotherm.spark.jobs.cost import Cost, cost_of_reading, parallel_tasks
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.plan.planning import SegmentPiece, lineage_pieces
+from isotherm.spark.source_task import storage_of_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -152,16 +151,9 @@ def scrub(
 def _open_scrubber(
     store: ObjectStoreSettings | SourceOptions, settings: ScrubSettings
 ) -> SegmentScrubber:
-    from isotherm.spark.source_task import open_storage
-
-    if isinstance(store, ObjectStoreSettings):
-        storage: RemoteStorageManager = ObjectStoreRemoteStorageManager(store)
-        objects: StoredObjects | None = StoredObjects(store)
-    else:
-        storage, objects = open_storage(store, None), None
     return SegmentScrubber(
-        storage,
-        objects,
+        storage_of_job(store),
+        StoredObjects(store) if isinstance(store, ObjectStoreSettings) else None,
         may_have_gaps=settings.may_have_gaps,
         with_records=settings.with_records,
     )

@@ -29,7 +29,7 @@ from isotherm.remote.scrub.findings import FindingKind
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentState
 from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.layout.local_tiered_storage import INDEX_SUFFIXES
-from isotherm.remote.storage.layout.segment_layout import LOG_SUFFIX
+from isotherm.remote.storage.layout.segment_layout import LOG_SUFFIX, Layout
 from isotherm.remote.storage.manifest.chunk_index import stored_file_size
 from isotherm.remote.storage.object_client import ObjectClient
 from isotherm.remote.storage.object_store import fetch_manifest
@@ -37,6 +37,8 @@ from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.driver.segment_frames import segment_of_row
 from isotherm.spark.jobs.bucket_listing import ELSEWHERE, FOREIGN
 from isotherm.spark.jobs.cost import Cost, parallel_tasks
+from isotherm.spark.jobs.users_segments import PART, UsersLayout, absent_keys
+from isotherm.spark.options import SourceOptions
 from isotherm.spark.reading.brokers import KafkaBrokers, RequestSettings
 from isotherm.types import TimestampMs, uuid_to_text
 
@@ -89,7 +91,7 @@ _SIZED_FIELDS: dict[str, pa.DataType] = {
 }
 # Optional indexes of a segment.
 _OPTIONAL_SUFFIXES = frozenset(
-    {INDEX_SUFFIXES[IndexType.TRANSACTION], INDEX_SUFFIXES[IndexType.LEADER_EPOCH]}
+    {INDEX_SUFFIXES[IndexType.TRANSACTION], INDEX_SUFFIXES[IndexType.LEADER_EPOCH], PART}
 )
 
 
@@ -139,12 +141,13 @@ class SweepReport:
 def sweep(
     listing: DataFrame,
     segments: DataFrame,
-    store: ObjectStoreSettings,
+    store: ObjectStoreSettings | SourceOptions,
     settings: SweepSettings,
     completeness: Completeness = Completeness(),
     deleted: Callable[[], DataFrame] | None = None,
 ) -> SweepReport:
-    """`listing` as of bucket_listing, `segments` as of segment_frames, in any state.
+    """`listing` as of bucket_listing, `segments` as of segment_frames, in any state. `store` is a
+    bucket in a built-in layout, or options that name a storage manager of the user's.
 
     `deleted` returns the ids of deleted segments (deleted_segments). It is called only if there are
     objects of segments without metadata.
@@ -153,12 +156,13 @@ def sweep(
     joined = listing.join(expected_objects(segments, store), "key", "full_outer").persist()
     known = joined.where(sql.col("expected_segment_id").isNotNull())
     strangers = joined.where(sql.col("expected_segment_id").isNull())
-    commit_suffix = store.create_layout().commit_suffix
+    commit_suffix = _layout_of(store).commit_suffix
     found = _of_known(known, settings).unionByName(
         _of_strangers(strangers, segments, settings, completeness, commit_suffix)
     )
     found = found.unionByName(_missing(known, store, settings))
-    found = found.unionByName(_wrong_sizes(known, store))
+    if isinstance(store, ObjectStoreSettings):
+        found = found.unionByName(_wrong_sizes(known, store))
     if settings.spared:
         is_spared = sql.coalesce(sql.col("segment_id").isin(list(settings.spared)), sql.lit(False))
         found = found.where(~is_spared)
@@ -205,11 +209,15 @@ def _named_deleted(findings: DataFrame, deleted: DataFrame) -> DataFrame:
     return joined.withColumn("kind", kind).select(*FINDING_COLUMNS)
 
 
-def expected_objects(segments: DataFrame, store: ObjectStoreSettings) -> DataFrame:
+def _layout_of(store: ObjectStoreSettings | SourceOptions) -> Layout | UsersLayout:
+    return store.create_layout() if isinstance(store, ObjectStoreSettings) else UsersLayout()
+
+
+def expected_objects(segments: DataFrame, store: ObjectStoreSettings | SourceOptions) -> DataFrame:
     """A row for each possible object of a segment, with its key in the layout."""
 
     def name_objects(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        layout = store.create_layout()
+        layout = _layout_of(store)
         for batch in batches:
             rows: list[dict[str, Any]] = []
             for row in batch.to_pylist():
@@ -318,14 +326,20 @@ def _of_strangers(
     )
 
 
-def _missing(known: DataFrame, store: ObjectStoreSettings, settings: SweepSettings) -> DataFrame:
-    """Objects of finished segments that neither the listing nor a HEAD request finds."""
+def _missing(
+    known: DataFrame, store: ObjectStoreSettings | SourceOptions, settings: SweepSettings
+) -> DataFrame:
+    """Objects of finished segments that neither the listing nor a second look finds."""
 
     def ask(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        client = open_for_reading(store)
         for batch in batches:
             keys: list[str] = batch["key"].to_pylist()  # type: ignore[assignment]
-            yield batch.filter(pa.array([not client.exists(key) for key in keys]))
+            if isinstance(store, ObjectStoreSettings):
+                client = open_for_reading(store)
+                is_absent = [not client.exists(key) for key in keys]
+            else:
+                is_absent = absent_keys(keys, store) if keys else []
+            yield batch.filter(pa.array(is_absent, pa.bool_()))
 
     is_finished = sql.col("state") == RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name
     # The listing lacks segments that were copied after it began.

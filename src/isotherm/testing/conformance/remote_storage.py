@@ -8,7 +8,8 @@ A subclass in the tests of an implementation gives a fixture `store` that answer
         def store(self, tmp_path):
             return StoreUnderTest(MyStore(tmp_path), FolderAccess(tmp_path))
 
-What fills buffers, too, inherits FillsBuffersConformance (fills_buffers.py) besides.
+What fills buffers, too, inherits FillsBuffersConformance (fills_buffers.py) besides, and what lists
+its segments ListsSegmentsConformance (lists_segments.py).
 """
 
 from __future__ import annotations
