@@ -72,6 +72,21 @@ def test_copy_takes_every_closed_segment_and_never_the_active_one(
     ]
 
 
+def test_log_that_begins_with_a_segment_without_bytes_begins_later(
+    filled: TieredPartition,
+) -> None:
+    """A power loss has left the segment's name alone."""
+    first, second, _ = filled.log.segments()
+    filled.log.close()
+    for path in (first.log_path, first.offset_index_path, first.time_index_path):
+        path.write_bytes(b"")
+    filled.restart()
+    assert [each.size_in_bytes == 0 for each in filled.log.segments()] == [True, False, False]
+    filled.copy_task.run()
+    assert [each.start_offset for each in filled.segments()] == [second.base_offset]
+    assert filled.log.log_start_offset == second.base_offset
+
+
 def test_copy_publishes_started_then_copies_then_publishes_finished(
     filled: TieredPartition,
 ) -> None:

@@ -134,6 +134,15 @@ def test_delete_remote_partition_marks_everything_before_it_deletes_anything(
     assert delete_remote_partition(copied.tier, copied.partition) == 0
 
 
+def test_deletion_of_a_topic_that_an_earlier_process_finished_deletes_nothing(
+    copied: TieredPartition,
+) -> None:
+    count = len(copied.segments())
+    copied.topic_exists = False
+    assert delete_remote_partition(copied.tier, copied.partition) == count
+    assert delete_remote_partition(copied.tier, copied.partition) == 0
+
+
 def cached_files(tiered: TieredPartition) -> list[str]:
     """Names that the index cache would find again: not those on their way out."""
     folder = tiered.log.directory.parent / DIRECTORY_NAME

@@ -164,6 +164,17 @@ def test_segment_of_epochs_before_the_lineage_is_unreferenced(remote_segment: Ma
     assert deleted(plan) == [(0, RemoteDeletionReason.UNREFERENCED)]
 
 
+def test_segment_of_a_deposed_leader_is_unreferenced_wherever_its_offsets_lie(
+    remote_segment: MakeSegment,
+) -> None:
+    state = replace(STATE, lineage=[EpochEntry(3, 100)], log_start_offset=100)
+    plan = plan_expiration([remote_segment({2: 90}, 150)], state, ())
+    assert deleted(plan) == [(90, RemoteDeletionReason.UNREFERENCED)]
+    below = replace(state, lineage=[EpochEntry(3, 200)])
+    plan = plan_expiration([remote_segment({2: 50}, 99), remote_segment({2: 90}, 100)], below, ())
+    assert deleted(plan) == [(50, RemoteDeletionReason.UNREFERENCED)]
+
+
 def test_lineage_that_begins_above_the_log_start_condemns_no_segment(
     remote_segment: MakeSegment,
 ) -> None:
