@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from typer.testing import CliRunner
 
 from isotherm.cli.main import app
-from isotherm.errors import IsothermError
+from isotherm.errors import IsothermError, NotLeaderOrFollowerError
 from isotherm.testing.embedded_broker import EmbeddedBroker
 
 _TIMES_MS = [1_767_225_600_000 + hour * 3_600_000 for hour in range(6)]  # from 2026-01-01T00:00Z
@@ -95,3 +95,22 @@ def test_groups_are_listed_with_their_lag(broker: EmbeddedBroker) -> None:
 
 def test_group_that_does_not_exist_is_an_error(broker: EmbeddedBroker, tmp_path: Path) -> None:
     assert isinstance(run(broker, "groups", "describe", "nobody").exception, IsothermError)
+
+
+def test_partition_that_is_offline_is_an_error_and_not_a_wait(tmp_path: Path) -> None:
+    """No leader would ever tell its end. The other partition is read."""
+    with EmbeddedBroker(tmp_path) as broker:
+        invoke(broker, "topics", "create", "half", "--partitions", "2")
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        for partition in range(2):
+            producer.produce("half", f"of {partition}", partition=partition)
+        producer.flush()
+    (log,) = (tmp_path / "log" / "half-1").glob("*.log")
+    log.write_bytes(bytes(log.stat().st_size))
+    with EmbeddedBroker(tmp_path) as broker:
+        for command in ("consume", "topics describe"):
+            refused = run(broker, *command.split(), "half")
+            assert isinstance(refused.exception, NotLeaderOrFollowerError), refused.output
+            assert "no broker leads them topic=half partitions=[1]" in str(refused.exception)
+        (row,) = invoke(broker, "consume", "half", "--partition", "0", "--json")
+    assert row["value"] == "of 0"

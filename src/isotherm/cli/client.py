@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +13,11 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from isotherm.config.client_security import librdkafka_properties
-from isotherm.errors import BrokerUnreachableError, UnknownTopicOrPartitionError
+from isotherm.errors import (
+    BrokerUnreachableError,
+    NotLeaderOrFollowerError,
+    UnknownTopicOrPartitionError,
+)
 from isotherm.protocol.broker_probe import check_brokers
 
 logger = logging.getLogger(__name__)
@@ -94,3 +98,15 @@ def partitions_of(client: AdminClient | Consumer, topic: str) -> list[TopicParti
     if found is None or found.error is not None or not found.partitions:
         raise unknown_topic(topic, client.list_topics(timeout=REQUEST_TIMEOUT_S).topics)
     return [TopicPartition(topic, partition) for partition in sorted(found.partitions)]
+
+
+def check_led(client: AdminClient | Consumer, topic: str, partitions: Collection[int]) -> None:
+    """Raises NotLeaderOrFollowerError if a partition has no leader: the client would ask for one
+    for ever."""
+    found = client.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic].partitions
+    offline = [each for each in sorted(partitions) if found[each].leader < 0]
+    if offline:
+        raise NotLeaderOrFollowerError(
+            f"partitions are offline: no broker leads them topic={topic} partitions={offline}"
+            " hint='the log of their broker has the reason'"
+        )

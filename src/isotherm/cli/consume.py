@@ -12,7 +12,13 @@ import typer
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Assignment
 
-from isotherm.cli.client import REQUEST_TIMEOUT_S, consumer, one_line_errors, partitions_of
+from isotherm.cli.client import (
+    REQUEST_TIMEOUT_S,
+    check_led,
+    consumer,
+    one_line_errors,
+    partitions_of,
+)
 from isotherm.cli.options import (
     DEFAULT_BOOTSTRAP_SERVER,
     AsJson,
@@ -80,6 +86,7 @@ def consume(
             ]
             if not wanted:
                 raise typer.BadParameter(f"no partition {partition}", param_hint="--partition")
+            check_led(reader, topic, [each.partition for each in wanted])
             if is_time:
                 wanted = reader.offsets_for_times(wanted, timeout=REQUEST_TIMEOUT_S)
             reader.assign(wanted)

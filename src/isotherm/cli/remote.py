@@ -7,7 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from isotherm.cli.client import REQUEST_TIMEOUT_S, consumer, one_line_errors, partitions_of
+from isotherm.cli.client import (
+    REQUEST_TIMEOUT_S,
+    check_led,
+    consumer,
+    one_line_errors,
+    partitions_of,
+)
 from isotherm.cli.options import (
     DEFAULT_BOOTSTRAP_SERVER,
     AsJson,
@@ -145,7 +151,9 @@ def _local_rows(
         reader = consumer(bootstrap_server, extra)
         try:
             rows = []
-            for assigned in partitions_of(reader, topic):
+            partitions = partitions_of(reader, topic)
+            check_led(reader, topic, [each.partition for each in partitions])
+            for assigned in partitions:
                 low, high = reader.get_watermark_offsets(assigned, timeout=REQUEST_TIMEOUT_S)
                 start = max(low, copied_up_to.get(assigned.partition, -1) + 1)
                 if start < high:

@@ -18,6 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from isotherm.cli.client import (
     REQUEST_TIMEOUT_S,
     admin_client,
+    check_led,
     consumer,
     one_line_errors,
     partitions_of,
@@ -178,7 +179,9 @@ def _partition_rows(
     reader = consumer(bootstrap_server, extra)
     try:
         rows = []
-        for found in partitions_of(reader, name):
+        partitions = partitions_of(reader, name)
+        check_led(reader, name, [each.partition for each in partitions])
+        for found in partitions:
             low, high = reader.get_watermark_offsets(found, timeout=REQUEST_TIMEOUT_S)
             rows.append(
                 {
