@@ -24,6 +24,9 @@ TAIL = "fetch client x1 1024 B none"
 TAIL_20 = "fetch client x20 1024 B none"
 COLD = "fetch client x1, 10 MiB a fetch"
 COLD_4 = "fetch client x4, 1 MiB a fetch"
+PROCESSORS = 2
+THROUGHPUT_TARGET = 1.5
+"""Of produce and tail, in times of Kafka's rate."""
 
 Documents = Mapping[str, Mapping[str, Any]]
 Compute = Callable[[Documents], float]
@@ -48,7 +51,29 @@ def figures(documents: Documents) -> dict[str, str]:
             found[name] = f"{compute(documents):,.{digits}f}"
         except (KeyError, IndexError, StopIteration):  # a result, a case or a metric is missing
             found[name] = "(not measured)"
+    found["processor_split"] = processor_split(documents)
     return found
+
+
+def processor_split(documents: Documents) -> str:
+    """Rows of a table: which share of two processors a librdkafka client takes, and the most that it
+    could move if a broker took none."""
+    rows = []
+    for question in ("produce", "tail_consume"):
+        for result in documents.get(question, {"results": ()})["results"]:
+            ours, theirs = (result["sides"].get(side) for side in ("isotherm", "kafka"))
+            if not result["case"].startswith("librdkafka") or ours is None or theirs is None:
+                continue
+            mb_per_s = ours["mb_per_s"]["median"]
+            client_s_per_gb = ours["client_cpu_s"]["median"] / (result["bytes"] / 1e9)
+            broker_s_per_gb = ours["server_cpu_s_per_gb"]["median"]
+            rows.append(
+                f"| {question.partition('_')[0]}, {result['case']} | {mb_per_s:,.0f}"
+                f" | {broker_s_per_gb * mb_per_s / 1e3:.2f} | {client_s_per_gb * mb_per_s / 1e3:.2f}"
+                f" | {PROCESSORS * 1e3 / client_s_per_gb:,.0f}"
+                f" | {THROUGHPUT_TARGET * theirs['mb_per_s']['median']:,.0f} |"
+            )
+    return "\n".join(rows) or "(not measured)"
 
 
 def _median(question: str, case: str, metric: str, side: str = "isotherm") -> Compute:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from isotherm.record.batch import CompressionType, build_batch, iterate_batches,
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.validation import AppendOrigin
 from isotherm.remote.indexes.index_cache_entry import RemoteIndexEntry
+from isotherm.remote.reading import remote_log_reader
 from isotherm.remote.reading.read_ahead import ReadAhead, ReadAheadSettings
 from isotherm.remote.reading.remote_log_reader import RemoteLogReader
 from isotherm.remote.segment_metadata import (
@@ -480,6 +482,28 @@ def test_aborted_transaction_whose_marker_is_still_local_is_found(tiered: Tiered
     segment = tiered.segments()[-1]
     assert segment.end_offset_inclusive < 8
     assert aborted(tiered, 0, 1 << 20) == [(9, 0)]
+
+
+def test_markers_are_looked_for_where_there_are_some(
+    tiered: TieredPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[int] = []
+
+    def look(records: Sequence[memoryview], aborted: object) -> None:
+        looked_at.append(read_batch_header(records[0]).base_offset)
+
+    monkeypatch.setattr(remote_log_reader, "contradicted_transaction", look)
+    for number in range(12):
+        tiered.append(value(number))
+    end_transaction(tiered, 8, ControlRecordType.COMMIT)
+    for number in range(12):
+        tiered.append(value(number))
+    tiered.copy_task.run()
+    tiered.delete_local_segments()
+    assert aborted(tiered, 0, 1) == []
+    assert looked_at == []
+    assert aborted(tiered, 12, 1) == []
+    assert looked_at == [12]
 
 
 @pytest.mark.parametrize("change", ["lost", "other producer", "begins later", "other end"])

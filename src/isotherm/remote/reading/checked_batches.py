@@ -13,6 +13,7 @@ import numpy as np
 
 from isotherm.errors import CorruptRecordError
 from isotherm.record.batch import BatchHeader, read_batch_header, verify_batch_crc
+from isotherm.record.batch_header import CONTROL_FLAG
 from isotherm.record.batch_table import leader_epochs, read_batch_table, verify_crcs
 from isotherm.record.header_contradictions import header_contradictions
 from isotherm.remote.history.batch_chain import EpochSpans
@@ -32,7 +33,8 @@ class BatchPlace(NamedTuple):
 class CheckedBatches(NamedTuple):
     """Whole valid batches that follow one another, at least one.
 
-    `data` holds the segment's bytes from `data_start` on; the arrays have an item per batch.
+    `data` holds the segment's bytes from `data_start` on; the arrays have an item per batch. `has_markers`:
+    there are control batches among them.
     """
 
     data: memoryview
@@ -41,6 +43,7 @@ class CheckedBatches(NamedTuple):
     ends: Int64Array
     base_offsets: Int64Array
     next_offsets: Int64Array
+    has_markers: bool
 
     @property
     def start(self) -> Position:
@@ -122,6 +125,7 @@ def check_batches(
         positions + table["size"],
         np.ascontiguousarray(table["base_offset"]),
         table["base_offset"] + table["last_offset_delta"] + 1,
+        bool((table["attributes"] & CONTROL_FLAG).any()),
     )
 
 

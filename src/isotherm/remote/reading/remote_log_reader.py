@@ -155,12 +155,10 @@ class RemoteLogReader:
         if asked.isolation is FetchIsolation.TXN_COMMITTED:
             end_offset = last.run.next_offset
             aborted = self._aborted_transactions(asked, lineage, end_offset)
-            for _ in taken:
-                if self._is_as_the_markers_say(taken, aborted):
-                    break
-                aborted = self._aborted_transactions(asked, lineage, end_offset)
-            else:
-                self._check_markers(taken, aborted)
+            # Without aborted transactions only a marker can contradict the indexes, and most reads have
+            # neither.
+            if aborted or any(each.run.may_have_markers for each in taken):
+                aborted = self._proven_by_markers(asked, lineage, taken, aborted)
         size = sum(each.run.size for each in taken)
         if size > 0:
             self._note_stop(partition, last)
@@ -405,6 +403,22 @@ class RemoteLogReader:
                 f"a local segment went to the remote tier meanwhile partition={partition}"
             ) from error
         return sorted(found, key=lambda each: each.first_offset)
+
+    def _proven_by_markers(
+        self,
+        asked: ReadRequest,
+        lineage: Sequence[EpochEntry],
+        taken: Sequence[_Taken],
+        aborted: list[AbortedTransaction],
+    ) -> list[AbortedTransaction]:
+        """`aborted`, or what the indexes say once those that the batches contradict are made again.
+        CorruptObjectError if the batches still contradict them."""
+        for _ in taken:
+            if self._is_as_the_markers_say(taken, aborted):
+                return aborted
+            aborted = self._aborted_transactions(asked, lineage, taken[-1].run.next_offset)
+        self._check_markers(taken, aborted)
+        return aborted
 
     def _is_as_the_markers_say(
         self, taken: Sequence[_Taken], aborted: list[AbortedTransaction]

@@ -34,12 +34,14 @@ in memory, so that a slow store does not delay a long answer until its last byte
 
 class BatchRun(NamedTuple):
     """Whole batches that follow one another, in pieces of memory. `next_offset` is the one after
-    the last; `is_last`: no batch below the requested end follows in this segment."""
+    the last; `is_last`: no batch below the requested end follows in this segment. `may_have_markers`:
+    there is a control batch among them or near."""
 
     records: tuple[memoryview, ...]
     size: int
     next_offset: Offset
     is_last: bool
+    may_have_markers: bool = False
 
 
 class RemoteSegmentReader:
@@ -114,7 +116,7 @@ class RemoteSegmentReader:
         as they begin below `end_offset`; fewer, but ANSWER_SIZE_MIN at least, when the rest would
         have to be waited for."""
         pieces: list[memoryview] = []
-        start, next_offset, is_last = position, 0, False
+        start, next_offset, is_last, may_have_markers = position, 0, False, False
         end = min(position + size_max, metadata.segment_size_in_bytes)
         while position < end and not is_last:
             size_min = ANSWER_SIZE_MIN - (position - start)
@@ -135,12 +137,13 @@ class RemoteSegmentReader:
             if count > 0:
                 position, next_offset = checked.end_of(index + count - 1)
                 pieces.append(checked.bytes_between(index, index + count))
+                may_have_markers = may_have_markers or checked.has_markers
             if index + count < len(checked.positions):
                 is_last = int(checked.base_offsets[index + count]) >= end_offset
                 break
         self._read_ahead.note_read(metadata, position)
         is_last = is_last or position == metadata.segment_size_in_bytes
-        return BatchRun(tuple(pieces), position - start, next_offset, is_last)
+        return BatchRun(tuple(pieces), position - start, next_offset, is_last, may_have_markers)
 
     def _checked(
         self,
