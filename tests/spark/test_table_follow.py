@@ -67,15 +67,27 @@ def test_history_and_what_comes_are_added_commit_after_commit(
     between(monkeypatch, more, broken, lambda: None)
     before = signal.getsignal(signal.SIGTERM)
     options = ("--value", "json", "--to", kind, "--warehouse", str(lake))
-    runs = follow_table("prices", tier.folder, *options)
+    upkeep = ("--compact", "--upkeep-every", "2") if kind == "iceberg" else ()
+    lines = follow_table("prices", tier.folder, *options, *upkeep)
+    runs = [line for line in lines if "rows" in line]
     assert signal.getsignal(signal.SIGTERM) == before
     assert [(run["rows"], run["dead_letters"]) for run in runs] == [(30, 0), (7, 1), (3, 0)]
     monkeypatch.undo()
-    assert run_table("prices", tier.folder, *options)["offsets"] == 0
+    done = run_table("prices", tier.folder, *options)
+    assert done["offsets"] == 0
     if kind == "iceberg":
         table, dead = (load_table(lake, f"kafka.prices{end}") for end in ("", "_dead_letters"))
         check_is_topic(tier, rows_of(table), rows_of(dead))
-        assert len(table.history()) == 3
+        # Two runs, the files of both merged, and one more run.
+        merged = {"merged_files": 2, "new_files": 1, "expired_snapshots": 0, "deleted_files": 0}
+        assert [line["upkeep"] for line in lines if "upkeep" in line] == [merged]
+        assert len(table.history()) == 4
+        keep = ("--compact", "--expire-snapshots", "0s")
+        done = run_table("prices", tier.folder, *options, *keep)["upkeep"]
+        assert (done["merged_files"], done["new_files"]) == (2, 1)
+        table = load_table(lake, "kafka.prices")
+        assert len(table.snapshots()) == 2, "the last run's, and that of the merge"
+        check_is_topic(tier, rows_of(table), rows_of(dead))
 
 
 @needs_spark
@@ -107,6 +119,8 @@ def test_another_run_ends_it(tier: Tier, tmp_path: Path, monkeypatch: pytest.Mon
         (("--until", "now"), r"option=--until value=now known=latest,tiered"),
         (("--until", "tiered", "-o", "IncludeTail=false"), r"say the same"),
         (("--dry-run", "--follow"), r"a dry run ends"),
+        (("--expire-snapshots", "7"), r"no age option=--expire-snapshots value=7"),
+        (("--compact", "--to", "parquet"), r"only an Iceberg .*option=--compact to=parquet"),
     ],
 )
 def test_wrong_options_are_named(

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import random
-import sys
-import threading
 from contextlib import closing
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,8 +16,7 @@ from isotherm.cli.options import (
     client_settings,
     parse_pairs,
 )
-from isotherm.cli.output import console, error_console, human_size, print_json, print_rows
-from isotherm.cli.pipeline_bucket import DryRun, MaxBytes, tell_cost
+from isotherm.cli.pipeline_bucket import DryRun, MaxBytes
 from isotherm.cli.pipeline_options import (
     DEFAULT_MASTER,
     Master,
@@ -29,20 +24,11 @@ from isotherm.cli.pipeline_options import (
     SourceOption,
     SparkConfig,
     TierPath,
-    progress,
     source_texts,
-    spark_errors,
-    spark_session,
 )
-from isotherm.cli.stop_signals import stop_signals
-from isotherm.clock import SystemClock
 from isotherm.errors import ConfigError
 
 if TYPE_CHECKING:
-    from isotherm.spark.driver.topic_plan import TopicPlan
-    from isotherm.spark.jobs.table import TableRun
-    from isotherm.spark.jobs.table_follow import FollowSettings
-    from isotherm.spark.jobs.table_runs import NextRun, TableRuns
     from isotherm.spark.options import SourceOptions
 
 _Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
@@ -124,6 +110,40 @@ _RetryTimeout = Annotated[
         help="With --follow: seconds for which brokers, bucket, registry or catalog may be away.",
     ),
 ]
+_Compact = Annotated[
+    bool,
+    typer.Option(
+        "--compact",
+        help="Then merge files of less than 128 MB, in one commit that keeps all rows.",
+    ),
+]
+_Expire = Annotated[
+    str | None,
+    typer.Option(
+        "--expire-snapshots",
+        metavar="AGE",
+        help="Then let go of snapshots that are older, such as 7d, 12h or 30m, and delete the files"
+        " that only they name.",
+    ),
+]
+_Retention = Annotated[
+    str,
+    typer.Option(
+        "--retention",
+        metavar="WHAT",
+        help="keep: rows stay; follow: then delete the rows of records that Kafka has deleted, those"
+        " below the log start of the brokers.",
+    ),
+]
+_UpkeepEvery = Annotated[
+    int,
+    typer.Option(
+        "--upkeep-every",
+        min=1,
+        help="With --follow: the commits after which --compact, --expire-snapshots and --retention"
+        " act.",
+    ),
+]
 UNTIL_LATEST, UNTIL_TIERED = "latest", "tiered"
 
 
@@ -145,6 +165,10 @@ def table(
     follow: _Follow = False,
     interval: _Interval = 60.0,
     retry_timeout: _RetryTimeout = 3600.0,
+    compact: _Compact = False,
+    expire_snapshots: _Expire = None,
+    retention: _Retention = "keep",
+    upkeep_every: _UpkeepEvery = 60,
     dry_run: DryRun = False,
     max_bytes: MaxBytes = None,
     option: SourceOption = None,
@@ -164,6 +188,7 @@ def table(
 
     Exit codes: 0 done · 1 failed, or another run was faster · 2 wrong options · 3 damage was met.
     """
+    from isotherm.cli.table_command import TableCommand, upkeep_settings
     from isotherm.spark.jobs.table_follow import FollowSettings
     from isotherm.spark.jobs.table_runs import TableRuns
     from isotherm.spark.tables.open_table import TablePlace, open_table
@@ -181,71 +206,17 @@ def table(
     place = TablePlace(to, warehouse, table_name, catalog, parse_pairs(to_option))
     target = open_table(topic, place, writes=True)
     wanted = Identity(topic=topic, topic_id="", value_format=value, key_format=key, mode=mode)
+    upkeep = upkeep_settings(
+        to, options, compacts=compact, expire=expire_snapshots, retention=retention
+    )
     with closing(TableRuns(options, target, wanted, decoded, registered, max_bytes)) as runs:
+        command = TableCommand(target, runs, upkeep, master, spark_config, as_json=as_json)
         if follow:
-            settings = FollowSettings(interval, retry_timeout)
-            _follow(runs, settings, target.name, master, spark_config, as_json=as_json)
+            command.follow(FollowSettings(interval, retry_timeout), upkeep_every)
+        elif dry_run:
+            command.print_plan()
         else:
-            _run_once(runs, target.name, master, spark_config, dry_run=dry_run, as_json=as_json)
-
-
-def _run_once(
-    runs: TableRuns,
-    name: str,
-    master: str,
-    spark_config: list[str] | None,
-    *,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
-    clock = SystemClock()
-    started_s = clock.monotonic_s()
-    with progress("the topic is looked at"):
-        run = runs.look()
-    if dry_run:
-        _print_plan(run.plan, as_json=as_json)
-        tell_cost(run.cost, as_json=as_json)
-        return
-    runs.complete(run)
-    done = None
-    if run.plan.offsets:
-        # Spark is not started for a run that finds nothing.
-        with spark_session(master, spark_config) as spark, progress("a table is made") as tell:
-            done = runs.add(spark, run, tell)
-    _print_run(name, run, done, clock.monotonic_s() - started_s, as_json=as_json)
-
-
-def _follow(
-    runs: TableRuns,
-    settings: FollowSettings,
-    name: str,
-    master: str,
-    spark_config: list[str] | None,
-    *,
-    as_json: bool,
-) -> None:
-    from isotherm.spark.jobs.table_follow import follow
-
-    clock, stop = SystemClock(), threading.Event()
-
-    def tell(line: str) -> None:
-        error_console().print(f"isotherm: {line}", markup=False, soft_wrap=True)
-
-    # PySpark takes SIGINT for itself when a session starts, so the signals come after it.
-    with spark_session(master, spark_config) as spark, stop_signals(stop):
-
-        def run_once() -> None:
-            started_s = clock.monotonic_s()
-            with spark_errors(), progress("the topic is looked at") as step:
-                run = runs.look()
-                runs.complete(run)
-                done = runs.add(spark, run, step) if run.plan.offsets else None
-            if done is not None:
-                _print_run(name, run, done, clock.monotonic_s() - started_s, as_json=as_json)
-                sys.stdout.flush()
-
-        follow(run_once, settings, stop, clock, random.Random(), tell)  # noqa: S311
-    tell(f"{name}: stopped after a whole commit; the next start goes on from there")
+            command.run_once()
 
 
 def _options(
@@ -269,30 +240,3 @@ def _options(
             raise ConfigError("--until and -o includeTail say the same: leave one of them out")
         texts["includeTail"] = "false"
     return table_source_options(texts)
-
-
-def _print_plan(plan: TopicPlan, *, as_json: bool) -> None:
-    rows = [
-        {"partition": each.topic_partition.partition, "start": each.start, "end": each.end}
-        for each in plan.ranges
-    ]
-    print_rows(("partition", "start", "end"), rows, as_json=as_json)
-
-
-def _print_run(
-    name: str, run: NextRun, done: TableRun | None, seconds: float, *, as_json: bool
-) -> None:
-    plan = run.plan
-    if as_json:
-        counts = {} if done is None else asdict(done)
-        row = {"table": name, "offsets": plan.offsets, "bytes_read": plan.size_in_bytes}
-        print_json({**row, **counts, "seconds": round(seconds, 1)})
-        return
-    if done is None:
-        console().print(f"{name}: the topic has nothing new.")
-        return
-    console().print(
-        f"{name}: {done.rows} rows, {done.dead_letters} dead letters."
-        f" {human_size(plan.size_in_bytes)} of segments became {human_size(done.bytes_written)} in"
-        f" {done.files} files, in {seconds:.1f} s ({human_size(plan.size_in_bytes / seconds)}/s)."
-    )

@@ -21,8 +21,11 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from pyarrow import parquet
 from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
 
 from isotherm.errors import ConfigError, RemoteStorageError, TableOvertakenError
+from isotherm.remote.storage.object_client import ObjectClient
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.tables.delta_table import DeltaTopicTable, storage_options
 from isotherm.spark.tables.iceberg_table import IcebergTable, open_catalog
@@ -268,6 +271,25 @@ def test_files_of_a_run_that_was_killed_while_it_moved_them(
     assert offsets_in(reader.data_files()) == [0, 1, 2, 3]
 
 
+def test_commit_in_a_folder_whose_answer_was_lost_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is asked again, and the second answer is a refusal."""
+    table = ParquetTable(ObjectStoreSettings(url=(tmp_path / "lake").as_uri()), "prices")
+    ours = staged(begun(table), tmp_path, range(2))
+    create = ObjectClient.create
+
+    def lost(*given: Any) -> bool:
+        create(*given)
+        return create(*given)
+
+    monkeypatch.setattr(ObjectClient, "create", lost)
+    table.commit(ours)
+    table.settle()
+    assert table.covered() == {0: 2}
+    assert offsets_in(table.data_files()) == [0, 1]
+
+
 class TestIceberg:
     """With others at the table."""
 
@@ -404,6 +426,42 @@ class TestIceberg:
         with pytest.raises(TableOvertakenError):
             table.commit(ours)
         assert offsets_of(read()) == [0, 1]
+
+    def test_commit_whose_answer_was_lost_is_found(
+        self, open_table: OpenTable, tmp_path: Path, read: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The transport of a REST catalog asks again, and the second answer is a refusal."""
+        table = begun(open_table())
+        ours = staged(table, tmp_path, range(2), range(2, 3))
+        commit_table = SqlCatalog.commit_table
+
+        def lost(*given: Any) -> Any:
+            monkeypatch.undo()
+            commit_table(*given)
+            raise CommitFailedException("the table is another one")
+
+        monkeypatch.setattr(SqlCatalog, "commit_table", lost)
+        table.commit(ours)
+        assert table.covered() == {0: 3}
+        table.settle()
+        assert offsets_of(read()) == [0, 1]
+        assert offsets_of(read("_dead_letters")) == [2]
+
+    def test_dead_letters_that_another_run_appends_at_the_same_time_are_there_once(
+        self, open_table: OpenTable, tmp_path: Path, read: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        table = begun(open_table())
+        table.commit(staged(table, tmp_path, range(2), range(2, 3)))
+        commit_table = SqlCatalog.commit_table
+
+        def slow(*given: Any) -> Any:
+            monkeypatch.undo()
+            begun(open_table())
+            return commit_table(*given)
+
+        monkeypatch.setattr(SqlCatalog, "commit_table", slow)
+        table.settle()
+        assert offsets_of(read("_dead_letters")) == [2]
 
     def test_offsets_are_in_the_snapshot(self, open_table: OpenTable, tmp_path: Path) -> None:
         table = begun(open_table())

@@ -10,10 +10,8 @@ the files in which something changed.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,9 +19,10 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import parquet
 
+from isotherm.spark.jobs.rewritten_files import rewrite_file
 from isotherm.spark.jobs.slice_fold import each_of, spark_schema
-from isotherm.spark.tables.column_fit import conformed, nulls
-from isotherm.spark.tables.parquet_files import ParquetFiles, Place, PutFile
+from isotherm.spark.tables.column_fit import conformed
+from isotherm.spark.tables.parquet_files import Place, PutFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,7 +56,11 @@ def without_superseded(
 
     def rewrite(lost: pa.Table) -> pa.Table:
         number = lost.column("file")[0].as_py()
-        put = _rewrite(place, files[number].name, lost, schema, f"{name}-{number:05}")
+
+        def is_kept(batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+            return ~_is_in(batch, lost)
+
+        put = rewrite_file(place, files[number].name, is_kept, schema, f"{name}-{number:05}")
         # A file without any row left is told too.
         told = [{"file": number, **each._asdict()} for each in put] or [{"file": number}]
         return pa.Table.from_pylist(told, schema=_TOLD)
@@ -110,24 +113,6 @@ def _superseded(
     return rows.where("offset < newest AND NOT is_tombstone").select("file", "partition", "offset")
 
 
-def _rewrite(
-    place: Place, file: str, lost: pa.Table, schema: pa.Schema, name: str
-) -> list[PutFile]:
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    # Spark may try a task again, and run two at a time.
-    name = f"{name}-{context.taskAttemptId() if context is not None else 0}"
-    with (
-        tempfile.TemporaryDirectory(prefix="isotherm-table-") as folder,
-        ParquetFiles(place, schema, Path(folder) / name) as kept,
-        place.open(file) as source,
-    ):
-        for batch in parquet.ParquetFile(source).iter_batches():
-            kept.write(_as_schema(batch.filter(pa.array(~_is_in(batch, lost))), schema))
-        return kept.put_all()
-
-
 def _is_in(batch: pa.RecordBatch, lost: pa.Table) -> npt.NDArray[np.bool_]:
     """Whether a row is one of those: a file may have rows of several partitions."""
     partitions, offsets = (lost.column(name).to_numpy() for name in ("partition", "offset"))
@@ -137,14 +122,3 @@ def _is_in(batch: pa.RecordBatch, lost: pa.Table) -> npt.NDArray[np.bool_]:
         own = offsets[partitions == partition]
         found |= (own_partitions == partition) & np.isin(own_offsets, own)
     return found
-
-
-def _as_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """With the columns of today: those that the file lacks are null."""
-    columns = [
-        conformed(batch.column(field.name), field.type)
-        if field.name in batch.schema.names
-        else nulls(batch.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)

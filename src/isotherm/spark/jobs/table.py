@@ -32,7 +32,7 @@ from isotherm.spark.jobs.newest_values import KeyedFile, without_superseded
 from isotherm.spark.jobs.slice_fold import each_of
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.source_task import TaskPartition, read_partition
-from isotherm.spark.tables.parquet_files import ParquetFiles, PutFile
+from isotherm.spark.tables.parquet_files import ParquetFiles, PutFile, attempt_name
 from isotherm.spark.tables.table_rows import (
     SOURCE_SCHEMA,
     decoded_rows,
@@ -284,11 +284,7 @@ def _write_files(
     decoders: KeyValue[ValueDecoder],
 ) -> list[tuple[str, PutFile]]:
     """The files; none if a decoder grows: then all batches have been looked through."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    # Spark may try a task again, and run two at a time.
-    name = f"{name}-{context.taskAttemptId() if context is not None else 0}"
+    name = attempt_name(name)
     with (
         tempfile.TemporaryDirectory(prefix="isotherm-table-") as folder,
         ParquetFiles(places.rows, places.rows_schema, Path(folder) / f"{name}-rows") as rows,

@@ -30,6 +30,11 @@ class NextRun:
     exists: bool
 
 
+def run_name() -> str:
+    """Part of the names of a run's files."""
+    return random.SystemRandom().randbytes(8).hex()
+
+
 class TableRuns:
     """`wanted` is what the table is made from; its topic_id is found out. A run of more than `max_bytes`
     is refused. Not thread-safe."""
@@ -77,10 +82,16 @@ class TableRuns:
             check_registry(self._registry)
         if not run.exists:
             self._table.create(run.identity)
-        name = random.SystemRandom().randbytes(8).hex()
         newest = run.identity.mode == LATEST
         return add_to_table(
-            spark, self._options, run.plan, self._table, self._formats, name, tell, newest=newest
+            spark,
+            self._options,
+            run.plan,
+            self._table,
+            self._formats,
+            run_name(),
+            tell,
+            newest=newest,
         )
 
     def close(self) -> None:

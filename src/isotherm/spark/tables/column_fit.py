@@ -62,3 +62,14 @@ def conformed(column: Any, kind: pa.DataType) -> Any:
         items = conformed(column.values, kind.value_type)
         return pa.ListArray.from_arrays(column.offsets, items, type=kind, mask=column.is_null())
     return column.cast(kind, safe=False)
+
+
+def as_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """With the columns of `schema`: those that the batch lacks are null."""
+    columns = [
+        conformed(batch.column(field.name), field.type)
+        if field.name in batch.schema.names
+        else nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,18 +23,30 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     NoSuchTableError,
-    RESTError,
     TableAlreadyExistsError,
 )
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError
 
-from isotherm.errors import ConfigError, RemoteStorageError, TableOvertakenError
+from isotherm.errors import ConfigError, TableOvertakenError
+from isotherm.spark.tables.iceberg_snapshots import (
+    DEAD_LETTERS,
+    OF_SNAPSHOT,
+    OFFSETS,
+    FileChange,
+    ancestors,
+    commit_snapshot,
+    newest_with,
+    offsets_text,
+    overtaken,
+    told,
+    translated,
+)
+from isotherm.spark.tables.iceberg_upkeep import IcebergKept
 from isotherm.spark.tables.table_rows import dead_schema, rows_schema
+from isotherm.spark.tables.table_upkeep import KeptTable
 from isotherm.spark.tables.topic_table import (
     DEAD_LETTERS_SUFFIX,
     FilePlaces,
@@ -50,13 +60,12 @@ from isotherm.spark.tables.value_formats import first_types
 from isotherm.spark.tables.value_types import DecodedTypes, KeyValue, decoded_types
 from isotherm.types import Offset
 
+# Each commit writes a file of metadata: the last hundred stay.
+_OF_METADATA = {
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+}
 _map: Any = pa.map_  # the stubs do not know fields
-_OFFSETS = "isotherm.offsets"
-_DEAD_LETTERS = "isotherm.dead-letters"
-_OF_SNAPSHOT = "isotherm.of-snapshot"
-# Commits of others that leave our offsets as they are do not end a run.
-_COMMIT_TRIES = 4
-_FOOTER_THREADS = 16
 
 
 @dataclass(frozen=True)
@@ -98,11 +107,11 @@ def open_catalog(name: str | None, properties: Mapping[str, str], warehouse: str
                 f" warehouse={warehouse} hint='--catalog or --catalog-option'"
             )
         folder = Path(warehouse.removeprefix("file://"))
-        with _translated("the warehouse cannot be made"):
+        with translated("the warehouse cannot be made"):
             folder.mkdir(parents=True, exist_ok=True)
         file = URL.create("sqlite", database=str(folder / "catalog.db"))
         properties = {"type": "sql", "uri": file.render_as_string()}
-    with _translated("the catalog cannot be opened"):
+    with translated("the catalog cannot be opened"):
         try:
             return load_catalog(name or "isotherm", **{"warehouse": warehouse, **properties})
         except ValueError as error:
@@ -125,7 +134,7 @@ class IcebergTable:
         self._covered: dict[int, Offset] = {}
 
     def identity(self) -> Identity | None:
-        with _translated("the table cannot be read"):
+        with translated("the table cannot be read"):
             try:
                 self._table = self._catalog.load_table(self._identifier)
             except NoSuchTableError:
@@ -137,14 +146,14 @@ class IcebergTable:
     def create(self, identity: Identity) -> None:
         properties = identity_properties(identity)
         first = first_types(identity.key_format, identity.value_format)
-        with _translated("the table cannot be created"):
+        with translated("the table cannot be created"):
             self._catalog.create_namespace_if_not_exists(self._namespace)
             try:
                 self._table = self._catalog.create_table(
-                    self._identifier, rows_schema(first), properties=properties
+                    self._identifier, rows_schema(first), properties={**_OF_METADATA, **properties}
                 )
             except TableAlreadyExistsError as error:
-                raise self._overtaken() from error
+                raise overtaken(self.name) from error
 
     def covered(self) -> dict[int, Offset]:
         return dict(self._covered)
@@ -154,7 +163,7 @@ class IcebergTable:
 
     def data_files(self) -> list[str]:
         _check_column_names(self._known, self.name)
-        with _translated("the table cannot be read"):
+        with translated("the table cannot be read"):
             planned = list(self._known.scan().plan_files())
         if any(each.delete_files for each in planned):
             raise ConfigError(
@@ -165,13 +174,13 @@ class IcebergTable:
         return [each.file.file_path for each in planned]
 
     def places(self, types: DecodedTypes) -> FilePlaces:
-        with _translated("the table's columns cannot be changed"):
+        with translated("the table's columns cannot be changed"):
             if types != self.types():
                 try:
                     with self._known.update_schema() as update:
                         update.union_by_name(_decoded_columns(types))
                 except CommitFailedException as error:
-                    raise self._overtaken() from error
+                    raise overtaken(self.name) from error
             dead = self._dead_table()
         return FilePlaces(
             _place(self._known),
@@ -182,34 +191,62 @@ class IcebergTable:
         )
 
     def commit(self, commit: TableCommit) -> None:
-        summary = {
-            _OFFSETS: json.dumps(commit.covered, sort_keys=True),
-            _DEAD_LETTERS: json.dumps(list(commit.dead)),
-        }
-        with _translated("the table cannot be written"):
-            for _ in range(_COMMIT_TRIES):
-                # Others may have committed since, also between two of these tries.
-                if self._read_covered(self._known) != self._covered:
-                    raise self._overtaken()
-                if self._append(self._known, commit.rows, summary, commit.replaced):
-                    self._covered = dict(commit.covered)
-                    return
-                self._known.refresh()
-        raise self._overtaken()
+        def summary() -> dict[str, str]:
+            # Commits of others that leave our offsets as they are do not end a run.
+            if self._read_covered(self._known) != self._covered:
+                raise overtaken(self.name)
+            return {
+                OFFSETS: offsets_text(commit.covered),
+                DEAD_LETTERS: json.dumps(list(commit.dead)),
+            }
+
+        with translated("the table cannot be written"):
+            change = FileChange(commit.rows, commit.replaced)
+            commit_snapshot(self._known, change, summary, overtaken(self.name))
+        self._covered = dict(commit.covered)
 
     def settle(self) -> None:
-        """Append the dead letters of the newest snapshot, unless that was done."""
-        newest = self._newest(self._known)
-        files = [] if newest is None else json.loads(_told(newest, _DEAD_LETTERS) or "[]")
+        """Append the dead letters of the newest run, unless that was done."""
+        newest = newest_with(self._known, DEAD_LETTERS)
+        files = [] if newest is None else json.loads(told(newest, DEAD_LETTERS) or "[]")
         if newest is None or not files:
             return
-        with _translated("the dead letters cannot be written"):
+        of = str(newest.snapshot_id)
+        with translated("the dead letters cannot be written"):
             dead = self._dead_table()
-            of = str(newest.snapshot_id)
-            if any(_told(each, _OF_SNAPSHOT) == of for each in _ancestors(dead)):
+
+            def is_done() -> bool:
+                return any(told(each, OF_SNAPSHOT) == of for each in ancestors(dead))
+
+            def summary() -> dict[str, str]:
+                if is_done():
+                    raise overtaken(self.name)
+                return {OF_SNAPSHOT: of}
+
+            if is_done():
                 return
-            if not self._append(dead, files, {_OF_SNAPSHOT: of}):
-                raise self._overtaken()
+            try:
+                commit_snapshot(dead, FileChange(files), summary, overtaken(self.name))
+            except TableOvertakenError:
+                # Another run may have completed this one.
+                if not is_done():
+                    raise
+
+    def kept(self) -> list[KeptTable]:
+        """The table of rows and that of dead letters, for upkeep."""
+
+        def loaded() -> Table:
+            return self._catalog.load_table(self._identifier)
+
+        def checked(table: Table) -> None:
+            _check_column_names(table, self.name)
+
+        dead_name = self.name + DEAD_LETTERS_SUFFIX
+        of_both = (_place, _arrow_schema, checked)
+        return [
+            IcebergKept(self.name, loaded, *of_both, (OFFSETS,), needed=DEAD_LETTERS),
+            IcebergKept(dead_name, self._dead_table, *of_both, (OF_SNAPSHOT,), needed=OF_SNAPSHOT),
+        ]
 
     @property
     def _known(self) -> Table:
@@ -217,50 +254,14 @@ class IcebergTable:
         return self._table
 
     def _dead_table(self) -> Table:
-        return self._catalog.create_table_if_not_exists(self._dead_identifier, dead_schema())
-
-    def _append(
-        self,
-        table: Table,
-        files: Sequence[str],
-        summary: dict[str, str],
-        replaced: Sequence[str] = (),
-    ) -> bool:
-        """One snapshot with these files and without the replaced ones; False if the table is another
-        one meanwhile."""
-        known = (
-            {each.file.file_path: each.file for each in table.scan().plan_files()}
-            if replaced
-            else {}
+        return self._catalog.create_table_if_not_exists(
+            self._dead_identifier, dead_schema(), properties=_OF_METADATA
         )
-        if not known.keys() >= set(replaced):
-            raise self._overtaken()
-        # PyIceberg would try again on top of what another run has added. Of the copy in memory.
-        table.properties["commit.retry.num-retries"] = "0"
-        with ThreadPoolExecutor(_FOOTER_THREADS, thread_name_prefix="isotherm-footer") as pool:
-            data_files = list(
-                pool.map(lambda f: parquet_file_to_data_file(table.io, table.metadata, f), files)
-            )
-        try:
-            with table.transaction() as transaction:
-                update = transaction.update_snapshot(snapshot_properties=summary)
-                with update.overwrite() if replaced else update.fast_append() as producer:
-                    for each in data_files:
-                        producer.append_data_file(each)
-                    for name in replaced:
-                        producer.delete_data_file(known[name])
-        except CommitFailedException:
-            return False
-        return True
-
-    def _newest(self, table: Table) -> Snapshot | None:
-        """The newest snapshot of ours."""
-        return next((each for each in _ancestors(table) if _told(each, _OFFSETS)), None)
 
     def _read_covered(self, table: Table) -> dict[int, Offset]:
-        newest = self._newest(table)
+        newest = newest_with(table, OFFSETS)
         if newest is not None:
-            offsets = json.loads(_told(newest, _OFFSETS) or "")
+            offsets = json.loads(told(newest, OFFSETS) or "")
             return {int(partition): offset for partition, offset in offsets.items()}
         if table.current_snapshot() is not None:
             raise ConfigError(
@@ -269,12 +270,6 @@ class IcebergTable:
                 " under another name with --table'"
             )
         return {}
-
-    def _overtaken(self) -> TableOvertakenError:
-        return TableOvertakenError(
-            f"another run has written to the table meanwhile table={self.name}"
-            " hint='nothing of this run is in it: start it again'"
-        )
 
 
 def _check_column_names(table: Table, name: str) -> None:
@@ -294,14 +289,6 @@ def _check_column_names(table: Table, name: str) -> None:
                     " hint='read it by an engine that knows Iceberg, or make the table anew, under"
                     " another name with --table'"
                 )
-
-
-def _ancestors(table: Table) -> Iterator[Snapshot]:
-    yield from ancestors_of(table.current_snapshot(), table.metadata)
-
-
-def _told(snapshot: Snapshot, name: str) -> str | None:
-    return None if snapshot.summary is None else snapshot.summary.additional_properties.get(name)
 
 
 def _place(table: Table) -> IcebergPlace:
@@ -330,14 +317,3 @@ def _small(kind: pa.DataType) -> pa.DataType:
     if types.is_large_string(kind):
         return pa.string()
     return pa.binary() if types.is_large_binary(kind) else kind
-
-
-@contextmanager
-def _translated(fact: str) -> Iterator[None]:
-    """Failures of the catalog's database or server, and of the warehouse's store, as ours."""
-    try:
-        yield
-    except (DBAPIError, RESTError) as error:
-        raise RemoteStorageError(f"{fact}: the catalog fails") from error
-    except OSError as error:
-        raise RemoteStorageError(f"{fact}: the store fails") from error

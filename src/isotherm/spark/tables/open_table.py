@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from isotherm.errors import ConfigError
@@ -11,6 +11,7 @@ from isotherm.remote.storage.store_check import check_store
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.options import SourceOptions, storage_url
 from isotherm.spark.requirements import check_delta, check_iceberg
+from isotherm.spark.tables.table_upkeep import KeptTable
 from isotherm.spark.tables.topic_table import TopicTable
 
 TABLE_FORMATS = ("iceberg", "delta", "parquet")
@@ -61,6 +62,14 @@ def open_table(topic: str, place: TablePlace, *, writes: bool) -> TopicTable:
 
     opened = open_catalog(place.catalog, place.properties, storage_url(place.warehouse))
     return IcebergTable(opened, place.name or f"kafka.{topic}")
+
+
+def kept_tables(table: TopicTable) -> Sequence[KeptTable]:
+    """The tables of rows and of dead letters, for upkeep; see check_upkeep."""
+    from isotherm.spark.tables.iceberg_table import IcebergTable
+
+    assert isinstance(table, IcebergTable), "check_upkeep comes first"
+    return table.kept()
 
 
 def check_chosen(texts: Mapping[str, str]) -> None:

@@ -41,6 +41,14 @@ class PutFile(NamedTuple):
     size: int
 
 
+def attempt_name(name: str) -> str:
+    """A name that is another one in each attempt: Spark may try a task again, and run two at a time."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return f"{name}-{context.taskAttemptId() if context is not None else 0}"
+
+
 class ParquetFiles:
     """The files of some rows, at `path` with a number while they are written. Without rows there is
     none. Left without `put_all`, what was put is deleted."""

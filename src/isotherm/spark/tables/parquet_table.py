@@ -136,12 +136,17 @@ class ParquetTable:
             "dead": list(commit.dead),
         }
         key = f"{self.name}/_commits/{self._number + 1:020}.json"
-        if not self._client.create(key, json.dumps(made).encode()):
+        content = json.dumps(made).encode()
+        # A store whose answer was lost is asked again, and then refuses: the commit may be ours.
+        if not self._client.create(key, content) and not self._is(key, content):
             raise TableOvertakenError(
                 f"another run has written to the table meanwhile table={self.name}"
                 " hint='nothing of this run is in it: start it again'"
             )
         self._last, self._number = made, self._number + 1
+
+    def _is(self, key: str, content: bytes) -> bool:
+        return bytes(self._client.get(key, _COMMIT_SIZE_MAX)) == content
 
     def settle(self) -> None:
         """Move the files of the last commit to where readers see them."""

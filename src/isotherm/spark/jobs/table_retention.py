@@ -1,0 +1,165 @@
+"""Rows below the topic's log start leave the table: what Kafka has deleted is deleted there.
+
+Files of which every row is below are taken out by their bounds alone. A file on the border is read for places,
+and written again without the rows that are below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import parquet
+
+from isotherm.errors import TableOvertakenError
+from isotherm.spark.driver.tiers import open_brokers
+from isotherm.spark.jobs.rewritten_files import rewrite_file
+from isotherm.spark.jobs.slice_fold import each_of
+from isotherm.spark.options import SourceOptions
+from isotherm.spark.tables.parquet_files import Place, PutFile
+from isotherm.spark.tables.table_upkeep import DataFile, KeptTable
+from isotherm.types import Offset, uuid_to_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_FIELDS: list[Any] = [
+    ("file", pa.int32()),
+    ("name", pa.string()),
+    ("rows", pa.int64()),
+    ("size", pa.int64()),
+]
+_TOLD = pa.schema(_FIELDS)
+
+
+@dataclass(frozen=True, slots=True)
+class LogStarts:
+    """The first offset of each partition that the brokers still have, in either tier."""
+
+    topic_id: str
+    offsets: Mapping[int, Offset]
+
+
+class RetentionPlan(NamedTuple):
+    """`whole` files are below the log start. `border` files may have rows on both sides."""
+
+    whole: Sequence[DataFile]
+    border: Sequence[DataFile]
+
+
+def read_log_starts(options: SourceOptions) -> LogStarts:
+    """Asks the brokers. A bucket alone does not tell: a segment that is missing from it looks like one that
+    was deleted."""
+    brokers = open_brokers(options)
+    assert brokers is not None, "the command asks for them"
+    partitions = brokers.partitions(options.named_topics)
+    bounds = brokers.bounds([each.topic_partition for each in partitions])
+    return LogStarts(
+        uuid_to_text(partitions[0].topic_id),
+        {partition.partition: bound.start for partition, bound in bounds.items()},
+    )
+
+
+def plan_retention(files: Iterable[DataFile], starts: Mapping[int, Offset]) -> RetentionPlan:
+    """Pure. A partition without a start keeps its rows."""
+    whole, border = [], []
+    for each in files:
+        if each.partitions is None or each.offsets is None:
+            border.append(each)
+            continue
+        first, last = each.partitions
+        own = [starts.get(partition, 0) for partition in range(first, last + 1)]
+        if each.offsets[1] < min(own):
+            whole.append(each)
+        elif each.offsets[0] < max(own):
+            border.append(each)
+    return RetentionPlan(whole, border)
+
+
+def delete_below(
+    table: KeptTable,
+    read_starts: Callable[[], LogStarts],
+    open_spark: Callable[[], SparkSession],
+    name: str,
+) -> int:
+    """The number of rows that one commit has deleted; none without such. `name` begins the names of new
+    files. The log starts are asked for again right before the commit.
+
+    Raises TableOvertakenError if the table was changed meanwhile, or the topic is another one: then
+    nothing is deleted.
+    """
+    starts = read_starts()
+    files = table.files()
+    plan = plan_retention(files, starts.offsets)
+    place = table.place
+    made = (
+        _without_rows_below(open_spark(), plan.border, starts, place, table.schema, name)
+        if plan.border
+        else {}
+    )
+    by_name = {each.name: each for each in files}
+    removed = [each.name for each in plan.whole] + list(made)
+    if not removed:
+        return 0
+    added = [each for put in made.values() for each in put]
+
+    def check() -> None:
+        now = read_starts()
+        is_lower = any(now.offsets.get(p, 0) < start for p, start in starts.offsets.items())
+        if now.topic_id != starts.topic_id or is_lower:
+            raise TableOvertakenError(
+                f"the topic is not what it was when rows below its log start were looked for"
+                f" table={table.name} hint='nothing was deleted: start it again'"
+            )
+
+    try:
+        table.replace([each.name for each in added], removed, keeps_rows=False, check=check)
+    except TableOvertakenError:
+        place.delete([each.name for each in added])
+        raise
+    return sum(by_name[each].rows for each in removed) - sum(each.rows for each in added)
+
+
+def _without_rows_below(
+    spark: SparkSession,
+    files: Sequence[DataFile],
+    starts: LogStarts,
+    place: Place,
+    schema: pa.Schema,
+    name: str,
+) -> dict[str, list[PutFile]]:
+    """The files that replace others, by the names of these: those that have rows below."""
+
+    def is_kept(batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        partitions, offsets = (batch.column(n).to_numpy() for n in ("partition", "offset"))
+        kept = np.ones(batch.num_rows, np.bool_)
+        for partition in np.unique(partitions).tolist():
+            start = starts.offsets.get(partition, 0)
+            kept &= (partitions != partition) | (offsets >= start)
+        return kept
+
+    def run(number: int) -> Iterator[pa.RecordBatch]:
+        file = files[number].name
+        with ExitStack() as opened:
+            reader = parquet.ParquetFile(opened.enter_context(place.open(file)))
+            places = reader.iter_batches(columns=["partition", "offset"])
+            if all(is_kept(batch).all() for batch in places):
+                return
+        put = rewrite_file(place, file, is_kept, schema, f"{name}-{number:05}")
+        # A file without any row left is told too.
+        told = [{"file": number, **each._asdict()} for each in put] or [{"file": number}]
+        yield from pa.Table.from_pylist(told, schema=_TOLD).to_batches()
+
+    # Each task puts files, so it must run once: collect, and no second action.
+    found = each_of(spark, len(files), run, _TOLD).collect()
+    made: dict[str, list[PutFile]] = {}
+    for row in sorted(found, key=lambda row: (row.file, row.name or "")):
+        put = made.setdefault(files[row.file].name, [])
+        if row.name is not None:
+            put.append(PutFile(row.name, row.rows, row.size))
+    return made

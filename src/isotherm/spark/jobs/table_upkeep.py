@@ -1,0 +1,108 @@
+"""Upkeep of a topic's tables between two runs: rows that Kafka has deleted go, small files are merged,
+old snapshots expire.
+
+Each step decides on the table as it reads it, and its commit looks again: files that another program has
+replaced, or rows that it has deleted meanwhile, end the step, and the table is as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from isotherm.clock import Clock
+from isotherm.errors import TableOvertakenError
+from isotherm.spark.jobs.merged_files import merge_files
+from isotherm.spark.jobs.table_retention import LogStarts, delete_below
+from isotherm.spark.tables.table_upkeep import KeptTable, plan_compaction
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OpenSpark = Callable[[], "SparkSession"]
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepSettings:
+    """Snapshots expire that are older than `expire_ms`; None for none. Rows go that are below the
+    `log_starts`; None if they stay."""
+
+    compacts: bool = False
+    expire_ms: int | None = None
+    log_starts: Callable[[], LogStarts] | None = None
+
+    @property
+    def has_any(self) -> bool:
+        return self.compacts or self.expire_ms is not None or self.log_starts is not None
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepDone:
+    """Sums of the table and its dead letters. `merged_files` became `new_files`."""
+
+    deleted_rows: int = 0
+    merged_files: int = 0
+    new_files: int = 0
+    expired_snapshots: int = 0
+    deleted_files: int = 0
+
+    def __add__(self, other: UpkeepDone) -> UpkeepDone:
+        return UpkeepDone(
+            self.deleted_rows + other.deleted_rows,
+            self.merged_files + other.merged_files,
+            self.new_files + other.new_files,
+            self.expired_snapshots + other.expired_snapshots,
+            self.deleted_files + other.deleted_files,
+        )
+
+
+def keep_tables(
+    tables: Sequence[KeptTable],
+    settings: UpkeepSettings,
+    open_spark: OpenSpark,
+    run: str,
+    clock: Clock,
+    tell: Callable[[str], None],
+) -> UpkeepDone:
+    """What the settings ask for. `run` is part of the names of files: no other run has it. Spark is not
+    opened unless files are written.
+
+    Raises TableOvertakenError if a table was changed meanwhile: what was committed before stays.
+    """
+    done = UpkeepDone()
+    for number, table in enumerate(tables):
+        table.read()
+        if settings.log_starts is not None:
+            tell("rows below the log start are deleted")
+            deleted = delete_below(table, settings.log_starts, open_spark, f"{run}-kept-{number}")
+            done += UpkeepDone(deleted_rows=deleted)
+        if settings.compacts:
+            tell("small files are merged")
+            done += compact(table, open_spark, f"{run}-merged-{number}")
+        if settings.expire_ms is not None:
+            tell("snapshots expire")
+            expired = table.expire(clock.now_ms() - settings.expire_ms)
+            done += UpkeepDone(expired_snapshots=expired.snapshots, deleted_files=expired.files)
+    return done
+
+
+def compact(table: KeptTable, open_spark: OpenSpark, name: str) -> UpkeepDone:
+    """One commit that replaces small files by larger ones with the same rows; none if there are no
+    two that may become one."""
+    groups = plan_compaction(table.files())
+    if not groups:
+        return UpkeepDone()
+    place = table.place
+    made = [
+        each for put in merge_files(open_spark(), groups, place, table.schema, name) for each in put
+    ]
+    old = [file for group in groups for file in group]
+    added = [each.name for each in made]
+    assert sum(each.rows for each in made) == sum(each.rows for each in old)
+    try:
+        table.replace(added, [each.name for each in old], keeps_rows=True)
+    except TableOvertakenError:
+        place.delete(added)
+        raise
+    return UpkeepDone(merged_files=len(old), new_files=len(made))

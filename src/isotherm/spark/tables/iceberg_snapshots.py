@@ -1,0 +1,158 @@
+"""Snapshots of an Iceberg table with notes of ours in their summaries. One snapshot is one commit.
+
+isotherm.offsets        the next offsets by partition that the table covers with the snapshot
+isotherm.dead-letters   of a run: the files that belong into the table of dead letters
+isotherm.of-snapshot    in that table: the run's snapshot whose files are in it
+isotherm.commit         of all of these: a random name, by which its maker knows it again
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.exceptions import CommitFailedException, RESTError
+from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary, ancestors_of
+from pyiceberg.table.update.snapshot import _OverwriteFiles
+from sqlalchemy.exc import DBAPIError
+
+from isotherm.errors import RemoteStorageError, TableOvertakenError
+from isotherm.types import Offset
+
+OFFSETS = "isotherm.offsets"
+DEAD_LETTERS = "isotherm.dead-letters"
+OF_SNAPSHOT = "isotherm.of-snapshot"
+COMMIT_TRIES = 4
+"""Others may commit between two of them."""
+_FOOTER_THREADS = 16
+_ONE_RETRY = {
+    "commit.retry.num-retries": "1",
+    "commit.retry.min-wait-ms": "0",
+    "commit.retry.max-wait-ms": "0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """Data files that a snapshot adds and removes. If it `keeps_rows`, both have the same rows: that is
+    a replacement to Iceberg, which readers of changes pass over."""
+
+    added: Sequence[str] = ()
+    removed: Sequence[str] = ()
+    keeps_rows: bool = False
+
+
+def commit_snapshot(
+    table: Table,
+    change: FileChange,
+    summary: Callable[[], Mapping[str, str]],
+    lost: TableOvertakenError,
+) -> None:
+    """One snapshot with the change. `summary` is called before each try, of the table as it is then:
+    it may raise.
+
+    Raises `lost` if the table was written to again and again, or if a file to be removed
+    is not in it any more, or has lost rows without being written again.
+    """
+    for _ in range(COMMIT_TRIES):
+        if _try_commit(table, change, summary(), lost):
+            return
+        table.refresh()
+    raise lost
+
+
+def _try_commit(
+    table: Table, change: FileChange, summary: Mapping[str, str], lost: TableOvertakenError
+) -> bool:
+    """False if the table is another one meanwhile."""
+    removed = []
+    if change.removed:
+        planned = {each.file.file_path: each for each in table.scan().plan_files()}
+        if not planned.keys() >= set(change.removed):
+            raise lost
+        removed = [planned[each] for each in change.removed]
+        if any(each.delete_files for each in removed):
+            raise lost
+    # Of the copy in memory.
+    table.properties.update(_ONE_RETRY)
+    with ThreadPoolExecutor(_FOOTER_THREADS, thread_name_prefix="isotherm-footer") as pool:
+        data_files = list(
+            pool.map(lambda f: parquet_file_to_data_file(table.io, table.metadata, f), change.added)
+        )
+    try:
+        with _OneCommit(table) as transaction:
+            if change.keeps_rows:
+                producer: Any = _ReplaceFiles(
+                    Operation.OVERWRITE, transaction, table.io, snapshot_properties=dict(summary)
+                )
+            else:
+                update = transaction.update_snapshot(snapshot_properties=dict(summary))
+                producer = update.overwrite() if removed else update.fast_append()
+            with producer:
+                for each in data_files:
+                    producer.append_data_file(each)
+                for task in removed:
+                    producer.delete_data_file(task.file)
+    except CommitFailedException:
+        return False
+    return True
+
+
+class _OneCommit(Transaction):
+    """PyIceberg tries again on top of what others have committed: that is not for it to decide. Before that
+    it looks whether the refused commit is in the table: its answer may have been lost, and what it
+    wrote must not be deleted then. So there is one more try, of which only the look is left."""
+
+    def _rebuild_snapshot_updates(self) -> None:
+        raise CommitFailedException("the table is another one meanwhile")
+
+
+class _ReplaceFiles(_OverwriteFiles):
+    """PyIceberg makes no snapshots of this operation: one of another's files and totals."""
+
+    def _summary(self, snapshot_properties: Any = None) -> Summary:
+        made = super()._summary(snapshot_properties or {})
+        return Summary(Operation.REPLACE, **made.additional_properties)
+
+
+def ancestors(table: Table) -> Iterator[Snapshot]:
+    """The newest first."""
+    yield from ancestors_of(table.current_snapshot(), table.metadata)
+
+
+def newest_with(table: Table, name: str) -> Snapshot | None:
+    """The newest snapshot with such a note."""
+    return next((each for each in ancestors(table) if told(each, name)), None)
+
+
+def told(snapshot: Snapshot, name: str) -> str | None:
+    return None if snapshot.summary is None else snapshot.summary.additional_properties.get(name)
+
+
+def offsets_text(covered: Mapping[int, Offset]) -> str:
+    return json.dumps(covered, sort_keys=True)
+
+
+def overtaken(
+    name: str, hint: str = "nothing of this run is in it: start it again"
+) -> TableOvertakenError:
+    return TableOvertakenError(
+        f"another run has written to the table meanwhile table={name} hint='{hint}'"
+    )
+
+
+@contextmanager
+def translated(fact: str) -> Iterator[None]:
+    """Failures of the catalog's database or server, and of the warehouse's store, as ours."""
+    try:
+        yield
+    except (DBAPIError, RESTError) as error:
+        raise RemoteStorageError(f"{fact}: the catalog fails") from error
+    except OSError as error:
+        raise RemoteStorageError(f"{fact}: the store fails") from error

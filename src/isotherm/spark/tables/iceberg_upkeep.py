@@ -1,0 +1,196 @@
+"""Upkeep of an Iceberg table: see KeptTable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.conversions import from_bytes
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import DataFile as IcebergFile
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotsUpdate
+
+from isotherm.errors import ConfigError, TableOvertakenError
+from isotherm.spark.tables.iceberg_snapshots import (
+    COMMIT_TRIES,
+    FileChange,
+    ancestors,
+    commit_snapshot,
+    overtaken,
+    told,
+    translated,
+)
+from isotherm.spark.tables.parquet_files import Place
+from isotherm.spark.tables.table_upkeep import DataFile, Expired
+from isotherm.types import TimestampMs
+
+
+class IcebergKept:
+    """`load` reads the table; `carried` are the notes of its newest snapshots that a snapshot of upkeep
+    repeats, and the next run needs the newest snapshot with the note `needed`. Of the table,
+    `place`, `schema` and `check` are what runs have of it, too."""
+
+    def __init__(
+        self,
+        name: str,
+        load: Callable[[], Table],
+        place: Callable[[Table], Place],
+        schema: Callable[[Table], pa.Schema],
+        check: Callable[[Table], None],
+        carried: Sequence[str],
+        needed: str,
+    ) -> None:
+        self.name = name
+        self._load = load
+        self._place = place
+        self._schema = schema
+        self._check = check
+        self._carried = carried
+        self._needed = needed
+        self._table: Table | None = None
+
+    @property
+    def place(self) -> Place:
+        return self._place(self._known)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema(self._known)
+
+    def read(self) -> None:
+        with translated("the table cannot be read"):
+            self._table = self._load()
+
+    def files(self) -> list[DataFile]:
+        self._check(self._known)
+        with translated("the table cannot be read"):
+            planned = list(self._known.scan().plan_files())
+        if any(each.delete_files for each in planned):
+            raise ConfigError(
+                "rows of the table were deleted without rewriting their files"
+                f" table={self.name} hint='rewrite the files by the engine that did it'"
+            )
+        return [self._described(each.file) for each in planned]
+
+    def replace(
+        self,
+        added: Sequence[str],
+        removed: Sequence[str],
+        *,
+        keeps_rows: bool,
+        check: Callable[[], None] | None = None,
+    ) -> None:
+        def summary() -> Mapping[str, str]:
+            if check is not None:
+                check()
+            return _newest_notes(self._known, self._carried)
+
+        with translated("the table cannot be written"):
+            change = FileChange(added, removed, keeps_rows=keeps_rows)
+            commit_snapshot(self._known, change, summary, self._lost())
+
+    def expire(self, before_ms: TimestampMs) -> Expired:
+        if self._known.properties.get("gc.enabled", "true").lower() == "false":
+            raise ConfigError(
+                f"the table's files may belong to others, too table={self.name}"
+                " property=gc.enabled hint='expire snapshots where the table is managed'"
+            )
+        with translated("snapshots cannot expire"):
+            for _ in range(COMMIT_TRIES):
+                gone = self._expirable(before_ms)
+                if not gone:
+                    return Expired(0, 0)
+                named = self._named_by(gone)
+                if self._remove(gone):
+                    self._known.refresh()
+                    unnamed = sorted(named - self._named_by(self._known.snapshots()))
+                    for each in unnamed:
+                        self._known.io.delete(each)
+                    return Expired(len(gone), len(unnamed))
+                self._known.refresh()
+        raise self._lost()
+
+    def _lost(self) -> TableOvertakenError:
+        return overtaken(self.name, "its files stay as they were: start the upkeep again")
+
+    @property
+    def _known(self) -> Table:
+        if self._table is None:
+            self.read()
+        assert self._table is not None
+        return self._table
+
+    def _described(self, file: IcebergFile) -> DataFile:
+        return DataFile(
+            name=file.file_path,
+            size=file.file_size_in_bytes,
+            rows=file.record_count,
+            partitions=self._bounds(file, "partition"),
+            offsets=self._bounds(file, "offset"),
+            group=(file.spec_id, str(file.partition)),
+        )
+
+    def _bounds(self, file: IcebergFile, column: str) -> tuple[int, int] | None:
+        field = self._known.schema().find_field(column)
+        bounds: list[Any] = [file.lower_bounds, file.upper_bounds]
+        first, last = ((each or {}).get(field.field_id) for each in bounds)
+        if first is None or last is None:
+            return None
+        kind: Any = field.field_type
+        return int(from_bytes(kind, first)), int(from_bytes(kind, last))
+
+    def _expirable(self, before_ms: TimestampMs) -> list[Snapshot]:
+        """Those in between would break the chain of ancestors that leads to what the next run needs."""
+        kept = {each.snapshot_id for each in self._known.refs().values()}
+        for each in ancestors(self._known):
+            kept.add(each.snapshot_id)
+            if told(each, self._needed) is not None:
+                break
+        return [
+            each
+            for each in self._known.snapshots()
+            if each.timestamp_ms < before_ms and each.snapshot_id not in kept
+        ]
+
+    def _remove(self, gone: Iterable[Snapshot]) -> bool:
+        """False if the table is another one meanwhile: a rollback may have made one of them the newest."""
+        refs = self._known.metadata.refs
+        ids = [each.snapshot_id for each in gone]
+        removal = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": ids})
+        unmoved = [
+            AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": ref.snapshot_id})
+            for name, ref in refs.items()
+        ]
+        try:
+            self._known.catalog.commit_table(self._known, tuple(unmoved), (removal,))
+        except CommitFailedException:
+            return False
+        return True
+
+    def _named_by(self, snapshots: Iterable[Snapshot]) -> set[str]:
+        """Manifest lists, manifests and files of data and deletes."""
+        lists: set[str] = set()
+        manifests: dict[str, Any] = {}
+        for each in snapshots:
+            lists.add(each.manifest_list)
+            for manifest in each.manifests(self._known.io):
+                manifests[manifest.manifest_path] = manifest
+        files = {
+            entry.data_file.file_path
+            for manifest in manifests.values()
+            for entry in manifest.fetch_manifest_entry(self._known.io, discard_deleted=True)
+        }
+        return lists | manifests.keys() | files
+
+
+def _newest_notes(table: Table, names: Iterable[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for snapshot in ancestors(table):
+        for name in names:
+            note = told(snapshot, name)
+            if note is not None:
+                found.setdefault(name, note)
+    return found
