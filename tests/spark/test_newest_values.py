@@ -176,6 +176,39 @@ def test_columns_and_rows_of_others_stay(tier: Tier, tmp_path: Path) -> None:
     assert set(after) > set(before)
 
 
+@pytest.mark.usefixtures("spark")
+def test_change_events_of_debezium_are_rows(tier: Tier, tmp_path: Path) -> None:
+    options = ("--mode", "latest", "--value", "json", "--warehouse", str(tmp_path))
+
+    def put(start: int, *events: tuple[str, str, Any]) -> None:
+        records = [
+            NewRecord(
+                5, key.encode(), json.dumps({"op": op, "after": after, "before": None}).encode()
+            )
+            for key, op, after in events
+        ]
+        tier.maker.tier(OWNER, [build_batch(records, base_offset=start)])
+
+    put(0, ("a", "r", {"id": 1}), ("b", "c", {"id": 2}), ("c", "c", {"id": 3}), ("x", "t", None))
+    first = run_table("prices", tier.folder, *options, "--unwrap", "debezium")
+    assert (first["rows"], first["dead_letters"]) == (3, 1)
+    put(
+        4,
+        ("a", "u", {"id": 1, "name": "Ann"}),
+        ("b", "d", None),
+        ("c", "d", None),
+        ("c", "c", {"id": 4}),
+    )
+    run_table("prices", tier.folder, *options, "--unwrap", "debezium")
+    rows = rows_of(load_table(tmp_path, "kafka.prices"))
+    assert [(row["key"], without_nulls(row["value"])) for row in rows] == [
+        (b"a", {"id": 1, "name": "Ann"}),
+        (b"c", {"id": 4}),
+    ]
+    with pytest.raises(ConfigError, match="unwrap=debezium wanted=none"):
+        run_table("prices", tier.folder, *options)
+
+
 def test_what_cannot_be_is_named(spark: SparkSession, tier: Tier, tmp_path: Path) -> None:
     tier.maker.tier(OWNER, [build_batch([NewRecord(5, b"k", b"v")], base_offset=0)])
     options = ("--warehouse", str(tmp_path))

@@ -52,6 +52,15 @@ _Mode = Annotated[
         " tombstone has deleted.",
     ),
 ]
+_Unwrap = Annotated[
+    str,
+    typer.Option(
+        "--unwrap",
+        metavar="EVENTS",
+        help="With --mode latest: debezium, if values are change events of Debezium. The row is their"
+        " `after`, and a deletion deletes it.",
+    ),
+]
 _Warehouse = Annotated[
     str,
     typer.Option(
@@ -155,6 +164,7 @@ def table(
     value: _Value = "raw",
     key: _Key = "raw",
     mode: _Mode = "append",
+    unwrap: _Unwrap = "none",
     registry: Registry = None,
     registry_option: RegistryOption = None,
     warehouse: _Warehouse = "isotherm-warehouse",
@@ -193,7 +203,13 @@ def table(
     from isotherm.spark.jobs.table_runs import TableRuns
     from isotherm.spark.tables.open_table import TablePlace, open_table
     from isotherm.spark.tables.schema_registry import registry_settings
-    from isotherm.spark.tables.topic_table import LATEST, Identity, check_mode
+    from isotherm.spark.tables.topic_table import (
+        LATEST,
+        NOTHING,
+        Identity,
+        check_mode,
+        check_unwrap,
+    )
     from isotherm.spark.tables.value_formats import formats
 
     if follow and dry_run:
@@ -202,10 +218,13 @@ def table(
     options = _options(topic, path, option, bootstrap_server, client, until)
     registered = registry_settings(registry, parse_pairs(registry_option))
     check_mode(mode, to)
-    decoded = formats(key, value, registered, needs_key=mode == LATEST)
+    check_unwrap(unwrap, mode)
+    decoded = formats(key, value, registered, needs_key=mode == LATEST, unwraps=unwrap != NOTHING)
     place = TablePlace(to, warehouse, table_name, catalog, parse_pairs(to_option))
     target = open_table(topic, place, writes=True)
-    wanted = Identity(topic=topic, topic_id="", value_format=value, key_format=key, mode=mode)
+    wanted = Identity(
+        topic=topic, topic_id="", value_format=value, key_format=key, mode=mode, unwrap=unwrap
+    )
     upkeep = upkeep_settings(
         to, options, compacts=compact, expire=expire_snapshots, retention=retention
     )

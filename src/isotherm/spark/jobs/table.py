@@ -39,7 +39,8 @@ from isotherm.spark.tables.table_rows import (
     rows_schema,
 )
 from isotherm.spark.tables.topic_table import FilePlaces, TableCommit, TopicTable
-from isotherm.spark.tables.value_formats import ValueDecoder, ValueFormat, decoders_of
+from isotherm.spark.tables.value_decoder import ValueDecoder
+from isotherm.spark.tables.value_formats import ValueFormat, decoders_of
 from isotherm.spark.tables.value_types import (
     DecodedTypes,
     KeyValue,

@@ -18,8 +18,9 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from isotherm.spark.arrow_rows import TIMESTAMP_MS_MAX
 from isotherm.spark.rows import arrow_schema, full_schema, schema_of
+from isotherm.spark.tables.debezium_values import EnvelopeDecoder
 from isotherm.spark.tables.json_values import DeadValue, DecodedValues, Places, Values
-from isotherm.spark.tables.value_formats import ValueDecoder
+from isotherm.spark.tables.value_decoder import ValueDecoder
 from isotherm.spark.tables.value_types import DecodedTypes, KeyValue
 
 SOURCE_SCHEMA = StructType(
@@ -36,7 +37,7 @@ _COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "heade
 
 class DecodedRows(NamedTuple):
     """The rows of one batch: those of the table, and those of the dead letters. `tombstones` tells which
-    rows of the table had no value."""
+    rows of the table delete what their key had: they have no value, or are deletions of Debezium's."""
 
     rows: pa.RecordBatch
     dead: pa.RecordBatch
@@ -62,8 +63,11 @@ def decoded_rows(batch: pa.RecordBatch, decoders: KeyValue[ValueDecoder]) -> Dec
     stamped, too_far = _with_timestamps(batch)
     reasons = dict(too_far)
     decoded: dict[str, DecodedValues] = {}
+    deleted: DecodedValues | None = None
     for name, decoder in zip(KeyValue._fields, decoders, strict=True):
         found = decoder.decode(batch.column(name))
+        if isinstance(decoder, EnvelopeDecoder):
+            deleted = found
         for place, reason in found.dead:
             reasons.setdefault(place, f"{name}: {reason}")
         if decoder.known is not None:
@@ -79,10 +83,14 @@ def decoded_rows(batch: pa.RecordBatch, decoders: KeyValue[ValueDecoder]) -> Dec
     texts = pa.array([reasons[place] for place in places.tolist()], pa.string())
     letters = [*(lost.column(name) for name in (*_COLUMNS, *KeyValue._fields)), texts]
     types = KeyValue(*(each.known for each in decoders))
+    if deleted is None:
+        is_tombstone = np.asarray(batch.column("value").is_null())[kept]
+    else:
+        is_tombstone = np.asarray(_of_places(deleted, kept, count).is_null())
     return DecodedRows(
         pa.RecordBatch.from_arrays(columns, schema=rows_schema(types)),
         pa.RecordBatch.from_arrays(letters, schema=dead_schema()),
-        np.asarray(batch.column("value").is_null())[kept],
+        is_tombstone,
     )
 
 

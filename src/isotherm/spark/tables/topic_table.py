@@ -9,11 +9,14 @@ from typing import Protocol
 import pyarrow as pa
 
 from isotherm.errors import ConfigError
+from isotherm.spark.tables.debezium_values import DEBEZIUM
 from isotherm.spark.tables.parquet_files import Place
 from isotherm.spark.tables.value_types import DecodedTypes
 from isotherm.types import Offset
 
 APPEND, LATEST = "append", "latest"
+NOTHING = "none"
+UNWRAPS = (NOTHING, DEBEZIUM)
 MODES = (APPEND, LATEST)
 DEAD_LETTERS_SUFFIX = "_dead_letters"
 
@@ -28,6 +31,7 @@ class Identity:
     value_format: str
     key_format: str = "raw"
     mode: str = APPEND
+    unwrap: str = NOTHING
 
 
 _PROPERTIES = {
@@ -36,6 +40,7 @@ _PROPERTIES = {
     "mode": "isotherm.mode",
     "key_format": "isotherm.key-format",
     "value_format": "isotherm.value-format",
+    "unwrap": "isotherm.unwrap",
 }
 
 
@@ -143,9 +148,22 @@ def checked_columns(columns: pa.Schema, wanted: pa.Schema, table: str) -> pa.Sch
     return pa.schema(fields)
 
 
+def check_unwrap(unwrap: str, mode: str) -> None:
+    """Raises ConfigError unless tables of this mode can be made of such events."""
+    if unwrap not in UNWRAPS:
+        raise ConfigError(
+            f"no such events option=--unwrap value={unwrap} known={','.join(UNWRAPS)}"
+        )
+    if unwrap != NOTHING and mode != LATEST:
+        raise ConfigError(
+            f"only a table of newest values is of unwrapped events unwrap={unwrap} mode={mode}"
+            " hint='--mode latest; in --mode append the whole event is the row'"
+        )
+
+
 def check_identity(found: Identity, wanted: Identity, table: str) -> None:
     """Raises ConfigError unless a run with `wanted` may go on with the table."""
-    names = ("topic", "topic_id", "mode", "key_format", "value_format")
+    names = ("topic", "topic_id", "mode", "key_format", "value_format", "unwrap")
     for name in names:
         if getattr(found, name) != getattr(wanted, name):
             raise ConfigError(

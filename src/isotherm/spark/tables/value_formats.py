@@ -13,44 +13,36 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from isotherm.errors import ConfigError
 from isotherm.spark.requirements import check_registry_packages
+from isotherm.spark.tables.debezium_values import EnvelopeDecoder
 from isotherm.spark.tables.json_values import DeadValue, DecodedValues, JsonDecoder, Values
 from isotherm.spark.tables.schema_registry import RegistrySettings
+from isotherm.spark.tables.value_decoder import ValueDecoder
 from isotherm.spark.tables.value_types import DecodedTypes, KeyValue, ValueType
 
 RAW, STRING, JSON = "raw", "string", "json"
 AVRO, PROTOBUF, JSON_SCHEMA = "avro", "protobuf", "json-schema"
 REGISTERED_FORMATS = (AVRO, PROTOBUF, JSON_SCHEMA)
 """Those that need a schema registry."""
+UNWRAPPED_FORMATS = (JSON, AVRO, JSON_SCHEMA)
+"""Those in which Debezium's converters write."""
 VALUE_FORMATS = (RAW, STRING, JSON, *REGISTERED_FORMATS)
 
 
 @dataclass(frozen=True)
 class ValueFormat:
-    """What the keys or the values of a topic are. If they are `required`, null is dead."""
+    """What the keys or the values of a topic are. If they are `required`, null is dead. If it `unwraps`,
+    they are change events of Debezium, whose rows become the column."""
 
     name: str
     registry: RegistrySettings | None = None
     required: bool = False
-
-
-class ValueDecoder(Protocol):
-    """Turns values into one column. `known` is the column's type, None without a known field; if it
-    `has_grown`, columns are of no use any more."""
-
-    @property
-    def known(self) -> ValueType: ...
-
-    @property
-    def has_grown(self) -> bool: ...
-
-    def decode(self, values: Values) -> DecodedValues: ...
+    unwraps: bool = False
 
 
 class RawDecoder:
@@ -97,7 +89,12 @@ class RequiredDecoder:
 
 
 def formats(
-    key: str, value: str, registry: RegistrySettings | None, *, needs_key: bool = False
+    key: str,
+    value: str,
+    registry: RegistrySettings | None,
+    *,
+    needs_key: bool = False,
+    unwraps: bool = False,
 ) -> KeyValue[ValueFormat]:
     """Raises ConfigError for a format that is none, or lacks its registry or packages."""
     names = KeyValue(key, value)
@@ -117,7 +114,14 @@ def formats(
             f"the formats need no schema registry key={key} value={value}"
             f" needing={','.join(REGISTERED_FORMATS)}"
         )
-    return KeyValue(ValueFormat(key, registry, needs_key), ValueFormat(value, registry))
+    if unwraps and value not in UNWRAPPED_FORMATS:
+        raise ConfigError(
+            f"change events of Debezium are of another format value={value}"
+            f" known={','.join(UNWRAPPED_FORMATS)}"
+        )
+    return KeyValue(
+        ValueFormat(key, registry, needs_key), ValueFormat(value, registry, unwraps=unwraps)
+    )
 
 
 def first_types(key: str, value: str) -> DecodedTypes:
@@ -151,6 +155,9 @@ def _decoder_of(
     if wanted.required:
         optional = replace(wanted, required=False)
         return RequiredDecoder(_decoder_of(optional, fixed, known, may_grow=may_grow))
+    if wanted.unwraps:
+        whole = replace(wanted, unwraps=False)
+        return EnvelopeDecoder(partial(_decoder_of, whole, may_grow=may_grow), fixed, known)
     match wanted.name:
         case "raw":
             return RawDecoder()

@@ -1,0 +1,109 @@
+"""Change events of Debezium as the rows of its database table: `--unwrap debezium`, as Debezium's own
+ExtractNewRecordState does it in Kafka Connect.
+
+    {"before": ..., "after": {the row}, "op": "c", "source": ..., "ts_ms": ...}
+
+The column is `after`, and null for a deletion. What is around it is decoded too, since formats decode whole
+values, and then left out: new fields there do not count as new columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from isotherm.spark.tables.json_values import DeadValue, DecodedValues, Values
+from isotherm.spark.tables.value_decoder import ValueDecoder
+from isotherm.spark.tables.value_types import ValueType
+
+DEBEZIUM = "debezium"
+AFTER, OP = "after", "op"
+DELETION = "d"
+ROWS = ("c", "r", "u")
+"""Created, read by a snapshot, updated: those with a row."""
+
+# The stubs of these lack types that they take.
+pc: Any = pyarrow.compute
+_nulls: Any = pa.nulls
+
+OpenDecoder = Callable[[ValueType, ValueType], ValueDecoder]
+"""A decoder of whole events, by their fixed and known types."""
+
+
+class EnvelopeDecoder:
+    """See ValueDecoder; `fixed` and `known` are types of rows, not of events. A value that is no event of a row
+    is dead: one without `op`, a truncation, a message."""
+
+    def __init__(self, open_decoder: OpenDecoder, fixed: ValueType, known: ValueType) -> None:
+        self._open = open_decoder
+        self._fixed = fixed
+        self._begun_with = known
+        self._events = open_decoder(_event(fixed), _event(known))
+
+    @property
+    def known(self) -> ValueType:
+        return _field(self._events.known, AFTER)
+
+    @property
+    def has_grown(self) -> bool:
+        return self.known != self._begun_with
+
+    def decode(self, values: Values) -> DecodedValues:
+        column, dead = self._events.decode(values)
+        if self._events.has_grown:
+            if self.has_grown:
+                return DecodedValues(_nulls(0), dead)
+            # Only around the rows. What is known now decodes the same values.
+            self._events = self._open(_event(self._fixed), self._events.known)
+            column, dead = self._events.decode(values)
+        return self._unwrapped(column, dead, len(values))
+
+    def _unwrapped(self, column: Values, dead: Sequence[DeadValue], count: int) -> DecodedValues:
+        places = np.delete(np.arange(count), [each.place for each in dead])
+        is_event = np.asarray(column.is_valid())
+        ops = _child(column, OP, pa.string())
+        rows = _child(column, AFTER, self.known if self.known is not None else pa.null())
+        is_deletion = np.asarray(pc.fill_null(pc.equal(ops, DELETION), False))
+        is_row = np.asarray(pc.is_in(ops, pa.array(ROWS))) & np.asarray(rows.is_valid())
+        is_lost = is_event & ~is_deletion & ~is_row
+        lost = [
+            DeadValue(int(places[index]), _reason(ops[int(index)].as_py()))
+            for index in np.flatnonzero(is_lost)
+        ]
+        # `after` of a deletion is null.
+        kept = rows.filter(pa.array(~is_lost))
+        return DecodedValues(kept, sorted([*dead, *lost]) if lost else dead)
+
+
+def _event(row: ValueType) -> ValueType:
+    """What is known of an event before any was met."""
+    fields: list[Any] = [] if row is None else [pa.field(AFTER, row)]
+    return pa.struct([*fields, pa.field(OP, pa.string())])
+
+
+def _field(kind: ValueType, name: str) -> ValueType:
+    if not isinstance(kind, pa.StructType) or kind.get_field_index(name) < 0:
+        return None
+    inner: pa.DataType = kind.field(name).type
+    return inner
+
+
+def _child(column: Values, name: str, kind: pa.DataType) -> Values:
+    """The field of each event, null where there is none."""
+    if _field(column.type, name) is None:
+        empty: Values = _nulls(len(column), kind)
+        return empty
+    found: Values = pc.struct_field(column, name)
+    return found
+
+
+def _reason(op: str | None) -> str:
+    if op is None:
+        return "it is no change event of Debezium: it has no op; a JsonConverter needs schemas.enable=false"
+    if op in ROWS:
+        return f"the change event has no row in after op={op}"
+    return f"the event is no change of a row op={op}"
