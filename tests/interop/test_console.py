@@ -328,6 +328,7 @@ def axe() -> str:
         ("/#/topics/orders", "canvas[data-cells]"),
         ("/#/records/orders?partition=0&offset=8999", "#records details"),
         ("/#/groups", "main table a"),
+        ("/#/groups/backfill", "main table a"),
         ("/#/answers", "details.answer"),
         ("/#/jobs", "main table a"),
         ("/#/jobs/sweep-2026-01-31.jsonl", "main table a"),
@@ -340,7 +341,7 @@ def test_axe_finds_nothing(
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
     browser.open(f"{address}{page}", shown)
-    for opened in ("#records summary", "canvas"):
+    for opened in ("#records summary", "canvas", "#lapse button"):
         if browser.all(opened):
             browser.click(opened)
     assert findings(browser.driver, axe) == []
