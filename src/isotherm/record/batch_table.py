@@ -28,8 +28,17 @@ from isotherm.record.compression import (
     DECOMPRESSED_SIZE_MAX,
     LZ4_BLOCK_SIZE_MAX,
     LZ4_PLAIN_HEADER,
+    ZSTD_BLOCK_HEAD_SIZE,
+    ZSTD_BLOCK_SIZE_MAX,
+    ZSTD_HEADER_SIZE_MAX,
+    ZSTD_MAGIC,
+    ZSTD_RUN,
     decompress,
     unpack_lz4_block_into,
+    unpack_zstd_frame_into,
+    zstd_checksum_size,
+    zstd_frame_bound,
+    zstd_header_size,
 )
 
 if TYPE_CHECKING:
@@ -157,6 +166,10 @@ def _unpack(
     view = memoryview(buffer)
     if decompressed_size_max >= LZ4_BLOCK_SIZE_MAX and _are_lz4_blocks(byte_array(buffer), batches):
         return _unpack_lz4_blocks(view, batches, decoded_size_max)
+    if len(batches) and (codecs == CompressionType.ZSTD).all():
+        unpacked = _unpack_zstd_frames(view, batches, decompressed_size_max, decoded_size_max)
+        if unpacked is not None:
+            return unpacked
     parts: list[bytes] = []
     starts, ends = batches["payload_start"].tolist(), batches["payload_end"].tolist()
     is_unpacked = batches["is_unpacked"].tolist()
@@ -204,6 +217,63 @@ def _unpack_lz4_blocks(
         # The last block may have crossed the limit. Its output is discarded.
         if size >= decoded_size_max:
             break
+    return _unpacked_to(ends, room, batches)
+
+
+def _unpack_zstd_frames(
+    view: memoryview, batches: BatchTable, decompressed_size_max: int, decoded_size_max: int
+) -> tuple[ByteArray, int] | None:
+    """`_unpack` if every row is one zstd frame, into memory for all of them; else None.
+
+    With memory for each frame, and a copy from there, decompression took a fifth more.
+    """
+    size_max = min(len(batches) * ZSTD_BLOCK_SIZE_MAX, decoded_size_max + ZSTD_BLOCK_SIZE_MAX)
+    room = np.empty(size_max + 1, dtype=np.uint8).data
+    are_blocks = _are_zstd_blocks(byte_array(view), batches)
+    ends: list[int] = []
+    size = 0
+    for start, end in zip(
+        batches["payload_start"].tolist(), batches["payload_end"].tolist(), strict=True
+    ):
+        frame = view[start:end]
+        bound = ZSTD_BLOCK_SIZE_MAX if are_blocks else zstd_frame_bound(frame)
+        if bound is None or bound > decompressed_size_max:
+            return None
+        if size + bound >= len(room):
+            # For frames of several blocks.
+            larger = np.empty(2 * len(room) + bound, dtype=np.uint8).data
+            larger[:size] = room[:size]
+            room = larger
+        size += unpack_zstd_frame_into(frame, room[size : size + bound + 1])
+        if size <= decoded_size_max or not ends:
+            ends.append(size)
+        # The last frame may have crossed the limit. Its output is discarded.
+        if size >= decoded_size_max:
+            break
+    return _unpacked_to(ends, room, batches)
+
+
+def _are_zstd_blocks(data: ByteArray, batches: BatchTable) -> bool:
+    """Whether every row is a zstd frame of a single block, as most clients write it, and all have
+    headers of the same kind. Checked for all rows at once."""
+    starts, ends = batches["payload_start"], batches["payload_end"]
+    heads = data.take(
+        starts[:, np.newaxis] + np.arange(ZSTD_HEADER_SIZE_MAX + ZSTD_BLOCK_HEAD_SIZE), mode="clip"
+    )
+    magic_size = len(ZSTD_MAGIC)
+    flags = int(heads[0, magic_size])
+    header_size = zstd_header_size(flags)
+    block_heads = heads[:, header_size : header_size + ZSTD_BLOCK_HEAD_SIZE].astype(np.int64)
+    block_head = block_heads @ np.array([1, 1 << 8, 1 << 16])
+    stored = np.where(block_head >> 1 & 3 == ZSTD_RUN, 1, block_head >> 3)
+    sizes = header_size + ZSTD_BLOCK_HEAD_SIZE + stored + zstd_checksum_size(flags)
+    is_block = (heads[:, :magic_size] == byte_array(ZSTD_MAGIC)).all(axis=1)
+    is_block &= (heads[:, magic_size] == flags) & (block_head & 1 == 1) & (sizes == ends - starts)
+    return bool(is_block.all())
+
+
+def _unpacked_to(ends: list[int], room: memoryview, batches: BatchTable) -> tuple[ByteArray, int]:
+    """Point the first rows to the memory that they were decompressed to, one after the other."""
     taken = len(ends)
     batches["payload_start"][:taken] = [0, *ends[:-1]]
     batches["payload_end"][:taken] = ends

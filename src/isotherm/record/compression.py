@@ -65,12 +65,13 @@ _LZ4_OUTPUT_RATIO_GUESS = 8
 # pieces: 1 KiB holds at most 256 run blocks (4 bytes each) of 128 KiB, so at most 32 MiB beyond the
 # limit are allocated for a moment.
 _ZSTD_INPUT_SIZE = 1024
-_ZSTD_MAGIC = bytes.fromhex("28b52ffd")
+ZSTD_MAGIC = bytes.fromhex("28b52ffd")
+ZSTD_HEADER_SIZE_MAX = 18
 _ZSTD_DICTIONARY_ID_SIZES = (0, 1, 2, 4)
 _ZSTD_CONTENT_SIZE_SIZES = (0, 2, 4, 8)
-_ZSTD_BLOCK_HEAD_SIZE = 3
-_ZSTD_RUN, _ZSTD_COMPRESSED = 1, 2
-_ZSTD_BLOCK_SIZE_MAX = 128 * 1024
+ZSTD_BLOCK_HEAD_SIZE = 3
+ZSTD_RUN, _ZSTD_COMPRESSED = 1, 2
+ZSTD_BLOCK_SIZE_MAX = 128 * 1024
 _ZSTD_LEVEL_DEFAULT = 3
 
 
@@ -326,27 +327,55 @@ def _decompress_zstd(data: memoryview, size_max: int) -> bytes:
 
 
 def _is_zstd_frame_within(data: memoryview, size_max: int) -> bool:
-    """Whether this is one frame whose block headers bound its size by the limit (RFC 8878, 3.1.1).
+    bound = zstd_frame_bound(data)
+    return bound is not None and bound <= size_max
+
+
+def zstd_frame_bound(data: memoryview) -> int | None:
+    """The size that this one whole frame has at most when decompressed, by its block headers (RFC
+    8878, 3.1.1); None if it is none, or not whole, or followed by other bytes.
 
     Reads no more block headers than there would be pieces of _ZSTD_INPUT_SIZE.
     """
-    if data[: len(_ZSTD_MAGIC)] != _ZSTD_MAGIC or len(data) == len(_ZSTD_MAGIC):
-        return False
-    flags = data[len(_ZSTD_MAGIC)]
-    position = len(_ZSTD_MAGIC) + 1 + _ZSTD_DICTIONARY_ID_SIZES[flags & 3]
-    # A single-segment frame has no window descriptor, but at least one byte of content size.
-    position += max(1, _ZSTD_CONTENT_SIZE_SIZES[flags >> 6] + (0 if flags & 32 else 1))
-    checksum_size = flags & 4
+    if data[: len(ZSTD_MAGIC)] != ZSTD_MAGIC or len(data) == len(ZSTD_MAGIC):
+        return None
+    flags = data[len(ZSTD_MAGIC)]
+    position = zstd_header_size(flags)
     size = 0
     for _ in range(1 + len(data) // _ZSTD_INPUT_SIZE):
-        start = position + _ZSTD_BLOCK_HEAD_SIZE
+        start = position + ZSTD_BLOCK_HEAD_SIZE
         head = int.from_bytes(data[position:start], "little")
         kind, block_size = head >> 1 & 3, head >> 3
-        position = start + (1 if kind == _ZSTD_RUN else block_size)
-        size += _ZSTD_BLOCK_SIZE_MAX if kind == _ZSTD_COMPRESSED else block_size
+        position = start + (1 if kind == ZSTD_RUN else block_size)
+        size += ZSTD_BLOCK_SIZE_MAX if kind == _ZSTD_COMPRESSED else block_size
         if head & 1:
             break
-    return bool(head & 1) and position + checksum_size == len(data) and size <= size_max
+    return size if head & 1 and position + zstd_checksum_size(flags) == len(data) else None
+
+
+def zstd_header_size(flags: int) -> int:
+    """The size of a frame's header, magic included, by the byte after the magic."""
+    size = len(ZSTD_MAGIC) + 1 + _ZSTD_DICTIONARY_ID_SIZES[flags & 3]
+    # A single-segment frame has no window descriptor, but at least one byte of content size.
+    return size + max(1, _ZSTD_CONTENT_SIZE_SIZES[flags >> 6] + (0 if flags & 32 else 1))
+
+
+def zstd_checksum_size(flags: int) -> int:
+    return flags & 4
+
+
+def unpack_zstd_frame_into(frame: memoryview, out: memoryview) -> int:
+    """Decompress a frame that has a `zstd_frame_bound`; returns the size of the result.
+
+    `out` must have room for one byte more than that bound: a decoder with a full output would not
+    check the end of the frame. Raises CorruptRecordError for a damaged frame.
+    """
+    reader = _zstd_contexts.decompressor.stream_reader(frame, read_size=len(frame), closefd=False)
+    try:
+        size: int = reader.readinto(out)
+    except zstandard.ZstdError as error:
+        raise _damaged(CompressionType.ZSTD) from error
+    return size
 
 
 _DECOMPRESSORS: dict[CompressionType, Callable[[memoryview, int], bytes]] = {
