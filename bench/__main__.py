@@ -83,6 +83,7 @@ FURTHER = (
     Task("spark_scale", 6.0),
     Task("spark_handover", 2.0),
     Task("compact", 3.0),
+    Task("table", 5.0),
     Task("console", 1.0),
 )
 

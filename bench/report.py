@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import report_growth, report_pages, targets
+from bench import report_growth, report_pages, report_table, targets
 from bench.harness import REPOSITORY, RESULTS_DIRECTORY
 from bench.report_remote_tier import REMOTE_TIER
 from bench.report_rows import provenance
@@ -155,6 +155,8 @@ def _body(document: Mapping[str, Any]) -> Iterator[str]:
     question = document["question"]
     if question in FIGURES:
         return _figures(document, FIGURES[question])
+    if question == "table":
+        return report_table.section(document, _queries)
     if "results" in document:
         return _of_results(document)
     if question in REMOTE_TIER:

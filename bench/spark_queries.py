@@ -6,8 +6,8 @@
     count                           `count()` of the rows
 
 A side is a function from columns (None: all) to a DataFrame that reads no more than these, if it
-can. CPU-seconds are those of the driver's JVM, which is the executor too in a local session, and of
-the Python workers; they tell more than the clock on a machine that is shared.
+can. CPU-seconds are those of the driver's JVM, which is the executor too in a local session, of the
+Python workers, and of the driver's Python; they tell more than the clock on a machine that is shared.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ QUERIES: dict[str, Sequence[str] | None] = {
 
 
 class SparkUsage:
-    """CPU-seconds of Spark's processes, all children of this one, since this object was made."""
+    """CPU-seconds of Spark's processes since this object was made: children of this one, and this one
+    itself, which is the driver's Python."""
 
     def __init__(self) -> None:
         self._at_start = _cpu_s()
@@ -45,7 +46,7 @@ class SparkUsage:
 
 
 def _cpu_s() -> dict[str, float]:
-    used = {"jvm": 0.0, "python": 0.0}
+    used = {"jvm": 0.0, "python": time.process_time()}
     for process in psutil.Process().children(recursive=True):
         try:
             times, name, command = process.cpu_times(), process.name(), process.cmdline()
@@ -55,6 +56,8 @@ def _cpu_s() -> dict[str, float]:
         seconds = times.user + times.system + times.children_user + times.children_system
         if any("spark.deploy.SparkSubmit" in argument for argument in command):
             used["jvm"] += times.user + times.system
+            # A daemon that has ended, and its workers.
+            used["python"] += times.children_user + times.children_system
         elif name.startswith("python"):
             used["python"] += seconds
     return used

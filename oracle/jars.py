@@ -16,6 +16,7 @@ POM_PATH = Path(__file__).with_name("pom.xml")
 SPARK_SOURCE_POM_PATH = Path(__file__).with_name("spark-sql-kafka.xml")
 REGISTRY_ARTIFACT = "io.apicurio:apicurio-registry-app:3.0.9:tar.gz:all"
 """The last version that Java 17 runs."""
+AVRO_POM_PATH = Path(__file__).with_name("spark-avro.xml")
 DELTA_POM_PATH = Path(__file__).with_name("spark-delta.xml")
 CACHE_DIRECTORY = Path(__file__).resolve().parent.parent / ".oracle"
 RESOLVE_TIMEOUT_S = 600
@@ -45,6 +46,11 @@ def resolve_jars() -> Path:
 def resolve_spark_source_jars() -> list[Path]:
     """Jars of `format("kafka")` for the installed Spark; otherwise as `resolve_jars`."""
     return sorted(resolve(SPARK_SOURCE_POM_PATH, "spark-sql-kafka").glob("*.jar"))
+
+
+def resolve_spark_avro_jars() -> list[Path]:
+    """Jars of `from_avro`; otherwise as `resolve_jars`."""
+    return sorted(resolve(AVRO_POM_PATH, "spark-avro").glob("*.jar"))
 
 
 def resolve_delta_jars() -> list[Path]:

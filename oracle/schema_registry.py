@@ -12,7 +12,7 @@ from pathlib import Path
 
 from isotherm.testing.local_servers import free_ports
 from oracle.jars import require_command, resolve_registry_archive
-from oracle.topics import wait_until
+from oracle.topics import WAIT_TIMEOUT_S, wait_until
 
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 # It lives for one test module: a fast start counts, not speed.
@@ -20,7 +20,9 @@ _JVM = ("-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 @contextlib.contextmanager
-def schema_registry(directory: Path, bootstrap_servers: str) -> Iterator[str]:
+def schema_registry(
+    directory: Path, bootstrap_servers: str, start_timeout_s: float = WAIT_TIMEOUT_S
+) -> Iterator[str]:
     """Runs in `directory`, with its topics at the brokers, while the `with` block does: its URL.
 
     Raises OracleUnavailableError where it cannot be had.
@@ -49,7 +51,7 @@ def schema_registry(directory: Path, bootstrap_servers: str) -> Iterator[str]:
             return False
 
         try:
-            wait_until(is_up, "the schema registry")
+            wait_until(is_up, "the schema registry", start_timeout_s)
             yield url
         finally:
             process.kill()

@@ -38,10 +38,12 @@ def has_leaders(admin: AdminClient, topic: str, partitions: int) -> bool:
     return all(f.exception(30) is None for f in admin.list_offsets(request).values())
 
 
-def wait_until(condition: Callable[[], bool], subject: str) -> None:
-    """Poll a condition; TimeoutError naming the subject after WAIT_TIMEOUT_S."""
-    deadline = time.monotonic() + WAIT_TIMEOUT_S
+def wait_until(
+    condition: Callable[[], bool], subject: str, timeout_s: float = WAIT_TIMEOUT_S
+) -> None:
+    """Poll a condition; TimeoutError naming the subject after the timeout."""
+    deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited in vain: timeout_s={WAIT_TIMEOUT_S} for {subject}")
+            raise TimeoutError(f"waited in vain: timeout_s={timeout_s} for {subject}")
         time.sleep(0.1)
