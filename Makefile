@@ -18,7 +18,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  || { echo "Isotherm needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
 	  || { echo "python3 -m venv failed; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark,demo,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,dev]'
 	@# Compile the kernels once, beside their source: the first user would wait for it.
 	@$(BIN)/python -m isotherm.kernels
 	@touch $@

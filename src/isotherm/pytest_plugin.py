@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
+from isotherm.extras import BROKER, missing_extra
+
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
@@ -99,6 +101,17 @@ def kafka_broker_settings() -> Mapping[str, str]:
     return {}
 
 
+def _embedded_broker() -> type[EmbeddedBroker]:
+    """Raises UsageError, with a command to run, where only Isotherm's clients are installed."""
+    try:
+        from isotherm.testing.embedded_broker import EmbeddedBroker
+    except ModuleNotFoundError as error:
+        if (missing := missing_extra(error, BROKER)) is None:
+            raise
+        raise pytest.UsageError(str(missing)) from None
+    return EmbeddedBroker
+
+
 @pytest.fixture(scope="session")
 def kafka_broker(
     tmp_path_factory: pytest.TempPathFactory, kafka_broker_settings: Mapping[str, str]
@@ -106,9 +119,7 @@ def kafka_broker(
     """A broker for the session, with both tiers in a temporary directory."""
     from confluent_kafka.admin import AdminClient
 
-    from isotherm.testing.embedded_broker import EmbeddedBroker
-
-    with EmbeddedBroker(tmp_path_factory.mktemp("kafka"), kafka_broker_settings) as embedded:
+    with _embedded_broker()(tmp_path_factory.mktemp("kafka"), kafka_broker_settings) as embedded:
         yield KafkaBroker(embedded, AdminClient({"bootstrap.servers": embedded.bootstrap_servers}))
 
 

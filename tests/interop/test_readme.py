@@ -199,7 +199,7 @@ def test_readme_and_guides_work_word_for_word_from_the_wheel(
     installed: Callable[[str], Path], machine_code: Path, tmp_path: Path
 ) -> None:
     port = free_ports(1)[0]
-    shell = Shell(tmp_path / "tours", installed(""), port, machine_code)
+    shell = Shell(tmp_path / "tours", installed("broker"), port, machine_code)
     assert_pyspark_is_asked_for(shell)
     python_tour, operator_tour, spark_tour = (
         blocks_of(GUIDES / page)

@@ -14,7 +14,7 @@ import sys
 import sysconfig
 import venv
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from email.parser import HeaderParser
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
@@ -35,9 +35,10 @@ def build_wheel(project: Path, folder: Path) -> Path:
 def install_wheel(wheel: Path, environment: Path, extras: frozenset[str] = frozenset()) -> None:
     """Make `environment`, which has the wheel with these extras."""
     venv.create(environment)
-    for each in required_distributions(_requirements_of(wheel), extras):
-        _link(each, environment)
     name = wheel.name.partition("-")[0]
+    own, others = _own_and_other(name, _requirements_of(wheel))
+    for each in required_distributions(others, _with_implied(extras, own)):
+        _link(each, environment)
     what = f"{name}[{','.join(sorted(extras))}] @ {wheel.as_uri()}"
     python = str(environment / "bin" / "python")
     # Most of what is installed is never imported: Python compiles what is, once.
@@ -65,11 +66,32 @@ def required_distributions(
     return [by_name[name] for name in sorted(by_name)]
 
 
+def _own_and_other(name: str, requirements: Iterable[str]) -> tuple[list[Requirement], list[str]]:
+    """An extra that has another one requires the wheel itself, with that extra."""
+    own, others = [], []
+    for text in requirements:
+        requirement = Requirement(text)
+        if canonicalize_name(requirement.name) == canonicalize_name(name):
+            own.append(requirement)
+        else:
+            others.append(text)
+    return own, others
+
+
+def _with_implied(extras: frozenset[str], own: Iterable[Requirement]) -> frozenset[str]:
+    implied = extras.union(*(each.extras for each in own if _is_wanted(each, extras)))
+    return extras if implied == extras else _with_implied(implied, own)
+
+
+def _is_wanted(requirement: Requirement, extras: Iterable[str]) -> bool:
+    markers = requirement.marker
+    return markers is None or any(markers.evaluate({"extra": each}) for each in {"", *extras})
+
+
 def _applicable(requirements: list[str], extras: frozenset[str]) -> Iterator[tuple[str, str]]:
     """The names that these requirements ask for here, each with `` and with its own extras."""
     for requirement in map(Requirement, requirements):
-        markers = requirement.marker
-        if markers is None or any(markers.evaluate({"extra": each}) for each in {"", *extras}):
+        if _is_wanted(requirement, extras):
             name = canonicalize_name(requirement.name)
             yield from ((name, each) for each in {"", *requirement.extras})
 

@@ -31,7 +31,7 @@ from isotherm.cli.topic_storage import BucketPath, Price
 from isotherm.clock import Clock, SystemClock
 from isotherm.config.http_credentials import read_credentials
 from isotherm.errors import ConfigError, SchemaRegistryError
-from isotherm.remote.storage.settings import AIVEN
+from isotherm.remote.storage.layout.names import AIVEN
 from isotherm.storage_view.prices import DEFAULT_PRICE, price_list
 
 if TYPE_CHECKING:
@@ -133,13 +133,6 @@ def console(
 
     It only reads. While no page is open it sends the cluster nothing. It ends with Ctrl+C.
     """
-    try:
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            "the console's packages are not installed hint=\"pip install 'isotherm[console]'\""
-        ) from error
     from isotherm.console.app import ConsoleSettings, console_app
     from isotherm.console.jobs import JobReports, JobRunner
     from isotherm.console.watched_cluster import WatchedCluster

@@ -7,6 +7,7 @@ nothing of the others, so that one broken part does not hide the next.
 from __future__ import annotations
 
 import enum
+import importlib.util
 import os
 import resource
 import shutil
@@ -36,8 +37,8 @@ from isotherm.clock import Clock, SystemClock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.remote import NATIVE_STORAGE_MANAGER
 from isotherm.errors import IsothermError
+from isotherm.extras import BROKER, EXTRA_OF_MODULE, TIER
 from isotherm.kernels import machine_code
-from isotherm.remote.storage.settings import ObjectStoreSettings
 
 # A broker keeps about one file open for each partition, and one for each connection.
 OPEN_FILES_MIN = 10_000
@@ -45,6 +46,7 @@ FREE_BYTES_MIN = 1024**3
 # S3 refuses requests that are 15 minutes off.
 CLOCK_OFFSET_MAX_MS = 60_000
 
+_INSTALL_BROKER = f"pip install 'isotherm[{BROKER}]'"
 _BUCKET_ADVICE = (
     "the broker needs the rights to put, get, list and delete objects; on S3: s3:PutObject,"
     " s3:GetObject, s3:DeleteObject, s3:AbortMultipartUpload, s3:ListBucket"
@@ -119,8 +121,9 @@ def _examine(
 ) -> Iterator[Finding]:
     yield Finding("isotherm", Outcome.OK, f"{__version__} on Python {sys.version.split()[0]}")
     yield from check_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    yield from check_kernels(is_compiled=machine_code.is_anything_kept())
-    checks: list[tuple[str, Check]] = []
+    checks: list[tuple[str, Check]] = [("broker's packages", check_broker_packages)]
+    if importlib.util.find_spec("numba") is not None:
+        yield from check_kernels(is_compiled=machine_code.is_anything_kept())
     try:
         settings = parsed(broker_settings(config, override, data_dir))
     except IsothermError as error:
@@ -140,6 +143,9 @@ def _examine(
             yield from check()
         except (IsothermError, OSError) as error:
             yield Finding(name, Outcome.FAILED, str(error))
+        except ModuleNotFoundError as error:
+            found = f"not looked at: {error.name} is not installed"
+            yield Finding(name, Outcome.WARNING, found, _INSTALL_BROKER)
 
 
 # ---- the broker
@@ -153,6 +159,19 @@ def check_open_files(limit: int) -> Iterator[Finding]:
         advice = f"ulimit -n {OPEN_FILES_MIN} (or LimitNOFILE= of the systemd unit)"
         found = f"{shown}: a file for each partition and connection"
         yield Finding("open files", Outcome.WARNING, found, advice)
+
+
+def check_broker_packages() -> Iterator[Finding]:
+    missing = [
+        module
+        for module, extra in EXTRA_OF_MODULE.items()
+        if extra in (TIER, BROKER) and importlib.util.find_spec(module) is None
+    ]
+    if missing:
+        found = f"no broker runs here: without {', '.join(missing)}"
+        yield Finding("broker's packages", Outcome.WARNING, found, _INSTALL_BROKER)
+    else:
+        yield Finding("broker's packages", Outcome.OK, "installed")
 
 
 def check_kernels(*, is_compiled: bool) -> Iterator[Finding]:
@@ -198,8 +217,6 @@ def check_listeners(config: BrokerConfig) -> Iterator[Finding]:
 
 
 def check_remote_tier(config: BrokerConfig, clock: Clock) -> Iterator[Finding]:
-    from isotherm.remote.storage.store_check import check_store
-
     remote = config.remote
     if not remote.remote_log_storage_system_enable:
         found = "off: remote.log.storage.system.enable=false"
@@ -209,11 +226,15 @@ def check_remote_tier(config: BrokerConfig, clock: Clock) -> Iterator[Finding]:
         found = f"{remote.remote_log_storage_manager_class_name} is not looked at"
         yield Finding("remote tier", Outcome.OK, found)
         return
+    from isotherm.remote.storage.settings import ObjectStoreSettings
+
     settings = ObjectStoreSettings.from_config(remote.rsm_config)
     check = f"bucket {settings.url}"
     if settings.scheme == "file":
         yield check_folder(check, Path(url2pathname(urlsplit(settings.url).path)))
         return
+    from isotherm.remote.storage.store_check import check_store
+
     try:
         stored_at_ms = check_store(settings, writes=True)
     except IsothermError as error:
@@ -238,28 +259,34 @@ def check_clock(offset_ms: int) -> Iterator[Finding]:
 
 
 def _check_java() -> Iterator[Finding]:
-    from isotherm.spark.session import check_java, find_java
+    def check() -> str:
+        from isotherm.spark.session import check_java, find_java
 
-    yield from _for_spark("java", check_java, found=lambda: str(find_java()))
+        check_java()
+        return str(find_java())
+
+    yield from _for_spark("java", check)
 
 
 def _check_pyspark() -> Iterator[Finding]:
-    from isotherm.spark.requirements import check_requirements, installed_pyspark
+    def check() -> str:
+        from isotherm.spark.requirements import check_requirements, installed_pyspark
 
-    yield from _for_spark("pyspark", check_requirements, found=lambda: str(installed_pyspark()))
+        check_requirements()
+        return str(installed_pyspark())
+
+    yield from _for_spark("pyspark", check)
 
 
-def _for_spark(
-    check: str, requirement: Callable[[], None], found: Callable[[], str]
-) -> Iterator[Finding]:
-    """What only Spark needs is a warning: a broker does without."""
+def _for_spark(check: str, requirement: Callable[[], str]) -> Iterator[Finding]:
+    """What only Spark needs is a warning: a broker does without. `requirement` returns what it found."""
     try:
-        requirement()
+        found = requirement()
     except IsothermError as error:
         problem, _, advice = str(error).partition(": ")
         yield Finding(check, Outcome.WARNING, problem, advice or "only Spark needs it")
     else:
-        yield Finding(check, Outcome.OK, found())
+        yield Finding(check, Outcome.OK, found)
 
 
 def _check_broker(broker: _Broker) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from isotherm import __version__
 from isotherm.cli.output import error_console
 from isotherm.errors import ConfigError, CorruptDataError, IsothermError
+from isotherm.extras import BROKER, CONSOLE, SPARK, TIER, missing_extra
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -130,8 +131,46 @@ COMMANDS: dict[str, Callable[[], Command]] = {
 }
 
 
+# What brings all that these commands may need. For others, see isotherm.extras.
+_EXTRAS = {
+    "serve": BROKER,
+    "config": BROKER,
+    "storage": BROKER,
+    "dump-log": TIER,
+    "remote": TIER,
+    "top": TIER,
+    "console": CONSOLE,
+    "pipeline": SPARK,
+}
+
+
+_ANY_ARGUMENTS: dict[str, Any] = {
+    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
+}
+
+
+def _not_installed(missing: ConfigError) -> Callable[[], None]:
+    """In place of a command whose module cannot be imported. Its help says what to install."""
+
+    def command() -> None:
+        raise missing
+
+    text = str(missing)
+    command.__doc__ = f"{text[0].upper()}{text[1:]}."
+    return command
+
+
 class _Commands(TyperGroup):
     """COMMANDS, each imported on its first use."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            missing = missing_extra(error, _EXTRAS.get(ctx.invoked_subcommand))
+            if missing is None:
+                raise
+            raise missing from None
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -139,7 +178,15 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
-        found, group = COMMANDS[cmd_name](), typer.Typer(**SETTINGS)
+        group = typer.Typer(**SETTINGS)
+        try:
+            found = COMMANDS[cmd_name]()
+        except ModuleNotFoundError as error:
+            missing = missing_extra(error, _EXTRAS.get(cmd_name))
+            if missing is None:
+                raise
+            group.command(name=cmd_name, **_ANY_ARGUMENTS)(_not_installed(missing))
+            return typer.main.get_group(group).commands[cmd_name]
         if isinstance(found, typer.Typer):
             group.add_typer(found, name=cmd_name)
         else:

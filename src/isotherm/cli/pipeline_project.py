@@ -36,7 +36,6 @@ from isotherm.cli.pipeline_options import (
 )
 from isotherm.cli.pipeline_replay import print_findings
 from isotherm.errors import ConfigError
-from isotherm.remote.metadata.topic.kafka_topic import check_is_own_topic
 
 if TYPE_CHECKING:
     from isotherm.spark.jobs.project import ProjectionRun
@@ -137,6 +136,8 @@ def _check_options(
     if to_topic is not None and bootstrap_server is None:
         raise ConfigError("--to-topic writes to a cluster: name it with --bootstrap-server")
     if to_topic is not None:
+        from isotherm.remote.metadata.topic.kafka_topic import check_is_own_topic
+
         check_is_own_topic(to_topic)
 
 

@@ -40,15 +40,14 @@ from isotherm.cli.pipeline_options import (
 )
 from isotherm.clock import SystemClock
 from isotherm.errors import ConfigError
-from isotherm.remote.metadata.topic.kafka_topic import check_is_own_topic
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
-from isotherm.remote.storage.settings import ObjectStoreSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from isotherm.broker.startup.rebuilt_partitions import RebuiltPartition
     from isotherm.config.broker import BrokerConfig
+    from isotherm.remote.storage.settings import ObjectStoreSettings
     from isotherm.spark.jobs.rebuild import Rebuilt
     from isotherm.spark.options import SourceOptions
 
@@ -162,6 +161,8 @@ def rebuild(
     ids, broker = parse_pairs(topic_id), _broker_config(log_dir, config)
     if broker is not None and (ids or partition_dirs is not None):
         raise ConfigError("a broker of Isotherm's is given its log directories, under the old ids")
+    from isotherm.remote.storage.settings import ObjectStoreSettings
+
     if ids and not isinstance(store, ObjectStoreSettings):
         raise ConfigError(
             "a storage manager of your own finds its segments by the topic ids they were copied"
@@ -209,6 +210,7 @@ def _rebuilt(
 ) -> Rebuilt:
     from pyspark.sql import functions as sql
 
+    from isotherm.remote.storage.settings import ObjectStoreSettings
     from isotherm.spark.jobs.rebuild import rebuild, rebuild_from
 
     if not isinstance(store, ObjectStoreSettings):
@@ -256,6 +258,8 @@ def _check_topic(to_topic: str | None, bootstrap_server: str | None) -> None:
         return
     if bootstrap_server is None:
         raise ConfigError("--to-topic goes with --bootstrap-server")
+    from isotherm.remote.metadata.topic.kafka_topic import check_is_own_topic
+
     check_is_own_topic(to_topic)
 
 

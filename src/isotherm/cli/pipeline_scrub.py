@@ -34,11 +34,11 @@ from isotherm.cli.pipeline_options import (
 )
 from isotherm.cli.pipeline_replay import print_findings
 from isotherm.remote.scrub.findings import LEFTOVERS
-from isotherm.remote.storage.settings import ObjectStoreSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from isotherm.remote.storage.settings import ObjectStoreSettings
     from isotherm.spark.driver.metadata_log import MetadataLog
     from isotherm.spark.options import SourceOptions
 
@@ -156,6 +156,7 @@ def _segments(
 ) -> tuple[DataFrame, DataFrame | None, list[dict[str, Any]]]:
     """The segments; damaged manifests, if manifests are the source; findings about the metadata
     topic, if that is."""
+    from isotherm.remote.storage.settings import ObjectStoreSettings
     from isotherm.spark.jobs.bucket_listing import list_bucket, plan_listing
     from isotherm.spark.jobs.manifests import read_manifests
     from isotherm.spark.jobs.replay import replay

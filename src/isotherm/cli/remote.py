@@ -29,8 +29,8 @@ from isotherm.remote.history.holes import find_holes
 from isotherm.remote.metadata.folding.fold import fold_metadata_topic
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from isotherm.remote.storage.layout.names import AIVEN
 from isotherm.remote.storage.layout.segment_layout import Layout
-from isotherm.remote.storage.settings import AIVEN
 from isotherm.storage_view.segment_facts import named_layout, object_keys
 from isotherm.types import uuid_to_text
 

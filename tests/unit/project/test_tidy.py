@@ -45,6 +45,7 @@ def test_every_module_is_imported_somewhere() -> None:
         "isotherm.kernels.__main__",
         "isotherm.remote.metadata.cache",  # an old name
         "isotherm.spark.session",
+        "pyspark_isotherm.default_source",
         "tests.support.schedules.__main__",
     }
     mentioned_by: dict[str, set[Path]] = {}

@@ -35,6 +35,7 @@ from isotherm.remote.storage.layout.local_tiered_storage import (
     DEFAULT_KEY_PREFIX,
     LocalTieredStorageLayout,
 )
+from isotherm.remote.storage.layout.names import AIVEN, LOCAL_TIERED_STORAGE
 from isotherm.remote.storage.layout.segment_layout import Layout
 from isotherm.remote.storage.transform.encryption import KeyPairFiles, KeyRing
 from isotherm.remote.storage.transform.segment_transforms import (
@@ -42,8 +43,6 @@ from isotherm.remote.storage.transform.segment_transforms import (
     TransformSettings,
 )
 
-AIVEN = "aiven"
-LOCAL_TIERED_STORAGE = "local-tiered-storage"
 URL_SCHEMES = ("file", "memory", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 
 _MIB = 1024 * 1024

@@ -9,7 +9,8 @@ from dataclasses import replace
 from isotherm.clock import SystemClock
 from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
 from isotherm.remote.storage.inventory import open_for_reading
-from isotherm.remote.storage.settings import AIVEN, LOCAL_TIERED_STORAGE, ObjectStoreSettings
+from isotherm.remote.storage.layout.names import AIVEN, LOCAL_TIERED_STORAGE
+from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.driver.projection_source import TableSegmentSource
 from isotherm.spark.driver.sources_of_metadata import (
     BucketSegmentSource,

@@ -1,0 +1,58 @@
+"""Installs the wheel with each extra into an environment of its own, and prints megabytes and seconds.
+
+Run: python scripts/install_sizes.py [EXTRA ...]
+
+The first row is the wheel alone. Packages come from pip's cache, which a run before it fills; else the
+seconds are those of the download. They contain what Python compiles of the packages at install. Megabytes
+are those of the files, without pip itself.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+EXTRAS = ("", "tier", "broker", "console", "spark", "broker,spark", "iceberg", "registry")
+
+
+def main() -> None:
+    print("| installed | packages | MB | s |\n|---|---:|---:|---:|")
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = _wheel(Path(folder))
+        for extras in sys.argv[1:] or EXTRAS:
+            _print_row(wheel, extras, Path(folder) / (extras or "alone"))
+    load = " ".join(f"{each:.1f}" for each in os.getloadavg())
+    print(
+        f"\nPython {sys.version.split()[0]}, {os.cpu_count()} cores, load averages at the end {load}"
+    )
+
+
+def _wheel(folder: Path) -> Path:
+    _run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
+    return next(folder.glob("*.whl"))
+
+
+def _print_row(wheel: Path, extras: str, environment: Path) -> None:
+    _run(sys.executable, "-m", "venv", "--without-pip", str(environment))
+    pip = (sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python"))
+    what = f"isotherm[{extras}] @ {wheel.as_uri()}"
+    started = time.perf_counter()
+    _run(*pip, "install", "-c", str(ROOT / "constraints.txt"), what)
+    seconds = time.perf_counter() - started
+    size = sum(each.lstat().st_size for each in environment.rglob("*") if not each.is_dir())
+    count = sum(1 for _ in environment.glob("lib/python*/site-packages/*.dist-info"))
+    name = f"`isotherm[{extras}]`" if extras else "`isotherm`"
+    print(f"| {name} | {count} | {size / 1e6:.0f} | {seconds:.0f} |", flush=True)
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 - named here
+
+
+if __name__ == "__main__":
+    main()

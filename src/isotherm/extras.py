@@ -1,0 +1,37 @@
+"""Which extra brings a package that is not installed.
+
+`pip install isotherm` brings the clients of the command line. Whatever more a command needs is imported
+when the command runs, so that what is missing is found there.
+"""
+
+from __future__ import annotations
+
+from isotherm.errors import ConfigError
+
+TIER = "tier"
+BROKER = "broker"
+SPARK = "spark"
+CONSOLE = "console"
+
+# The smallest extra that brings each module. A test compares them with pyproject.toml.
+EXTRA_OF_MODULE = {
+    **dict.fromkeys(("Crypto", "cramjam", "google_crc32c", "isal", "lz4", "numba"), TIER),
+    **dict.fromkeys(("numpy", "obstore", "pyarrow", "zstandard"), TIER),
+    **dict.fromkeys(("jwt", "prometheus_client", "uvloop"), BROKER),
+    **dict.fromkeys(("pandas", "pyspark"), SPARK),
+    **dict.fromkeys(("starlette", "uvicorn"), CONSOLE),
+}
+
+
+def missing_extra(error: ModuleNotFoundError, extra: str | None = None) -> ConfigError | None:
+    """The error to raise instead, which says what to install: `extra`, or else the smallest one.
+
+    None if the module is of no extra: then it is missing for another reason.
+    """
+    module = (error.name or "").partition(".")[0]
+    if module not in EXTRA_OF_MODULE:
+        return None
+    wanted = extra or EXTRA_OF_MODULE[module]
+    return ConfigError(
+        f"this needs {module} and there is none: run pip install 'isotherm[{wanted}]'"
+    )

@@ -1,0 +1,29 @@
+"""What `isotherm.spark` offers. Where its packages are not installed, importing it says what to install."""
+
+from isotherm.extras import SPARK, missing_extra
+
+try:
+    from isotherm.spark.mapped_read import read
+    from isotherm.spark.session import session
+    from isotherm.spark.streaming.progress import (
+        OffsetsBehindLatest,
+        offsets_behind_latest,
+        source_metrics,
+    )
+    from isotherm.spark.topic_frame import topic
+    from isotherm.spark.topic_queries import count, offsets_for_times
+except ModuleNotFoundError as error:
+    if (missing := missing_extra(error, SPARK)) is None:
+        raise
+    raise missing from None
+
+__all__ = [
+    "OffsetsBehindLatest",
+    "count",
+    "offsets_behind_latest",
+    "offsets_for_times",
+    "read",
+    "session",
+    "source_metrics",
+    "topic",
+]

@@ -1,0 +1,83 @@
+"""The modules that name an extra are those which pyproject.toml has in it."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from isotherm import pytest_plugin
+from isotherm.extras import BROKER, CONSOLE, EXTRA_OF_MODULE, SPARK, TIER, missing_extra
+
+PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+# What one extra has of another it has because of the other.
+SMALLEST_FIRST = (TIER, BROKER, SPARK, CONSOLE)
+
+
+def distributions_of(extra: str) -> list[str]:
+    requirements = map(Requirement, PYPROJECT["project"]["optional-dependencies"][extra])
+    return [canonicalize_name(each.name) for each in requirements]
+
+
+def test_each_distribution_of_an_extra_has_its_module() -> None:
+    expected: dict[str, str] = {}
+    for extra in SMALLEST_FIRST:
+        for name in distributions_of(extra):
+            expected.setdefault(name, extra)
+    del expected["isotherm"]
+    found = packages_distributions()
+    actual = {
+        canonicalize_name(name): extra
+        for module, extra in EXTRA_OF_MODULE.items()
+        for name in found[module]
+    }
+    assert actual == expected
+
+
+@pytest.mark.parametrize("extra", [BROKER, SPARK, CONSOLE])
+def test_each_has_what_reads_a_tier(extra: str) -> None:
+    requirements = map(Requirement, PYPROJECT["project"]["optional-dependencies"][extra])
+    assert {"isotherm"} == {each.name for each in requirements if each.extras == {TIER}}
+
+
+def test_a_submodule_names_the_package_and_the_extra_that_was_asked_for() -> None:
+    error = ModuleNotFoundError("No module named 'numpy'", name="numpy.typing")
+    by_module = "this needs numpy and there is none: run pip install 'isotherm[tier]'"
+    assert str(missing_extra(error)) == by_module
+    assert str(missing_extra(error, BROKER)) == by_module.replace("tier", "broker")
+
+
+@pytest.mark.parametrize("module", ["isotherm.gone", "json.gone", None])
+def test_a_module_of_no_extra_is_missing_for_another_reason(module: str | None) -> None:
+    assert missing_extra(ModuleNotFoundError("gone", name=module)) is None
+
+
+@pytest.mark.parametrize("module", sorted(EXTRA_OF_MODULE))
+def test_modules_exist(module: str) -> None:
+    assert importlib.util.find_spec(module) is not None
+
+
+def test_fixture_of_a_broker_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "isotherm.testing.embedded_broker", raising=False)
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    with pytest.raises(pytest.UsageError, match=r"run pip install 'isotherm\[broker\]'"):
+        pytest_plugin._embedded_broker()
+
+
+def test_spark_still_finds_the_source_which_says_what_to_install() -> None:
+    program = (
+        "import sys; sys.modules['zstandard'] = None\n"
+        "from pyspark_isotherm import DefaultSource; print(DefaultSource.name()); DefaultSource({})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "isotherm\n"
+    assert done.stderr.splitlines()[-1].endswith("run pip install 'isotherm[spark]'")
