@@ -2,9 +2,9 @@
 
 Run: python scripts/install_sizes.py [EXTRA ...]
 
-The first row is the wheel alone. Packages come from pip's cache, which a run before it fills; else the
-seconds are those of the download. They contain what Python compiles of the packages at install. Megabytes
-are those of the files, without pip itself.
+The first row is the wheel alone. Seconds are pip's CPU time, which depends little on what else the machine
+does, and not on the network: unpacking, and compiling to bytecode. Megabytes are those of all files of the
+environment, without pip itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -21,7 +20,7 @@ EXTRAS = ("", "tier", "broker", "console", "spark", "broker,spark", "iceberg", "
 
 
 def main() -> None:
-    print("| installed | packages | MB | s |\n|---|---:|---:|---:|")
+    print("| installed | packages | MB | CPU s |\n|---|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:
         wheel = _wheel(Path(folder))
         for extras in sys.argv[1:] or EXTRAS:
@@ -41,9 +40,10 @@ def _print_row(wheel: Path, extras: str, environment: Path) -> None:
     _run(sys.executable, "-m", "venv", "--without-pip", str(environment))
     pip = (sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python"))
     what = f"isotherm[{extras}] @ {wheel.as_uri()}"
-    started = time.perf_counter()
+    before = os.times()
     _run(*pip, "install", "-c", str(ROOT / "constraints.txt"), what)
-    seconds = time.perf_counter() - started
+    after = os.times()
+    seconds = sum(after[2:4]) - sum(before[2:4])
     size = sum(each.lstat().st_size for each in environment.rglob("*") if not each.is_dir())
     count = sum(1 for _ in environment.glob("lib/python*/site-packages/*.dist-info"))
     name = f"`isotherm[{extras}]`" if extras else "`isotherm`"

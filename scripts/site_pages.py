@@ -20,13 +20,14 @@ from isotherm.cli.main import app
 
 ROOT = Path(__file__).parents[1]
 DECISIONS = ROOT / "docs" / "decisions"
+_OF_THE_ROOT = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 _LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     pages = {
         "reference/cli.md": _command_line(),
-        "contributing.md": (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"),
+        **{uri: (ROOT / name).read_text(encoding="utf-8") for uri, name in _OF_THE_ROOT.items()},
     }
     for uri, text in pages.items():
         files.append(File.generated(config, uri, content=text))
@@ -36,7 +37,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """A file of the repository that is no page of the site is named, not linked."""
     del config
-    if page.file.src_uri == "contributing.md":
+    if page.file.src_uri in _OF_THE_ROOT:
         folder = ROOT
     else:
         folder = (ROOT / "docs" / page.file.src_uri).parent

@@ -1,38 +1,52 @@
-"""The wheel is the same bytes wherever and whenever it is built: who doubts a release can build it again."""
+"""The wheel and the sdist are the same bytes wherever and whenever they are built, and describe themselves.
+
+So a release can be checked by building it again.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
+from email.parser import HeaderParser
 from pathlib import Path
 
 import pytest
 
+from isotherm import __version__
+
 ROOT = Path(__file__).parents[2]
-SOURCES = ("src", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = ("src", "packaging", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md")
+URL = "https://forge.invalid/owner/isotherm"
 BUILD_TIMEOUT_S = 300
 
 
-def built(sources: Path) -> Path:
+def built(sources: Path, url: str | None) -> list[Path]:
+    """An sdist, and the wheel that is built of it."""
     target = sources / "built"
-    command = ["wheel", "--quiet", "--no-deps", "--no-cache-dir", "--wheel-dir", str(target)]
+    environment = {k: v for k, v in os.environ.items() if k != "ISOTHERM_PROJECT_URL"}
+    if url is not None:
+        environment["ISOTHERM_PROJECT_URL"] = url
     subprocess.run(
-        [sys.executable, "-m", "pip", *command, str(sources)], check=True, timeout=BUILD_TIMEOUT_S
-    )
-    (wheel,) = target.glob("*.whl")
-    return wheel
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(target), str(sources)],
+        check=True, timeout=BUILD_TIMEOUT_S, env=environment,
+    )  # fmt: skip
+    return sorted(target.iterdir())
 
 
 def copy_of_sources(folder: Path, *, modified_s: int, mode: int) -> Path:
-    """With these times and rights of all files, and what a run of the tests leaves behind."""
+    """With these times and rights of all files."""
     for name in SOURCES:
         place = ROOT / name
-        copy = shutil.copytree if place.is_dir() else shutil.copy
-        copy(place, folder / name)  # type: ignore[operator]
+        if place.is_dir():
+            shutil.copytree(place, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(place, folder / name)
     for path in folder.rglob("*"):
         if path.is_file():
             path.chmod(mode)
@@ -40,18 +54,58 @@ def copy_of_sources(folder: Path, *, modified_s: int, mode: int) -> Path:
     return folder
 
 
+def metadata_of(wheel: Path) -> tuple[dict[str, str], list[str], str]:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
+        message = HeaderParser().parsestr(archive.read(name).decode())
+    return dict(message.items()), message.get_all("Project-URL", []), message.get_payload()
+
+
 @pytest.mark.slow
-def test_wheel_is_the_same_bytes_again(tmp_path: Path) -> None:
+def test_sdist_and_wheel_are_the_same_bytes_again(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "a longer way to the second"
     for folder in (first, second):
         folder.mkdir()
     copy_of_sources(first, modified_s=1_600_000_000, mode=0o644)
     copy_of_sources(second, modified_s=1_750_000_000, mode=0o600)
-    wheels = [built(first), built(second)]
-    assert wheels[0].name == wheels[1].name
-    listed = [zipfile.ZipFile(wheel).infolist() for wheel in wheels]
-    names = [[each.filename for each in names] for names in listed]
-    assert names[0] == names[1]
-    assert not [name for name in names[0] if "__pycache__" in name]
-    digests = {hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in wheels}
-    assert len(digests) == 1
+    ours, again = built(first, URL), built(second, URL)
+    assert [each.name for each in ours] == [each.name for each in again]
+    assert ours[0].name == f"isotherm-{__version__}-py3-none-any.whl"
+    names = zipfile.ZipFile(ours[0]).namelist()
+    assert names == zipfile.ZipFile(again[0]).namelist()
+    for one, other in zip(ours, again, strict=True):
+        digests = {hashlib.sha256(each.read_bytes()).hexdigest() for each in (one, other)}
+        assert len(digests) == 1, one.name
+
+    headers, urls, description = metadata_of(ours[0])
+    assert headers["Version"] == __version__
+    assert f"Changelog, {URL}/blob/v{__version__}/CHANGELOG.md" in urls
+    links = re.findall(r"\]\(([^)]+)\)", description)
+    assert links
+    assert all(link.startswith(f"{URL}/blob/v{__version__}/") for link in links)
+    prefix = f"{URL}/blob/v{__version__}/"
+    assert [link for link in links if not (ROOT / link.removeprefix(prefix)).exists()] == []
+
+
+def test_description_has_no_links_where_the_project_has_no_address(tmp_path: Path) -> None:
+    hook = ROOT / "packaging" / "description.py"
+    program = f"import runpy; print(runpy.run_path({str(hook)!r})['for_index'](input(), None))"
+    readme = "See ![a](docs/a.png)[b](docs/b.md), [c](https://host/c) and [d](#d)."
+    shown = subprocess.run(
+        [sys.executable, "-c", program], input=readme, capture_output=True, text=True, check=True
+    )
+    assert shown.stdout == "See b, [c](https://host/c) and [d](#d).\n"
+
+
+def test_changelog_begins_with_this_version() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    versions = re.findall(r"^## \[([^\]]+)\]", text, re.MULTILINE)
+    assert next(each for each in versions if each != "Unreleased") == __version__
+
+
+def test_versions_of_python_are_the_classifiers_and_the_documented() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    versions = [c.rpartition(" ")[2] for c in project["classifiers"] if " Python :: 3." in c]
+    *first, last = versions
+    page = (ROOT / "docs" / "installing.md").read_text(encoding="utf-8")
+    assert f"Python {', '.join(first)} or {last} on Linux" in page

@@ -14,7 +14,7 @@ import sys
 import sysconfig
 import venv
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from email.parser import HeaderParser
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
@@ -22,12 +22,13 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-PIP_TIMEOUT_S = 600
+TIMEOUT_S = 600
 
 
 def build_wheel(project: Path, folder: Path) -> Path:
     """The wheel of `project`, in `folder`, which has no other."""
-    _pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(project))
+    # With this environment's hatchling: another one would be downloaded for each build.
+    _run("build", "--wheel", "--no-isolation", "--outdir", str(folder), str(project))
     (wheel,) = folder.glob("*.whl")
     return wheel
 
@@ -35,10 +36,9 @@ def build_wheel(project: Path, folder: Path) -> Path:
 def install_wheel(wheel: Path, environment: Path, extras: frozenset[str] = frozenset()) -> None:
     """Make `environment`, which has the wheel with these extras."""
     venv.create(environment)
-    name = wheel.name.partition("-")[0]
-    own, others = _own_and_other(name, _requirements_of(wheel))
-    for each in required_distributions(others, _with_implied(extras, own)):
+    for each in required_distributions(_requirements_of(wheel), extras):
         _link(each, environment)
+    name = wheel.name.partition("-")[0]
     what = f"{name}[{','.join(sorted(extras))}] @ {wheel.as_uri()}"
     python = str(environment / "bin" / "python")
     # Most of what is installed is never imported: Python compiles what is, once.
@@ -66,32 +66,11 @@ def required_distributions(
     return [by_name[name] for name in sorted(by_name)]
 
 
-def _own_and_other(name: str, requirements: Iterable[str]) -> tuple[list[Requirement], list[str]]:
-    """An extra that has another one requires the wheel itself, with that extra."""
-    own, others = [], []
-    for text in requirements:
-        requirement = Requirement(text)
-        if canonicalize_name(requirement.name) == canonicalize_name(name):
-            own.append(requirement)
-        else:
-            others.append(text)
-    return own, others
-
-
-def _with_implied(extras: frozenset[str], own: Iterable[Requirement]) -> frozenset[str]:
-    implied = extras.union(*(each.extras for each in own if _is_wanted(each, extras)))
-    return extras if implied == extras else _with_implied(implied, own)
-
-
-def _is_wanted(requirement: Requirement, extras: Iterable[str]) -> bool:
-    markers = requirement.marker
-    return markers is None or any(markers.evaluate({"extra": each}) for each in {"", *extras})
-
-
 def _applicable(requirements: list[str], extras: frozenset[str]) -> Iterator[tuple[str, str]]:
     """The names that these requirements ask for here, each with `` and with its own extras."""
     for requirement in map(Requirement, requirements):
-        if _is_wanted(requirement, extras):
+        markers = requirement.marker
+        if markers is None or any(markers.evaluate({"extra": each}) for each in {"", *extras}):
             name = canonicalize_name(requirement.name)
             yield from ((name, each) for each in {"", *requirement.extras})
 
@@ -127,8 +106,10 @@ def _link(installed: Distribution, environment: Path) -> None:
 
 
 def _pip(*arguments: str) -> None:
-    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=PIP_TIMEOUT_S, check=False
-    )
+    _run("pip", "--quiet", "--disable-pip-version-check", *arguments)
+
+
+def _run(module: str, *arguments: str) -> None:
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

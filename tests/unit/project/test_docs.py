@@ -8,7 +8,7 @@ import pytest
 from isotherm.cli.config import configuration_page
 
 ROOT = Path(__file__).parents[3]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_configuration_page_is_what_the_declarations_say() -> None:

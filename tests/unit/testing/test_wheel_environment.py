@@ -11,10 +11,9 @@ import pytest
 from tests.support.wheel_environment import install_wheel, required_distributions
 
 
-def wheel_that_requires(folder: Path, *requirements: str, extras: tuple[str, ...] = ()) -> Path:
+def wheel_that_requires(folder: Path, *requirements: str) -> Path:
     wheel = folder / "probe-1-py3-none-any.whl"
     headers = ["Metadata-Version: 2.1", "Name: probe", "Version: 1"]
-    headers += [f"Provides-Extra: {each}" for each in extras]
     headers += [f"Requires-Dist: {each}" for each in requirements]
     files = {
         "probe.py": "",
@@ -53,20 +52,6 @@ def test_an_environment_has_what_its_wheel_names_and_nothing_else(tmp_path: Path
     assert imports("probe")
     assert imports("mdurl")
     assert not imports("numpy")
-
-
-def test_an_extra_that_names_another_has_its_packages(tmp_path: Path) -> None:
-    environment = tmp_path / "environment"
-    wheel = wheel_that_requires(
-        tmp_path,
-        "mdurl; extra == 'links'",
-        "probe[links]; extra == 'pages'",
-        "probe[pages]; extra == 'all'",
-        extras=("links", "pages", "all"),
-    )
-    install_wheel(wheel, environment, frozenset({"all"}))
-    command = [environment / "bin" / "python", "-I", "-c", "import mdurl, probe"]
-    assert subprocess.run(command, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("requirement", ["no-such-distribution", "mdurl<0"])
