@@ -9,20 +9,25 @@ from typing import NamedTuple
 
 from isotherm.errors import ConfigError
 
-_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
-_SEPARATOR = re.compile(r"(?<!\\)(?:\s*[=:]\s*|\s+)")
+_TRIMMED = "".join(map(chr, range(ord(" ") + 1)))
 _ENVIRONMENT_PREFIX = "KAFKA_"
 _BITNAMI_PREFIX = "KAFKA_CFG_"
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The entries of a Java properties text: `#`/`!` comments, `\\` continuations and escapes."""
-    entries: dict[str, str] = {}
-    for line in _logical_lines(text):
-        parts = _SEPARATOR.split(line, maxsplit=1)
-        entries[_unescape(parts[0])] = _unescape(parts[1]) if len(parts) > 1 else ""
-    return entries
+    """The entries of a text in the format of Java's properties. Kafka trims values, and so does this.
+
+    Raises ConfigError for `\\u` without four digits.
+    """
+    import javaproperties  # not above: a command without a file does without
+
+    try:
+        entries = javaproperties.loads(text)
+    except javaproperties.InvalidUEscapeError as error:
+        raise ConfigError(
+            f"no character: four hexadecimal digits belong here text={error.escape!r}"
+        ) from error
+    return {name: value.strip(_TRIMMED) for name, value in entries.items()}
 
 
 def read_properties(path: Path) -> dict[str, str]:
@@ -31,32 +36,6 @@ def read_properties(path: Path) -> dict[str, str]:
         return parse_properties(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the configuration file path={path}") from error
-
-
-def _logical_lines(text: str) -> Iterable[str]:
-    pending = ""
-    for raw in text.splitlines():
-        line = pending + raw.lstrip()
-        pending = ""
-        if line.startswith(("#", "!")) or not line:
-            continue
-        trailing_backslashes = len(line) - len(line.rstrip("\\"))
-        if trailing_backslashes % 2:
-            pending = line[:-1]
-        else:
-            yield line.rstrip()
-    if pending:
-        yield pending.rstrip()
-
-
-def _unescape(text: str) -> str:
-    def replacement(match: re.Match[str]) -> str:
-        escaped = match[1]
-        if len(escaped) == 5:
-            return chr(int(escaped[1:], 16))
-        return _ESCAPES.get(escaped, escaped)
-
-    return _ESCAPE.sub(replacement, text)
 
 
 def environment_properties(environment: Mapping[str, str]) -> dict[str, str]:

@@ -38,6 +38,11 @@ def test_properties_follow_javas_rules() -> None:
     }
 
 
+def test_escape_without_its_digits_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"u12"):
+        parse_properties("log.dirs=/\\u12\n")
+
+
 def test_properties_file_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="server"):
         read_properties(tmp_path / "server.properties")
