@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What the tests use beside Python and Java: Maven (Kafka's jars), kcat, bubblewrap, a browser, Kerberos, and an S3 server and a proxy
-# built with Go. Installs what can be installed here; tests that need the rest skip and say so.
+# What the tests use beside Python and Java: Maven (Kafka's jars), kcat, bubblewrap, linters of the packaging, a browser, Kerberos, and
+# an S3 server and a proxy built with Go. Installs what can be installed here; tests that need the rest skip and say so.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,11 +8,13 @@ missing=()
 command -v mvn >/dev/null 2>&1 || missing+=(maven)
 command -v kcat >/dev/null 2>&1 || missing+=(kcat)
 command -v bwrap >/dev/null 2>&1 || missing+=(bubblewrap)
+command -v systemd-analyze >/dev/null 2>&1 || missing+=(systemd)
+command -v docker-compose >/dev/null 2>&1 || missing+=(docker-compose)  # reads the compose file; no engine
 command -v chromedriver >/dev/null 2>&1 || missing+=(chromium chromium-driver)
 [[ -x /usr/sbin/krb5kdc ]] || missing+=(krb5-kdc krb5-admin-server krb5-user libkrb5-dev libsasl2-modules-gssapi-mit)
 if ((${#missing[@]})); then
   if [[ "$(id -u)" -eq 0 ]] && command -v apt-get >/dev/null 2>&1; then
-    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >/dev/null ||
+    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
       echo "apt-get cannot install: ${missing[*]}" >&2
   else
     echo "not installed, some tests skip: ${missing[*]} (Debian, Ubuntu: sudo apt-get install ${missing[*]})" >&2

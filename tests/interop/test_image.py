@@ -92,3 +92,25 @@ def test_unit_is_valid_and_hardened() -> None:
     ]
     assert complaints == []
     assert ask("security", "--offline=yes", "--threshold=20").returncode == 0
+
+
+def test_dockerfile_has_no_findings() -> None:
+    hadolint = Path(sys.executable).parent / "hadolint"
+    linted = subprocess.run([hadolint, _DOCKERFILE], capture_output=True, text=True, check=False)
+    assert (linted.returncode, linted.stdout) == (0, "")
+
+
+def test_compose_file_is_valid_and_each_container_is_confined() -> None:
+    compose = shutil.which("docker-compose")
+    if compose is None:
+        pytest.skip("docker-compose is not installed: apt-get install docker-compose")
+    file = str(_ROOT / "packaging" / "compose.yaml")
+    shown = subprocess.run(
+        [compose, "-f", file, "--profile", "spark", "config", "--services"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert shown.returncode == 0, shown.stderr
+    assert set(shown.stdout.split()) == {"s3", "bucket", "broker", "console", "spark"}
+    text = (_ROOT / "packaging" / "compose.yaml").read_text(encoding="utf-8")
+    built = text.count("dockerfile: packaging/Dockerfile")
+    assert text.count("read_only: true") == text.count("cap_drop: [ALL]") == built

@@ -1,6 +1,6 @@
 """Installs the wheel with each extra into an environment of its own, and prints megabytes and seconds.
 
-Run: python scripts/install_sizes.py [EXTRA ...]
+Run: python bench/install_sizes.py [EXTRA ...]
 
 The first row is the wheel alone. Seconds are pip's CPU time, which depends little on what else the machine
 does, and not on the network: unpacking, and compiling to bytecode. Megabytes are those of all files of the
@@ -51,7 +51,7 @@ def _print_row(wheel: Path, extras: str, environment: Path) -> None:
 
 
 def _run(*command: str) -> None:
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 - named here
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":
