@@ -134,9 +134,11 @@ def by_image(way: Way) -> None:
         name, _, rest = line.partition(" ")
         if name == "COPY":
             *sources, target = rest.split()
-            way.shell(
-                f"mkdir -p {here(target)} && cd {ROOT} && cp -r {' '.join(sources)} {here(target)}"
-            )
+            way.shell(f"mkdir -p $(dirname {here(target)}x)")
+            # A folder's content is copied, not the folder.
+            is_folder = len(sources) == 1 and (ROOT / sources[0]).is_dir()
+            copy = "cp -rT" if is_folder else "cp"
+            way.shell(f"cd {ROOT} && {copy} {' '.join(sources)} {here(target)}")
         elif name == "RUN":
             command = here(rest).replace("python -m venv", f"{way.python} -m venv", 1)
             way.step("RUN of the first stage", lambda command=command: way.shell(command))
