@@ -16,6 +16,7 @@ from isotherm.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from typing_extensions import TypeIs
 
     from isotherm.remote.storage.settings import ObjectStoreSettings
     from isotherm.spark.driver.metadata_log import MetadataLog
@@ -138,3 +139,10 @@ def share_of(text: str) -> float:
         return float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError as error:
         raise ConfigError(f"not a share value={text!r} hint='0.05 or 5%'") from error
+
+
+def is_bucket(store: ObjectStoreSettings | SourceOptions) -> TypeIs[ObjectStoreSettings]:
+    """Whether `storage_of` found a bucket, and not a storage manager of the user's."""
+    from isotherm.remote.storage.settings import ObjectStoreSettings
+
+    return isinstance(store, ObjectStoreSettings)

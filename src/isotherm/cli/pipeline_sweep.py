@@ -18,6 +18,7 @@ from isotherm.cli.output import console, error_console, human_size, print_json
 from isotherm.cli.pipeline_bucket import (
     MaxBytes,
     bucket_metadata,
+    is_bucket,
     list_with_cost,
     storage_of,
     tell_cost,
@@ -37,11 +38,11 @@ from isotherm.cli.pipeline_options import (
 )
 from isotherm.clock import SystemClock
 from isotherm.errors import ConfigError
-from isotherm.remote.storage.settings import ObjectStoreSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from isotherm.remote.storage.settings import ObjectStoreSettings
     from isotherm.spark.jobs.recheck import MetadataNow
     from isotherm.spark.jobs.sweep import Completeness, SweepReport
     from isotherm.spark.options import SourceOptions
@@ -144,12 +145,12 @@ def sweep(
             tell("metadata is read")
             replayed = kept.enter_context(replay(spark, log))
             completeness = _completeness(replayed.findings, bootstrap_server, client)
-            if isinstance(store, ObjectStoreSettings):
+            if is_bucket(store):
                 _tell_sizes(listing, replayed.segments, store, max_bytes, as_json=as_json)
             tell("objects and metadata are compared")
             age_ms = int(age_hours * _HOUR_MS)
             # Only buckets in a built-in layout have compactions in progress.
-            spared = spared_segments(store) if isinstance(store, ObjectStoreSettings) else ()
+            spared = spared_segments(store) if is_bucket(store) else ()
             settings = SweepSettings(at_ms, age_ms, unknown_topics, spared)
             report = run(
                 listing, replayed.segments, store, settings, completeness,
@@ -176,7 +177,7 @@ def _check_goes_with(
     moves: bool,
 ) -> None:
     """Raises ConfigError for what a storage manager of the user's does not have."""
-    if isinstance(store, ObjectStoreSettings):
+    if is_bucket(store):
         return
     if inventory is not None or everywhere:
         raise ConfigError(
@@ -202,7 +203,7 @@ def _listing(
     from isotherm.spark.jobs.s3_inventory import list_from_inventory, read_inventory_manifest
     from isotherm.spark.jobs.users_segments import list_users_segments
 
-    if not isinstance(store, ObjectStoreSettings):
+    if not is_bucket(store):
         return list_users_segments(spark, store), at_ms
     if inventory is not None:
         found = read_inventory_manifest(store, inventory)
@@ -283,7 +284,7 @@ def _take_away(
 
     prefix = None if at_ms is None else quarantine_prefix(at_ms)
     with progress("objects are moved" if prefix else "objects are deleted"):
-        if isinstance(store, ObjectStoreSettings):
+        if is_bucket(store):
             moved = take_away(report, store, now, prefix=prefix)
         else:
             moved = delete_users_segments(report, store, now)
