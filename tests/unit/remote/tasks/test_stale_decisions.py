@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from isotherm.errors import (
+    EventOvertakenError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
     RemoteStorageNotReadyError,
@@ -23,6 +24,7 @@ from isotherm.remote.segment_metadata import (
 )
 from isotherm.remote.tasks import partition_deletion
 from isotherm.remote.tasks.partition_deletion import delete_remote_partition
+from isotherm.remote.tasks.tier import DECISIONS_MAX
 from tests.support.memory_metadata_topic import MemoryMetadataTopic
 from tests.support.tiered_partition import TieredPartition
 
@@ -352,3 +354,34 @@ def test_manager_of_ones_own_gets_locks_around_it(copied: TieredPartition) -> No
     copied.metadata.on_stop_partitions([copied.partition])
     with pytest.raises(RemoteStorageNotReadyError):
         tier.delete_segment(second)
+
+
+def test_remote_copies_of_a_log_end_where_the_last_copy_ends(tiered: TieredPartition) -> None:
+    """One offset further, and retention would delete a record that only this broker has."""
+    tiered.copy_task.run()
+    copies, end = tiered.log.remote_copies, tiered.log.highest_offset_in_remote_storage + 1
+    assert 0 < end < tiered.log.log_end_offset
+    with copies.held(0, tiered.log.log_end_offset) as held_to:
+        assert held_to == end
+
+
+@pytest.mark.parametrize("overtaken", [0, 1, DECISIONS_MAX - 1, DECISIONS_MAX])
+def test_decision_that_another_broker_overtook_is_made_anew(
+    tiered: TieredPartition, overtaken: int
+) -> None:
+    made = 0
+
+    def decide() -> str:
+        nonlocal made
+        made += 1
+        if made <= overtaken:
+            raise EventOvertakenError("injected")
+        return "decided"
+
+    if overtaken < DECISIONS_MAX:
+        assert tiered.tier.decided(tiered.partition, decide) == "decided"
+        assert made == overtaken + 1
+        return
+    with pytest.raises(EventOvertakenError):
+        tiered.tier.decided(tiered.partition, decide)
+    assert made == DECISIONS_MAX
