@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyarrow import types
@@ -23,55 +24,109 @@ _JSON_KINDS: dict[type, str] = {
     dict: "object",
     list: "array",
 }
+_LONGS = range(-(2**63), 2**63)
 
 
 class _Unsure(Exception):
     """The value may change the column's type."""
 
 
-def refusal(value: bytes | None, kind: ValueType, *, may_grow: bool) -> str | None:
+class _Grows(NamedTuple):
+    """What the type may still get: fields, and doubles for whole numbers."""
+
+    fields: bool
+    numbers: bool
+
+
+class _Refused(Exception):
+    """The message is the reason."""
+
+
+def refusal(
+    value: bytes | None, kind: ValueType, *, may_grow: bool, may_widen: bool = False
+) -> str | None:
     """The reason, or None if there is none or it is not sure. With `may_grow` a field that `kind`
-    lacks makes it unsure."""
+    lacks makes it unsure, with `may_widen` a number that its whole numbers cannot hold."""
     if value is None:
         return None
     try:
-        parsed = json.loads(value.decode())
+        parsed = json.loads(value.decode(), object_pairs_hook=_fields)
+        if parsed is None:
+            return None
+        if not isinstance(parsed, dict):
+            return "it is not a JSON object"
+        if b"\\u" in value:
+            json.dumps(parsed, ensure_ascii=False).encode()
+        _check_names(parsed)
+        grows = _Grows(may_grow, may_widen)
+        conflicts = [] if kind is None else list(_conflicts(parsed, kind, "", grows))
     except UnicodeDecodeError:
         return "it is not UTF-8"
+    except UnicodeEncodeError:
+        return "half of a surrogate pair is no text"
     except json.JSONDecodeError as error:
         return f"it is not JSON: {error}"
-    except (RecursionError, ValueError):  # also: a number with more digits than int() takes
-        return None
-    if parsed is None:
-        return None
-    if not isinstance(parsed, dict):
-        return "it is not a JSON object"
-    if kind is None:
-        return None
-    try:
-        conflicts = list(_conflicts(parsed, kind, "", may_grow=may_grow))
-    except (_Unsure, RecursionError):
+    except _Refused as refused:
+        return str(refused)
+    except (
+        RecursionError,
+        ValueError,
+        _Unsure,
+    ):  # also: a number with more digits than int() takes
         return None
     return conflicts[0] if conflicts else None
 
 
-def _conflicts(value: object, kind: pa.DataType, path: str, *, may_grow: bool) -> Iterator[str]:
+def _fields(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise _Refused(f"field {twice} was specified twice")
+    return found
+
+
+def _check_names(value: object) -> bool:
+    """Whether the value has a type, as column_type finds it. Raises _Refused for names that it refuses."""
+    if isinstance(value, dict):
+        typed = [name for name, inner in value.items() if _check_names(inner)]
+        for name in typed:
+            if not name or "." in name:
+                raise _Refused(f"a column cannot have this name field={name!r}")
+        return bool(typed)
+    if isinstance(value, list):
+        typed_count = sum(_check_names(inner) for inner in value)
+        return typed_count > 0
+    return value is not None
+
+
+def _conflicts(value: object, kind: pa.DataType, path: str, grows: _Grows) -> Iterator[str]:
     if value is None:
         return
     found, wanted = _JSON_KINDS[type(value)], _kind_of(kind)
     if found != wanted:
         yield f"field {path} changed from {wanted} to {found}"
+    elif types.is_int64(kind):
+        yield from _lost_digits(value, path, grows)
     elif isinstance(value, dict) and isinstance(kind, pa.StructType):
         for name, inner in value.items():
             index = kind.get_field_index(name)
             if index >= 0:
                 inside = f"{path}/{name}" if path else name
-                yield from _conflicts(inner, kind.field(index).type, inside, may_grow=may_grow)
-            elif may_grow:
+                yield from _conflicts(inner, kind.field(index).type, inside, grows)
+            elif grows.fields:
                 raise _Unsure
     elif isinstance(value, list) and isinstance(kind, pa.ListType):
         for inner in value:
-            yield from _conflicts(inner, kind.value_type, f"{path}/[]", may_grow=may_grow)
+            yield from _conflicts(inner, kind.value_type, f"{path}/[]", grows)
+
+
+def _lost_digits(value: object, path: str, grows: _Grows) -> Iterator[str]:
+    if isinstance(value, int) and value in _LONGS:
+        return
+    if grows.numbers:
+        raise _Unsure
+    yield f"field {path} is not a whole number of 64 bits"
 
 
 def _kind_of(kind: pa.DataType) -> str:

@@ -117,8 +117,11 @@ class JsonDecoder:
         self, values: Values, places: Places, parts: list[Values], dead: list[DeadValue]
     ) -> None:
         # Types that are not settled may still become wider for a value.
-        kind = self.known if self.known == self._fixed else None
-        reasons = [refusal(each, kind, may_grow=self._may_grow) for each in values.to_pylist()]
+        may_widen = self.known != self._fixed
+        reasons = [
+            refusal(each, self.known, may_grow=self._may_grow, may_widen=may_widen)
+            for each in values.to_pylist()
+        ]
         dead += [
             DeadValue(int(place), reason[:_REASON_SIZE_MAX])
             for place, reason in zip(places, reasons, strict=True)
