@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import uuid
+from collections.abc import Iterator
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
@@ -13,6 +17,17 @@ from isotherm.errors import ConfigError
 from isotherm.types import TopicIdPartition
 
 TARGET = 20_000
+
+
+def daemon_and_pyspark(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A row: the command of the worker's parent, and the file of its PySpark."""
+    import pyspark
+
+    for _ in batches:
+        command = Path(f"/proc/{os.getppid()}/cmdline").read_text().split("\0")
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([" ".join(command)]), pa.array([pyspark.__file__])], ["daemon", "pyspark"]
+        )
 
 
 @pytest.fixture
@@ -92,3 +107,10 @@ def test_damage_names_the_object(spark: SparkSession, tier) -> None:
         PythonException, match=r"SegmentReadError.*topic=broken partition=0.*segment="
     ):
         frame.collect()
+
+
+def test_workers_of_a_local_session_are_forked_from_our_daemon(spark: SparkSession) -> None:
+    mapped = spark.range(0, 1, 1, 1).mapInArrow(daemon_and_pyspark, "daemon string, pyspark string")
+    [(daemon, pyspark)] = mapped.collect()
+    assert "isotherm.spark.worker_daemon pyspark.worker" in daemon
+    assert ".zip" not in pyspark

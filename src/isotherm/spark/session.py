@@ -7,7 +7,9 @@ Its settings, with reasons:
   name for a source that it discovered.
 - The session's time zone is UTC, so that timestamps print as Kafka has them.
 - Workers talk over Unix domain sockets, which start a task sooner than TCP.
-- A local session stays on the loopback interface and has no web page.
+- A local session stays on the loopback interface and has no web page. Its workers are forked with
+  their modules loaded (worker_daemon.py). On a cluster that needs Isotherm on every node, so it is not
+  set there.
 - Spark is quiet: errors only (`log4j2.properties` beside this file), and no progress bar that
   would run into the program's own output.
 
@@ -52,6 +54,7 @@ _LOCAL_CONFIG = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    "spark.python.daemon.module": "isotherm.spark.worker_daemon",
 }
 
 

@@ -1,0 +1,121 @@
+"""The process that Spark forks Python workers from, with their modules loaded.
+
+    spark.python.daemon.module = isotherm.spark.worker_daemon
+
+Spark's own daemon, `pyspark.daemon`, differs in two ways:
+- It imports PySpark from the zip that Spark puts first on PYTHONPATH. The zip has no byte code, so each
+  daemon compiles the sources, for a CPU-second; a session's first query starts four. Here the zip comes
+  last if the installed PySpark has the same files.
+- Each worker that it forks imports everything by itself: Arrow, Numba, compiled kernels. Spark ends
+  idle workers after a minute, and forks others for the next query. Here they are loaded before the fork, and workers share
+  their memory.
+
+Nothing here starts a thread. Loading Arrow starts one for memory, which its allocator handles at a fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import sys
+import traceback
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+_TASK_WORKER = "pyspark.worker"
+# Folders of PySpark that its zip has and its installation has not.
+_NOT_INSTALLED = frozenset({"tests", "benchmark"})
+# What a planning imports, and what a task does. Modules that are missing here are loaded by the worker.
+_PLANNING = (
+    "isotherm.spark.source",
+    "isotherm.spark.driver.batch_query",
+    "isotherm.spark.driver.tiered_log",
+    "isotherm.spark.driver.tiers",
+)
+_TASK = (
+    "isotherm.spark.tasks_source",
+    "isotherm.spark.reading.task_codec",
+    "isotherm.spark.reading.task_reading",
+    "isotherm.spark.driver.tiered_log",
+    "isotherm.spark.driver.tiers",
+    "isotherm.remote.storage.object_client",
+    "isotherm.remote.storage.object_store",
+    "isotherm.kernels.batches",
+    "isotherm.kernels.columns",
+    "isotherm.kernels.crc",
+    "isotherm.kernels.heads",
+)
+
+
+def main() -> None:
+    sys.path[:] = installed_first(sys.path)
+    # Spark reads the address of the daemon from its standard output.
+    with contextlib.redirect_stdout(sys.stderr):
+        load(modules_of(sys.argv[1] if len(sys.argv) > 1 else _TASK_WORKER))
+    os.register_at_fork(after_in_child=reseed_numpy)
+    gc.collect()
+    gc.freeze()
+
+    from pyspark.daemon import manager
+
+    manager()
+
+
+def modules_of(worker: str) -> Iterator[str]:
+    """The modules to load for workers that run the module `worker`."""
+    yield worker
+    if worker == _TASK_WORKER:
+        yield from _TASK
+    elif worker.startswith("pyspark.sql.worker."):
+        yield from _PLANNING
+
+
+def installed_first(path: Sequence[str]) -> list[str]:
+    """`path` with those zips last whose modules a folder of it has as well."""
+    folders = [Path(entry) for entry in path if os.path.isdir(entry)]
+    last = [
+        entry
+        for entry in path
+        if entry.endswith(".zip") and any(_is_same(entry, f) for f in folders)
+    ]
+    return [*(entry for entry in path if entry not in last), *last]
+
+
+def _is_same(archive: str, folder: Path) -> bool:
+    """Whether `folder` has the modules of a zip, by name and size, but for those that are never
+    installed."""
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            modules = [
+                (folder / entry.filename, entry.file_size)
+                for entry in opened.infolist()
+                if entry.filename.endswith(".py")
+                and _NOT_INSTALLED.isdisjoint(entry.filename.split("/"))
+            ]
+        return bool(modules) and all(path.stat().st_size == size for path, size in modules)
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
+def load(modules: Iterator[str]) -> None:
+    """Import the modules. A failure is only printed: the worker's own import of it fails the query,
+    with the message where users look."""
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception:  # noqa: BLE001 - printed
+            traceback.print_exc()
+
+
+def reseed_numpy() -> None:
+    """Give a worker random numbers of its own, as if it had imported NumPy by itself."""
+    random = sys.modules.get("numpy.random")
+    if random is not None:
+        random.seed()
+
+
+if __name__ == "__main__":
+    main()
