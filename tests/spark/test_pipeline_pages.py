@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from isotherm.cli import pipeline_audit
 from isotherm.cli.main import app
+from isotherm.console.jobs import JobReports
 from isotherm.spark.jobs.audit import (
     COVERED,
     DELETION_UNFINISHED,
@@ -89,7 +90,9 @@ def audited(
 
 
 def test_audit_names_everything_that_was_planted(
-    folder: Path, audited: dict[str, list[dict[str, Any]]]
+    folder: Path,
+    audited: dict[str, list[dict[str, Any]]],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     tables = audited
     causes = [(row["cause"], row["partition"], row["start_offset"]) for row in tables["orphans"]]
@@ -130,6 +133,27 @@ def test_audit_names_everything_that_was_planted(
     assert sum(row["bytes"] for row in growth) == growth[-1]["bytes_so_far"]
     assert [row["days_ahead"] for row in tables["forecast"]] == [30, 90, 365]
     assert tables["forecast"][0]["records"] > sum(row["records"] for row in growth)
+
+    costs = {row["stored"]: row for row in tables["money"]}
+    assert costs["finished"]["bytes"] == sum(row["log_bytes"] for row in tables["sizes"])
+    abandoned = costs[f"left over: {UPLOAD_ABANDONED}"]
+    assert (abandoned["segments"], abandoned["bytes"]) == (1, 1_040_000)
+    assert abandoned["cost_per_month"] == pytest.approx(1_040_000 / 2**30 * 0.023, abs=1e-6)
+
+    # The console lists the same findings, each with its place on the tier map.
+    capsys.readouterr()
+    pipeline_audit.print_tables(tables, as_json=True)
+    (folder / "reports").mkdir()
+    (folder / "reports" / "audit-1.jsonl").write_text(capsys.readouterr().out)
+    report = JobReports(folder / "reports").report("audit-1.jsonl")
+    assert report is not None
+    assert report["found"] == len(report["findings"]) == 5 + 3 + 1
+    assert {each["topic"] for each in report["findings"]} == {"flights"}
+    assert [
+        (each["partition"], each["start_offset"])
+        for each in report["findings"]
+        if each["kind"] in ("gap", "overlap")
+    ] == [(partition, first) for partition, _, first, _ in covered]
 
     page = (folder / "audit.html").read_text(encoding="utf-8")
     assert "9 findings: 5 left over, 3 gaps and overlaps, 1 beyond retention." in page

@@ -104,6 +104,11 @@ def human_size(size: float) -> str:
     return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
 
 
+def dollars(amount: float) -> str:
+    """0.004 -> '< $0.01'."""
+    return "< $0.01" if 0 < amount < 0.01 else f"${amount:,.2f}"
+
+
 def _cell(value: Any) -> str:
     if value is None:
         return ""

@@ -16,7 +16,7 @@ from isotherm.cli.options import (
     client_settings,
     parse_pairs,
 )
-from isotherm.cli.output import console, print_json, print_rows
+from isotherm.cli.output import console, dollars, print_json, print_rows
 from isotherm.cli.pipeline_bucket import MaxBytes
 from isotherm.cli.pipeline_metadata import (
     DEFAULT_TOPIC,
@@ -38,8 +38,10 @@ from isotherm.cli.pipeline_options import (
     spark_session,
 )
 from isotherm.cli.pipeline_replay import print_findings
+from isotherm.cli.topic_storage import Price
 from isotherm.clock import SystemClock
 from isotherm.errors import ConfigError
+from isotherm.storage_view.prices import DEFAULT_PRICE, PriceList, monthly_cost, price_list
 
 if TYPE_CHECKING:
     from isotherm.spark.jobs.audit import Retention
@@ -91,6 +93,7 @@ def audit(
     now: _Now = None,
     grace_ms: _GraceMs = 3_600_000,
     report: _Report = None,
+    price: Price = DEFAULT_PRICE,
     max_bytes: MaxBytes = None,
     as_json: AsJson = False,
     master: Master = DEFAULT_MASTER,
@@ -102,13 +105,14 @@ def audit(
     """Report on uploads, deletions and the metadata topic itself.
 
     Durations, failed and retried uploads per partition; segments that are left over, by cause; gaps
-    and overlaps; segments beyond retention; bytes; the topic's growth by day and its forecast.
+    and overlaps; segments beyond retention; bytes and money; the topic's growth by day and its forecast.
 
     isotherm pipeline audit -b localhost:9092 --report audit.html
 
     Exit codes: 0 clean · 1 failed · 2 wrong options · 3 leftovers, gaps, overlaps or segments
     beyond retention were found, or something is wrong with the topic.
     """
+    prices = price_list(price)
     client = client_settings(command_config, client_property)
     place = (bootstrap_server, client, log_dir, dump)
     log = metadata_log(*place, topic, option, max_bytes=max_bytes)
@@ -130,6 +134,7 @@ def audit(
         for name, frame in job.tables.items():
             tell(f"table {name}")
             tables[name] = [row.asDict() for row in frame.collect()]
+    tables["money"] = money_rows(tables, prices)
     print_tables(tables, as_json=as_json)
     if report is not None:
         _write_report(report, f"Audit of {topic}", now_ms, tables, findings)
@@ -147,6 +152,7 @@ def print_tables(tables: dict[str, list[dict[str, Any]]], *, as_json: bool) -> N
         if not rows:
             console().print(f"\n{name}: nothing")
             continue
+        rows = _in_dollars(rows)
         # Days are sorted oldest first: show the newest.
         shown = rows[-_DAYS_SHOWN:] if name == "growth" else rows[:TABLE_ROWS_MAX]
         columns = [each for each in rows[0] if not _ONLY_JSON.fullmatch(each)]
@@ -155,13 +161,42 @@ def print_tables(tables: dict[str, list[dict[str, Any]]], *, as_json: bool) -> N
             console().print(f"{len(shown)} of {len(rows)} rows; --json prints them all.")
 
 
+def money_rows(tables: dict[str, list[dict[str, Any]]], prices: PriceList) -> list[dict[str, Any]]:
+    """What logs of segments cost a month, at the mean price of all of them: those of each cause of being
+    left over, and those that retention should have deleted. A cause may be of finished segments too."""
+    stored = {"finished": [(row["segments"], row["log_bytes"]) for row in tables["sizes"]]}
+    for row in tables["orphans"]:
+        size = row["size_in_bytes"] or 0  # unknown with the segment's start
+        stored.setdefault(f"left over: {row['cause']}", []).append((1, size))
+    beyond = [(1, row["size_in_bytes"]) for row in tables["retention"]]
+    if beyond:
+        stored["beyond retention"] = beyond
+    price = prices.mean_price(sum(size for _, size in stored["finished"]))
+    return [
+        {
+            "stored": name,
+            "segments": sum(count for count, _ in sizes),
+            "bytes": sum(size for _, size in sizes),
+            "cost_per_month": round(monthly_cost(sum(size for _, size in sizes), price), 6),
+        }
+        for name, sizes in stored.items()
+    ]
+
+
+def _in_dollars(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For people: with the money of rows that have some as texts."""
+    name = "cost_per_month"
+    return [{**row, name: dollars(row[name])} if name in row else row for row in rows]
+
+
 def _write_report(
     path: Path, title: str, now_ms: int, tables: dict[str, Any], problems: list[dict[str, Any]]
 ) -> None:
     from isotherm.spark.audit_report import render
 
+    shown = {name: _in_dollars(rows) for name, rows in tables.items()}
     try:
-        path.write_text(render(title, now_ms, tables, problems), encoding="utf-8")
+        path.write_text(render(title, now_ms, shown, problems), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"the report cannot be written path={path}") from error
 

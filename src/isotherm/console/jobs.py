@@ -107,9 +107,11 @@ def _is_finding(row: Mapping[str, Any]) -> bool:
 
 def _finding_row(row: Mapping[str, Any]) -> Row:
     rest = {key: value for key, value in row.items() if key not in (*_PLACE, "kind", "table")}
+    # An audit's gaps and overlaps begin at an offset of their own.
+    place = {**row, "start_offset": row.get("start_offset", row.get("first_offset"))}
     return {
         "kind": str(row.get("kind") or row.get("cause") or row.get("table")),
-        **{key: row.get(key) for key in _PLACE},
+        **{key: place.get(key) for key in _PLACE},
         "detail": ", ".join(f"{key} {value}" for key, value in rest.items() if value is not None),
     }
 

@@ -39,6 +39,7 @@ _TITLES = {
     "retention": "Segments beyond retention",
     "partitions": "Uploads, lives and deletions",
     "sizes": "Bytes in the remote tier",
+    "money": "What they cost",
     "growth": "Growth of the metadata topic",
     "forecast": "Forecast",
 }
@@ -59,6 +60,7 @@ _NOTES = {
     "coverage": "Between the finished segments of a partition; both offsets are inclusive.",
     "retention": "Brokers delete these when they come to them; old ones say that they do not.",
     "sizes": "Of finished segments. Remote bytes are what custom metadata says of all their objects.",
+    "money": "Of logs, at a list price of storage. What is left over may be of finished segments.",
     "growth": "By day (UTC) of the record's timestamp.",
     "forecast": "If the topic grows on as in its last 30 days.",
 }
