@@ -13,7 +13,7 @@ from typing import Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-START_TIMEOUT_S = 30
+START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 15
 
 

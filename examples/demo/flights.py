@@ -1,5 +1,5 @@
 """The demo: a year of flights goes into a topic, cold segments move to a bucket, and Kafka clients
-and Spark read the whole topic back. Every record is checked; exit status 0 only if all of it held.
+and Spark read the whole topic back, and it becomes an Iceberg table. Every record is checked; exit status 0 only if all of it held.
 
     python examples/demo/flights.py [--data-dir isotherm-demo] [--keep-running]
 """
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import clients
+import lake
 import query
 from broker import BrokerProcess, TierState, tier_state
 from confluent_kafka import Consumer, TopicPartition
@@ -94,6 +95,7 @@ def main() -> int:
         state = _wait_for_tiering(broker, flights, report)
         _read_back(broker, flights, written, state, report)
         _ask_spark(broker, flights, report)
+        _make_table(broker, flights, report)
         metadata_records = _count_records(broker.bootstrap_server, METADATA_TOPIC)
         _summary(report, flights, state, metadata_records, broker)
         if arguments.keep_running:
@@ -175,6 +177,27 @@ def _ask_spark(broker: BrokerProcess, flights: Flights, report: Report) -> None:
         spark.stop()
 
 
+def _make_table(broker: BrokerProcess, flights: Flights, report: Report) -> None:
+    _headline("Making the topic an Iceberg table: isotherm pipeline table")
+    folder = broker.data_dir / "lake"
+    command = lake.command(broker, TOPIC, folder)
+    console.print(f"  {' '.join(command)}", soft_wrap=True)
+    with report.step("table", flights.size_in_bytes):
+        told = lake.make_table(command, broker.data_dir / "spark.log")
+    console.print(
+        f"  {told['rows']:,} rows, {told['dead_letters']} dead letters,"
+        f" {_mb(told['bytes_written'])} of Parquet in {told['files']} files"
+    )
+    rows, sums = lake.rows_and_sums(folder, f"kafka.{TOPIC}")
+    wrong = [] if rows == len(flights) else [f"{rows} rows instead of {len(flights)}"]
+    report.check("PyIceberg reads as many rows as were sent", wrong)
+    expected = lake.sums_of_source(flights.table)
+    report.check(
+        f"the sums of {' and '.join(expected)} equal those of the source table",
+        [f"{each}: {sums[each]} instead of {n}" for each, n in expected.items() if sums[each] != n],
+    )
+
+
 @contextmanager
 def _children_log_to(path: Path) -> Iterator[None]:
     """Processes started meanwhile write their standard error to `path`: the JVM and its workers."""
@@ -218,7 +241,10 @@ def _summary(
         f" ({_mb(state.remote_bytes)}, {state.objects} objects) · {state.local_segments} on disk"
         f" ({_mb(state.local_bytes)}) · {metadata_records} metadata records"
     )
-    console.print(f"\nthe broker's disk: {broker.log_dir}\nthe bucket:        {broker.bucket_dir}")
+    console.print(
+        f"\nthe broker's disk: {broker.log_dir}\nthe bucket:        {broker.bucket_dir}"
+        f"\nthe table:         {broker.data_dir / 'lake'}"
+    )
     shown = _relative(broker.data_dir)
     console.print(
         "\nWhat to try next:"

@@ -104,7 +104,7 @@ def open_catalog(name: str | None, properties: Mapping[str, str], warehouse: str
         if not warehouse.startswith("file://"):
             raise ConfigError(
                 "a warehouse that is no local folder needs a catalog"
-                f" warehouse={warehouse} hint='--catalog or --catalog-option'"
+                f" warehouse={warehouse} hint='--catalog or --to-option'"
             )
         folder = Path(warehouse.removeprefix("file://"))
         with translated("the warehouse cannot be made"):
