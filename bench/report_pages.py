@@ -34,7 +34,8 @@ Compute = Callable[[Documents], float]
 
 def pages(documents: Sequence[Mapping[str, Any]]) -> dict[Path, str]:
     """The pages by their paths in the repository."""
-    values = figures({document["question"]: document for document in documents})
+    by_question = {document["question"]: document for document in documents}
+    values = {**figures(by_question), "processor_split": processor_split(by_question)}
     return {
         Path("docs", path.name): re.sub(
             r"\{(\w+)\}", lambda match: values[match[1]], path.read_text()
@@ -51,7 +52,6 @@ def figures(documents: Documents) -> dict[str, str]:
             found[name] = f"{compute(documents):,.{digits}f}"
         except (KeyError, IndexError, StopIteration):  # a result, a case or a metric is missing
             found[name] = "(not measured)"
-    found["processor_split"] = processor_split(documents)
     return found
 
 

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from isotherm.extras import BROKER, missing_extra
-
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
@@ -106,6 +104,8 @@ def _embedded_broker() -> type[EmbeddedBroker]:
     try:
         from isotherm.testing.embedded_broker import EmbeddedBroker
     except ModuleNotFoundError as error:
+        from isotherm.extras import BROKER, missing_extra
+
         if (missing := missing_extra(error, BROKER)) is None:
             raise
         raise pytest.UsageError(str(missing)) from None

@@ -105,7 +105,10 @@ def test_history_and_tail_are_read_and_the_password_is_nowhere(
     }
     ran = subprocess.run(
         [sys.executable, str(SCRIPT), json.dumps(given)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], str(ROOT)])},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(ROOT)]),
+        },
         capture_output=True,
         text=True,
         check=False,

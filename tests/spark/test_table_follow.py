@@ -79,7 +79,13 @@ def test_history_and_what_comes_are_added_commit_after_commit(
         table, dead = (load_table(lake, f"kafka.prices{end}") for end in ("", "_dead_letters"))
         check_is_topic(tier, rows_of(table), rows_of(dead))
         # Two runs, the files of both merged, and one more run.
-        merged = {"merged_files": 2, "new_files": 1, "expired_snapshots": 0, "deleted_files": 0}
+        merged = {
+            "deleted_rows": 0,
+            "merged_files": 2,
+            "new_files": 1,
+            "expired_snapshots": 0,
+            "deleted_files": 0,
+        }
         assert [line["upkeep"] for line in lines if "upkeep" in line] == [merged]
         assert len(table.history()) == 4
         keep = ("--compact", "--expire-snapshots", "0s")

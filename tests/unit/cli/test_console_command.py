@@ -157,7 +157,14 @@ def test_address_that_is_taken_is_an_error_of_the_options(
 def test_installation_without_the_extra_is_told_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # They may be loaded already, by another test.
+    for name in [each for each in sys.modules if each.partition(".")[0] == "starlette"]:
+        monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, "starlette", None)
+    for name in [each for each in sys.modules if each.startswith("isotherm.console.")]:
+        monkeypatch.delitem(sys.modules, name)
+    # A console that starts would serve until the test's limit.
+    monkeypatch.setattr(uvicorn, "run", lambda *_, **__: pytest.fail("the console has started"))
     assert "isotherm[console]" in str(run().exception)
 
 
