@@ -99,7 +99,8 @@ class _LibraryContext:
         self._error = gssapi.raw.misc.GSSError
         self._context = gssapi.SecurityContext(creds=credentials, usage="accept")
         # Otherwise a token with Kerberos' own error is returned first, and the refusal comes a step later.
-        self._context.__DEFER_STEP_ERRORS__ = False
+        # (The library's types do not know the attribute.)
+        setattr(self._context, "__DEFER_STEP_ERRORS__", False)  # noqa: B010
 
     def is_complete(self) -> bool:
         return bool(self._context.complete)
