@@ -33,12 +33,19 @@ class ConsumedRecord:
 
 
 def consume_all(
-    bootstrap_server: str, topic: str, *, isolation_level: str = "read_committed"
+    bootstrap_server: str,
+    topic: str,
+    *,
+    isolation_level: str = "read_committed",
+    just_started: bool = False,
 ) -> list[ConsumedRecord]:
     """Every record of a topic, by partition, then offset.
 
     `isolation_level` is the consumer's: read_committed leaves out aborted and still open
-    transactions, and everything behind the first open one.
+    transactions, and everything behind the first open one. `just_started` asks again after an
+    UNKNOWN_SERVER_ERROR, as the Java consumer always does: Kafka answers a remote fetch with it
+    until its RemoteLogMetadataManager has the partition (RemotePartitionMetadataStore throws
+    RemoteResourceNotFoundException), which is after the broker says that it has started.
     """
     consumer = Consumer(
         {
@@ -65,7 +72,7 @@ def consume_all(
                     records.append(_consumed(message))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     ends_to_come -= 1
-                else:
+                elif not (just_started and error.code() == KafkaError.UNKNOWN):
                     raise KafkaException(error)
     finally:
         consumer.close()

@@ -226,7 +226,7 @@ def test_another_kafka_serves_the_copy_by_rebuilt_metadata(
     kafka.start()
 
     newest = newest_per_key(kafka_tiered_topic)
-    assert consume_all(kafka.bootstrap_server, name) == newest
+    assert consume_all(kafka.bootstrap_server, name, just_started=True) == newest
     # The log goes on behind its history.
     producer = Producer({"bootstrap.servers": kafka.bootstrap_server, "acks": "all"})
     producer.produce(name, b"value", b"key", partition=1)
