@@ -61,6 +61,14 @@ _Unwrap = Annotated[
         " `after`, and a deletion deletes it.",
     ),
 ]
+_PartitionBy = Annotated[
+    str,
+    typer.Option(
+        "--partition-by",
+        metavar="UNIT",
+        help="Of timestamp: none, day or hour. Rows of each are in files of their own.",
+    ),
+]
 _Warehouse = Annotated[
     str,
     typer.Option(
@@ -165,6 +173,7 @@ def table(
     key: _Key = "raw",
     mode: _Mode = "append",
     unwrap: _Unwrap = "none",
+    partition_by: _PartitionBy = "none",
     registry: Registry = None,
     registry_option: RegistryOption = None,
     warehouse: _Warehouse = "isotherm-warehouse",
@@ -203,6 +212,7 @@ def table(
     from isotherm.spark.jobs.table_runs import TableRuns
     from isotherm.spark.tables.open_table import TablePlace, open_table
     from isotherm.spark.tables.schema_registry import registry_settings
+    from isotherm.spark.tables.time_partitions import check_partition_by
     from isotherm.spark.tables.topic_table import (
         LATEST,
         NOTHING,
@@ -219,11 +229,18 @@ def table(
     registered = registry_settings(registry, parse_pairs(registry_option))
     check_mode(mode, to)
     check_unwrap(unwrap, mode)
+    check_partition_by(partition_by)
     decoded = formats(key, value, registered, needs_key=mode == LATEST, unwraps=unwrap != NOTHING)
     place = TablePlace(to, warehouse, table_name, catalog, parse_pairs(to_option))
     target = open_table(topic, place, writes=True)
     wanted = Identity(
-        topic=topic, topic_id="", value_format=value, key_format=key, mode=mode, unwrap=unwrap
+        topic=topic,
+        topic_id="",
+        value_format=value,
+        key_format=key,
+        mode=mode,
+        unwrap=unwrap,
+        partition_by=partition_by,
     )
     upkeep = upkeep_settings(
         to, options, compacts=compact, expire=expire_snapshots, retention=retention

@@ -21,6 +21,7 @@ from isotherm.spark.jobs.slice_fold import each_of
 from isotherm.spark.tables.column_fit import as_schema
 from isotherm.spark.tables.parquet_files import ParquetFiles, Place, PutFile, attempt_name
 from isotherm.spark.tables.table_upkeep import DataFile
+from isotherm.spark.tables.time_partitions import folder_of
 from isotherm.types import Offset
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def _merge_group(
 ) -> list[PutFile]:
     with (
         tempfile.TemporaryDirectory(prefix="isotherm-table-") as folder,
-        ParquetFiles(place, schema, Path(folder) / name) as files,
+        # Files of one group are of one partition of the table.
+        ParquetFiles(place, schema, Path(folder) / name, folder_of(group[0].name)) as files,
         closing(merged_batches(group, place, schema)) as batches,
     ):
         for batch in batches:

@@ -33,6 +33,7 @@ from isotherm.spark.jobs.slice_fold import each_of
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.source_task import TaskPartition, read_partition
 from isotherm.spark.tables.parquet_files import ParquetFiles, PutFile, attempt_name
+from isotherm.spark.tables.partitioned_files import PartitionedFiles
 from isotherm.spark.tables.table_rows import (
     SOURCE_SCHEMA,
     decoded_rows,
@@ -286,11 +287,12 @@ def _write_files(
 ) -> list[tuple[str, PutFile]]:
     """The files; none if a decoder grows: then all batches have been looked through."""
     name = attempt_name(name)
+    place, schema, by = places.rows, places.rows_schema, places.partition_by
     with (
         tempfile.TemporaryDirectory(prefix="isotherm-table-") as folder,
-        ParquetFiles(places.rows, places.rows_schema, Path(folder) / f"{name}-rows") as rows,
+        PartitionedFiles(place, schema, Path(folder) / f"{name}-rows", by) as rows,
         ParquetFiles(places.dead, places.dead_schema, Path(folder) / f"{name}-dead") as dead,
-        ParquetFiles(places.rows, places.rows_schema, Path(folder) / f"{name}-gone") as tombstones,
+        ParquetFiles(place, schema, Path(folder) / f"{name}-gone") as tombstones,
     ):
         for batch in batches:
             decoded = decoded_rows(batch, decoders)

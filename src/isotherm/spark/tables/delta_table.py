@@ -1,6 +1,6 @@
 """A topic as a Delta table, through delta-rs: in a folder or a bucket, without a catalog.
 
-    <table>/<file>.parquet                the rows
+    <table>/<file>.parquet                the rows; of a table with partitions in their folders
     <table>/_delta_log/<version>.json     Delta's commits
     <table>_dead_letters/                 the dead letters, a table of its own
 
@@ -36,6 +36,10 @@ from isotherm.remote.storage.object_client import ObjectClient, open_object_stor
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.tables.delta_statistics import file_statistics
 from isotherm.spark.tables.table_rows import dead_schema, rows_schema
+from isotherm.spark.tables.time_partitions import (
+    partition_column,
+    partition_values,
+)
 from isotherm.spark.tables.topic_table import (
     DEAD_LETTERS_SUFFIX,
     FilePlaces,
@@ -159,7 +163,8 @@ class DeltaTopicTable:
 
     def create(self, identity: Identity) -> None:
         first = first_types(identity.key_format, identity.value_format)
-        made = self._create(self._place, rows_schema(first), identity_properties(identity))
+        column = partition_column(identity.partition_by)
+        made = self._create(self._place, rows_schema(first), identity_properties(identity), column)
         if made is None:
             raise self._overtaken()
         self._table = made
@@ -198,8 +203,17 @@ class DeltaTopicTable:
             checked_columns(_columns(self._known), rows_schema(types), self.name),
             self._dead_place,
             checked_columns(_columns(dead), dead_schema(), self._dead_place.folder),
-            _columns(self._known),
+            self._columns_in_files(),
+            self._partition_by(),
         )
+
+    def _partition_by(self) -> str:
+        return stored_identity(self._known.metadata().configuration, self.name).partition_by
+
+    def _columns_in_files(self) -> pa.Schema:
+        """Those of partitions are in the log alone."""
+        partitions = self._known.metadata().partition_columns
+        return pa.schema([each for each in _columns(self._known) if each.name not in partitions])
 
     def commit(self, commit: TableCommit) -> None:
         known = self._known
@@ -255,14 +269,21 @@ class DeltaTopicTable:
         return f"{self._settings.url.rstrip('/')}/{place.folder}"
 
     def _create(
-        self, place: DeltaPlace, schema: pa.Schema, properties: Mapping[str, str]
+        self,
+        place: DeltaPlace,
+        schema: pa.Schema,
+        properties: Mapping[str, str],
+        column: str | None = None,
     ) -> DeltaTable | None:
-        """None if the table was made meanwhile."""
+        """With this `column` of partitions, if any. None if the table was made meanwhile."""
+        if column is not None:
+            schema = schema.append(pa.field(column, pa.string()))
         with _translated("the table cannot be created"):
             try:
                 return DeltaTable.create(
                     self._uri(place),
                     Schema.from_arrow(schema),
+                    partition_by=None if column is None else [column],
                     configuration=dict(properties),
                     storage_options=self._storage,
                     raise_if_key_not_exists=False,
@@ -299,17 +320,22 @@ class DeltaTopicTable:
             with place.open(name) as file:
                 statistics = json.dumps(file_statistics(parquet.ParquetFile(file).metadata))
                 size = file.seek(0, io.SEEK_END)
-            return AddAction(place.path_of(name), size, {}, now_ms, True, statistics)
+            values = partition_values(name)
+            return AddAction(place.path_of(name), size, values, now_ms, True, statistics)
 
         with ThreadPoolExecutor(_FOOTER_THREADS, thread_name_prefix="isotherm-footer") as pool:
             actions: list[AddAction | RemoveAction] = list(pool.map(added, commit.rows))
-        actions += [RemoveAction(path, True, now_ms, known[path], {}) for path in replaced]
+        actions += [
+            RemoveAction(path, True, now_ms, known[path], partition_values(path))
+            for path in replaced
+        ]
         own = secrets.token_hex(8)
         try:
             table.create_write_transaction(
                 actions,
                 "append",
                 table.schema(),
+                partition_by=table.metadata().partition_columns,
                 commit_properties=_properties(versions, {**told, _COMMIT: own}),
             )
         except CommitFailedError:

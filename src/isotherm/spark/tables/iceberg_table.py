@@ -28,6 +28,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table
+from pyiceberg.transforms import DayTransform, HourTransform, Transform
 from sqlalchemy.engine import URL
 
 from isotherm.errors import ConfigError, TableOvertakenError
@@ -47,6 +48,7 @@ from isotherm.spark.tables.iceberg_snapshots import (
 from isotherm.spark.tables.iceberg_upkeep import IcebergKept
 from isotherm.spark.tables.table_rows import dead_schema, rows_schema
 from isotherm.spark.tables.table_upkeep import KeptTable
+from isotherm.spark.tables.time_partitions import DAY, HOUR, partition_column
 from isotherm.spark.tables.topic_table import (
     DEAD_LETTERS_SUFFIX,
     FilePlaces,
@@ -65,6 +67,7 @@ _OF_METADATA = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
 }
+_TRANSFORMS: dict[str, type[Transform[Any, Any]]] = {HOUR: HourTransform, DAY: DayTransform}
 _map: Any = pa.map_  # the stubs do not know fields
 
 
@@ -146,13 +149,18 @@ class IcebergTable:
     def create(self, identity: Identity) -> None:
         properties = identity_properties(identity)
         first = first_types(identity.key_format, identity.value_format)
+        column = partition_column(identity.partition_by)
         with translated("the table cannot be created"):
             self._catalog.create_namespace_if_not_exists(self._namespace)
             try:
-                self._table = self._catalog.create_table(
+                made = self._catalog.create_table_transaction(
                     self._identifier, rows_schema(first), properties={**_OF_METADATA, **properties}
                 )
-            except TableAlreadyExistsError as error:
+                if column is not None:
+                    with made.update_spec() as spec:
+                        spec.add_field("timestamp", _TRANSFORMS[identity.partition_by](), column)
+                self._table = made.commit_transaction()
+            except (TableAlreadyExistsError, CommitFailedException) as error:
                 raise overtaken(self.name) from error
 
     def covered(self) -> dict[int, Offset]:
@@ -188,6 +196,7 @@ class IcebergTable:
             _place(dead),
             checked_columns(_arrow_schema(dead), dead_schema(), self.name),
             _arrow_schema(self._known),
+            stored_identity(self._known.properties, self.name).partition_by,
         )
 
     def commit(self, commit: TableCommit) -> None:

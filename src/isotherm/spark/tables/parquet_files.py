@@ -50,15 +50,19 @@ def attempt_name(name: str) -> str:
 
 
 class ParquetFiles:
-    """The files of some rows, at `path` with a number while they are written. Without rows there is
-    none. Left without `put_all`, what was put is deleted."""
+    """The files of some rows, at `path` with a number while they are written, and put into `folder` of
+    the place. Without rows there is none. Left without `put_all`, what was put is deleted."""
 
-    def __init__(self, place: Place, schema: pa.Schema, path: Path) -> None:
+    def __init__(self, place: Place, schema: pa.Schema, path: Path, folder: str = "") -> None:
         self._place = place
         self._schema = schema
         self._path = path
+        self._folder = folder
         self._waiting: list[pa.RecordBatch] = []
-        self._waiting_bytes = 0
+        self.waiting_bytes = 0
+        """Of rows in memory."""
+        self.local_bytes = 0
+        """Of the file that is being written."""
         self._writer: parquet.ParquetWriter | None = None
         self._rows = 0
         self._put: list[PutFile] = []
@@ -79,14 +83,14 @@ class ParquetFiles:
             return
         # The schema may carry field ids.
         self._waiting.append(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
-        self._waiting_bytes += batch.nbytes
-        if self._waiting_bytes >= ROW_GROUP_BYTES:
-            self._write_row_group()
+        self.waiting_bytes += batch.nbytes
+        if self.waiting_bytes >= ROW_GROUP_BYTES:
+            self.write_row_group()
 
     def put_all(self) -> list[PutFile]:
         if self._waiting:
-            self._write_row_group()
-        self._end_file()
+            self.write_row_group()
+        self.end_file()
         self._is_whole = True
         return self._put
 
@@ -94,24 +98,29 @@ class ParquetFiles:
     def _file(self) -> Path:
         return self._path.with_name(f"{self._path.name}-{len(self._put)}.parquet")
 
-    def _write_row_group(self) -> None:
+    def write_row_group(self) -> None:
+        """Of the rows in memory, some."""
         table = pa.Table.from_batches(self._waiting)
         if self._writer is None:
             self._writer = parquet.ParquetWriter(self._file, self._schema, compression="zstd")
         self._writer.write_table(table, row_group_size=len(table))
         self._rows += len(table)
         self._waiting.clear()
-        self._waiting_bytes = 0
-        if self._file.stat().st_size >= FILE_BYTES:
-            self._end_file()
+        self.waiting_bytes = 0
+        self.local_bytes = self._file.stat().st_size
+        if self.local_bytes >= FILE_BYTES:
+            self.end_file()
 
-    def _end_file(self) -> None:
+    def end_file(self) -> None:
+        """Put the file that is being written, if there is one."""
         if self._writer is None:
             return
         self._writer.close()
         self._writer = None
         path = self._file
         size = path.stat().st_size
-        self._put.append(PutFile(self._place.put(path.name, path), self._rows, size))
+        name = self._place.put(f"{self._folder}{path.name}", path)
+        self._put.append(PutFile(name, self._rows, size))
         path.unlink()
         self._rows = 0
+        self.local_bytes = 0

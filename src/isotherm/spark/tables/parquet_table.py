@@ -1,6 +1,6 @@
 """A topic as a folder of Parquet files, with a log of commits beside them.
 
-    <table>/<file>.parquet                the rows
+    <table>/<file>.parquet                the rows; of a table with partitions in their folders
     <table>/_commits/<number>.json        what commit `number` added, and the offsets after it
     <table>/_staged/<file>.parquet        files that no reader should see yet
     <table>_dead_letters/<file>.parquet   the dead letters
@@ -93,6 +93,11 @@ class ParquetTable:
         self._identity = identity
         self._types = first_types(identity.key_format, identity.value_format)
 
+    @property
+    def _known_identity(self) -> Identity:
+        assert self._identity is not None, "identity or create comes first"
+        return self._identity
+
     def covered(self) -> dict[int, Offset]:
         covered = self._last.get("covered", {})
         return {int(partition): offset for partition, offset in covered.items()}
@@ -108,9 +113,8 @@ class ParquetTable:
                 pool.map(lambda key: json.loads(self._client.get(key, _COMMIT_SIZE_MAX)), known)
             )
         # The run of the last commit may still be moving its files, or was killed before.
-        staged = {
-            Path(each.key).name for each in self._client.list_level(f"{self.name}/_staged/")[1]
-        }
+        folder = f"{self.name}/_staged/"
+        staged = {each.key.removeprefix(folder) for each in self._client.list_objects(folder)}
         url = self._settings.url.rstrip("/")
         url = unquote(url) if url.startswith("file://") else url
         last = [
@@ -123,13 +127,13 @@ class ParquetTable:
         self._types = types
         staged = StagedPlace(self._settings, f"{self.name}/_staged")
         rows = rows_schema(types)
-        return FilePlaces(staged, rows, staged, dead_schema(), rows)
+        by = self._known_identity.partition_by
+        return FilePlaces(staged, rows, staged, dead_schema(), rows, by)
 
     def commit(self, commit: TableCommit) -> None:
-        assert self._identity is not None, "identity or create comes first"
         schema = rows_schema(self._types).serialize().to_pybytes()
         made = {
-            "identity": asdict(self._identity),
+            "identity": asdict(self._known_identity),
             "schema": base64.b64encode(schema).decode(),
             "covered": {str(partition): offset for partition, offset in commit.covered.items()},
             "rows": list(commit.rows),

@@ -11,6 +11,7 @@ import pyarrow as pa
 from isotherm.errors import ConfigError
 from isotherm.spark.tables.debezium_values import DEBEZIUM
 from isotherm.spark.tables.parquet_files import Place
+from isotherm.spark.tables.time_partitions import NO_PARTITIONS
 from isotherm.spark.tables.value_types import DecodedTypes
 from isotherm.types import Offset
 
@@ -32,6 +33,7 @@ class Identity:
     key_format: str = "raw"
     mode: str = APPEND
     unwrap: str = NOTHING
+    partition_by: str = NO_PARTITIONS
 
 
 _PROPERTIES = {
@@ -41,19 +43,21 @@ _PROPERTIES = {
     "key_format": "isotherm.key-format",
     "value_format": "isotherm.value-format",
     "unwrap": "isotherm.unwrap",
+    "partition_by": "isotherm.partition-by",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class FilePlaces:
     """Where executors put files, and the columns of these, with field ids if the table has such. The
-    `whole_schema` is with columns of others in the table."""
+    `whole_schema` is with columns of others in the table. Rows of each partition are in files of their own."""
 
     rows: Place
     rows_schema: pa.Schema
     dead: Place
     dead_schema: pa.Schema
     whole_schema: pa.Schema
+    partition_by: str = NO_PARTITIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +167,7 @@ def check_unwrap(unwrap: str, mode: str) -> None:
 
 def check_identity(found: Identity, wanted: Identity, table: str) -> None:
     """Raises ConfigError unless a run with `wanted` may go on with the table."""
-    names = ("topic", "topic_id", "mode", "key_format", "value_format", "unwrap")
+    names = ("topic", "topic_id", "mode", "key_format", "value_format", "unwrap", "partition_by")
     for name in names:
         if getattr(found, name) != getattr(wanted, name):
             raise ConfigError(
