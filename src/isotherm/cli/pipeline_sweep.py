@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,7 +14,7 @@ from isotherm.cli.options import (
     CommandConfig,
     client_settings,
 )
-from isotherm.cli.output import console, error_console, human_size, print_json
+from isotherm.cli.output import console, dollars, error_console, human_size, print_json
 from isotherm.cli.pipeline_bucket import (
     MaxBytes,
     bucket_metadata,
@@ -36,8 +36,10 @@ from isotherm.cli.pipeline_options import (
     progress,
     spark_session,
 )
+from isotherm.cli.topic_storage import Price
 from isotherm.clock import SystemClock
 from isotherm.errors import ConfigError
+from isotherm.storage_view.prices import DEFAULT_PRICE, PriceList, monthly_cost, price_list
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -93,6 +95,7 @@ def sweep(
     delete: _Delete = False,
     for_good: _ForGood = False,
     audit: Audit = False,
+    price: Price = DEFAULT_PRICE,
     max_bytes: MaxBytes = None,
     as_json: AsJson = False,
     master: Master = DEFAULT_MASTER,
@@ -113,6 +116,7 @@ def sweep(
 
     Exit codes: 0 clean · 1 failed, or deletion or --max-bytes refused · 2 wrong options · 3 findings.
     """
+    prices = price_list(price)
     _, store = storage_of(path, option, writes=delete)
     _check_goes_with(
         store, inventory=inventory, everywhere=everywhere, moves=delete and not for_good
@@ -157,7 +161,7 @@ def sweep(
                 lambda: deleted_segments(spark, log),
             )  # fmt: skip
         kept.callback(report.close)
-        count = _print_report(report, as_json=as_json)
+        count = _print_report(report, prices, as_json=as_json)
         if delete:
             again = kept.enter_context(replay(spark, log))
             audited = bucket_metadata(bootstrap_server, client, log_dir, dump, option, audit=True)
@@ -245,26 +249,47 @@ def _completeness(
     return Completeness(problems, cluster_topics(properties))
 
 
-def _print_report(report: SweepReport, *, as_json: bool) -> int:
+def _print_report(report: SweepReport, prices: PriceList, *, as_json: bool) -> int:
     from pyspark.sql import functions as sql
 
     findings = report.findings.orderBy("kind", "topic", "partition", "start_offset", "key")
     sums = report.findings.groupBy("kind").agg(sql.count(sql.lit(1)), sql.sum("size"))
     counts = {kind: (number, size or 0) for kind, number, size in sums.collect()}
     count = sum(int(number) for number, _ in counts.values())
+    left_over = _left_over(report, prices)
     if count:
         print_frame(findings, _COLUMNS, as_json=as_json)
     if as_json:
-        print_json({"swept": {"objects": report.objects, "findings": count}})
+        print_json({"swept": {"objects": report.objects, "findings": count, **left_over}})
     else:
         counted = ", ".join(
             f"{number} {kind} ({human_size(size)})"
             for kind, (number, size) in sorted(counts.items())
         )
         console().print(f"\n{report.objects} objects; findings: {counted or 'none'}.")
+        if left_over["orphaned_objects"]:
+            console().print(
+                f"Deletable: {left_over['orphaned_objects']} objects,"
+                f" {human_size(left_over['orphaned_bytes'])},"
+                f" {dollars(left_over['cost_per_month'])} a month."
+            )
     for refusal in report.refusals:
         error_console().print(f"isotherm: {refusal}", markup=False, soft_wrap=True)
     return count
+
+
+def _left_over(report: SweepReport, prices: PriceList) -> dict[str, Any]:
+    """Objects that no reader can reach any more, and what they cost a month by themselves."""
+    from pyspark.sql import functions as sql
+
+    deletable = report.findings.where("is_deletable")
+    ((number, size),) = deletable.agg(sql.count(sql.lit(1)), sql.sum("size")).collect()
+    found = int(size or 0)
+    return {
+        "orphaned_objects": int(number),
+        "orphaned_bytes": found,
+        "cost_per_month": round(monthly_cost(found, prices.mean_price(found)), 6),
+    }
 
 
 def _take_away(
