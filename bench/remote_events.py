@@ -40,11 +40,14 @@ QUESTION = Question(
 
 _COMMAND = [sys.executable, "-m", "isotherm.cli.main", "remote", "events", "--json"]
 _POLL_S = 0.1
+START_TIMEOUT_S = 3600
+"""The files come without indexes: the broker reads all of them at its start."""
 
 
 def serve_history(directory: Path, history: Path) -> IsothermServer:
     """A running broker with the history; it takes over the files."""
     server = IsothermServer(directory, {"remote.log.storage.system.enable": "false"})
+    server.start_timeout_s = START_TIMEOUT_S
     server.start()
     create_topic(
         server.bootstrap_server,

@@ -74,6 +74,7 @@ class IsothermServer:
     """`isotherm serve` with its embedded defaults: logs and bucket in folders."""
 
     name = "isotherm"
+    start_timeout_s = START_TIMEOUT_S
 
     def __init__(
         self,
@@ -110,7 +111,7 @@ class IsothermServer:
         log_path = self.directory / "server.log"
         with log_path.open("wb") as output:
             self._process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + self.start_timeout_s
         while not broker_answers(self.bootstrap_server):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop()

@@ -2,7 +2,8 @@
 
     1,000 segments     one partition, started after a clean stop
     1,000 partitions   of ten topics, each with a record, started after a clean stop
-    killed             started after SIGKILL, with the given MiB past the recovery point
+    killed             started after SIGKILL, with the given MiB past the recovery point, in batches as
+                       a producer makes them, or of a record each as in the metadata topic of a tier
 
 Each side starts on files that the same client made on it. A start lasts from the making of the
 process, imports or JVM and all, until a Metadata request is answered; a stop from SIGTERM to the
@@ -41,6 +42,8 @@ START_TIMEOUT_S = 300
 POLL_S = 0.005
 RECORD_SIZE = 1000
 SEGMENT_BYTES = 1_048_576
+SINGLE_BATCHES = 400_000
+SMALL_SIZE = 100
 # A request for more may take longer than a client waits, where others work too.
 PARTITIONS_OF_A_TOPIC_MAX = 250
 
@@ -65,6 +68,7 @@ class Case:
 def build_cases(scale: float) -> Sequence[Case]:
     count = int(1000 * scale)
     size = int(256 * scale) << 20
+    single = int(SINGLE_BATCHES * scale)
     return (
         Case(f"{count:,} segments", partial(_fill_segments, count=count)),
         Case(f"{count:,} partitions", partial(fill_partitions, count=count)),
@@ -72,6 +76,12 @@ def build_cases(scale: float) -> Sequence[Case]:
             f"killed, {size >> 20} MiB to recover",
             partial(topics.create, topic="killed", config={"segment.bytes": str(1 << 30)}),
             partial(_produce, topic="killed", size=size),
+            is_killed=True,
+        ),
+        Case(
+            f"killed, {single:,} batches to recover",
+            partial(topics.create, topic="single", config={"segment.bytes": str(1 << 30)}),
+            partial(_produce, topic="single", size=single * SMALL_SIZE, is_single=True),
             is_killed=True,
         ),
     )
@@ -94,23 +104,25 @@ def fill_partitions(server: Server, *, count: int) -> None:
     assert producer.flush(120) == 0
 
 
-def _produce(server: Server, *, topic: str, size: int) -> None:
+def _produce(server: Server, *, topic: str, size: int, is_single: bool = False) -> None:
+    """`is_single` for small records, each in a batch of its own."""
     producer = Producer(
         {
             "bootstrap.servers": server.bootstrap_server,
             "linger.ms": 5,
             "queue.buffering.max.messages": 1_000_000,
             "log_level": 0,
+            **({"batch.num.messages": 1} if is_single else {}),
         }
     )
-    value = bytes(RECORD_SIZE)
-    for _ in range(size // RECORD_SIZE):
+    value = bytes(SMALL_SIZE if is_single else RECORD_SIZE)
+    for _ in range(size // len(value)):
         while True:
             with contextlib.suppress(BufferError):
                 producer.produce(topic, value, partition=0)
                 break
             producer.poll(0.1)
-    assert producer.flush(120) == 0
+    assert producer.flush(START_TIMEOUT_S) == 0
 
 
 def measure(case: Case, server: Server) -> dict[str, float]:
