@@ -17,6 +17,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from isotherm.broker.authentication.name_rules import in_case, python_replacement
 from isotherm.errors import ConfigError
 
 _KEY = "sasl.kerberos.principal.to.local.rules"
@@ -61,7 +62,7 @@ class KerberosNames:
         for rule in self._rules:
             user = self._apply(rule, names)
             if user is not None:
-                return None if _NO_USER.search(user) else _in_case(user, rule.case)
+                return None if _NO_USER.search(user) else in_case(user, rule.case)
         return None
 
     def _apply(self, rule: _Rule, names: Sequence[str]) -> str | None:
@@ -75,12 +76,6 @@ class KerberosNames:
         return (
             base if rule.pattern is None else rule.pattern.sub(rule.name, base, rule.replaced_max)
         )
-
-
-def _in_case(user: str, case: str | None) -> str:
-    if case is None:
-        return user
-    return user.lower() if case == "L" else user.upper()
 
 
 def _parsed(text: str) -> _Rule:
@@ -113,8 +108,3 @@ def _parsed(text: str) -> _Rule:
         raise ConfigError(
             f"the pattern of a rule cannot be read key={_KEY} value={text} reason='{error}'"
         ) from error
-
-
-def python_replacement(java: str) -> str:
-    """A replacement of Java's regular expressions, with $1 for a group, as Python writes it."""
-    return re.sub(r"\$(\d)", r"\\g<\1>", java.replace("\\", r"\\"))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from isotherm.broker.access.principal import ANONYMOUS, USER, Principal
 from isotherm.broker.authentication.cipher_suites import restrict_suites
-from isotherm.broker.authentication.kerberos_names import python_replacement
+from isotherm.broker.authentication.name_rules import in_case, python_replacement
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.listener import Listener, SecurityProtocol
 from isotherm.config.security import LISTENER_PREFIX, SecurityConfig
@@ -187,10 +187,7 @@ class PrincipalMapper:
                 return Principal(USER, name)
             found = pattern.fullmatch(name)
             if found is not None:
-                mapped = found.expand(replacement)
-                if case:
-                    mapped = mapped.lower() if case == "L" else mapped.upper()
-                return Principal(USER, mapped)
+                return Principal(USER, in_case(found.expand(replacement), case))
         return None
 
 
