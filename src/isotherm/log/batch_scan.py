@@ -1,14 +1,17 @@
 """Scans of the batches in a `.log` file.
 
 `find_batch` trusts the file and reads a few header bytes per batch, to find a start position.
-`scan_verified_batches` trusts nothing and reads everything, for recovery.
+`scan_sound_batches` trusts nothing and reads everything, for recovery: without Python per batch, since
+each may have a single record.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from isotherm.errors import CorruptRecordError
 from isotherm.log.fs import File
@@ -17,10 +20,13 @@ from isotherm.record.batch import (
     LOG_OVERHEAD,
     BatchHeader,
     read_batch_header,
-    verify_batch_crc,
 )
+from isotherm.record.batch_table import read_sound_batches
 from isotherm.segment.offset_index import Buffer
 from isotherm.types import Offset, Position
+
+if TYPE_CHECKING:
+    from isotherm.record.batch_table import BatchTable, BoolArray, Int64Array
 
 # One page: with the default index interval the wanted batch is usually in the first window.
 SCAN_WINDOW_SIZE = 4096
@@ -101,30 +107,66 @@ def whole_batches_size(data: Buffer, start: int) -> int:
     return start
 
 
-def scan_verified_batches(file: File, size: int) -> Iterator[tuple[Position, BatchHeader]]:
-    """Every batch from the start of a file of `size` bytes, with its CRC checked.
+class SoundBatches(NamedTuple):
+    """Batches whose CRC is right. `data` is from `position` of the file on; positions in the table are
+    in `data`."""
+
+    position: Position
+    data: bytes
+    batches: BatchTable
+
+    def header(self, row: int) -> BatchHeader:
+        return read_batch_header(self.data, int(self.batches["position"][row]))
+
+    @property
+    def next_offsets(self) -> Int64Array:
+        """The offset after each batch."""
+        ends: Int64Array = self.batches["base_offset"] + self.batches["last_offset_delta"] + 1
+        return ends
+
+    @property
+    def end_position(self) -> Position:
+        """In the file. There are batches."""
+        last = self.batches[-1]
+        return self.position + int(last["position"] + last["size"])
+
+    def before(self, is_wrong: BoolArray) -> SoundBatches:
+        """The batches before the first that is wrong."""
+        count = int(np.argmax(is_wrong)) if is_wrong.any() else len(self.batches)
+        return self._replace(batches=self.batches[:count])
+
+    def starts_below(self, next_offset: Offset) -> BoolArray:
+        """Whether a batch begins below the end of the one before it; `next_offset` is the end of the one
+        before the first."""
+        expected = np.concatenate([[next_offset], self.next_offsets[:-1]])
+        is_below: BoolArray = self.batches["base_offset"] < expected
+        return is_below
+
+
+def scan_sound_batches(file: File, size: int) -> Iterator[SoundBatches]:
+    """All batches from the start of a file of `size` bytes, many at a time.
 
     Raises CorruptRecordError at the first batch that is damaged or cut off. Batches that were
     yielded before are valid.
     """
     position = 0
-    window, window_position = b"", 0
     while position < size:
-        at = position - window_position
-        if at + HEADER_SIZE > len(window):
-            window, window_position, at = file.read_at(position, RECOVERY_READ_SIZE), position, 0
-        header = read_batch_header(window, at)
-        if position + header.size_in_bytes > size:
-            raise CorruptRecordError(
-                f"batch is cut off position={position} size={header.size_in_bytes} file_size={size}"
-            )
-        # A batch larger than the window is read as a whole, since its CRC covers all of it.
-        if at + header.size_in_bytes > len(window):
-            read_size = max(RECOVERY_READ_SIZE, header.size_in_bytes)
-            window, window_position, at = file.read_at(position, read_size), position, 0
-        verify_batch_crc(window, at, header)
-        yield position, header
-        position += header.size_in_bytes
+        data = file.read_at(position, min(RECOVERY_READ_SIZE, size - position))
+        batches, end, fault = read_sound_batches(data)
+        if not len(batches) and fault is None:
+            # A batch larger than that is read as a whole, since its CRC covers all of it.
+            header = read_batch_header(data)
+            if position + header.size_in_bytes > size:
+                raise CorruptRecordError(
+                    f"batch is cut off position={position} size={header.size_in_bytes} file_size={size}"
+                )
+            data = file.read_at(position, header.size_in_bytes)
+            batches, end, fault = read_sound_batches(data)
+        if len(batches):
+            yield SoundBatches(position, data, batches)
+        if fault is not None:
+            raise CorruptRecordError(f"{fault} file_position={position + end}") from fault
+        position += end
 
 
 def _impossible_length(length: int, position: Position) -> CorruptRecordError:

@@ -15,13 +15,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import (
     CorruptIndexError,
     CorruptLogError,
     CorruptRecordError,
 )
-from isotherm.log.batch_scan import scan_headers
+from isotherm.log.batch_scan import SoundBatches, scan_headers
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.epoch_recovery import EpochRecovery
 from isotherm.log.fs import FileSystem
@@ -29,7 +31,7 @@ from isotherm.log.log_dir import LogDir
 from isotherm.log.log_segment import LogSegment
 from isotherm.log.offline_logs import GIVE_UP_HINT
 from isotherm.log.partition_log import LoadedLog, PartitionLog
-from isotherm.log.producer_replay import rebuild_producers
+from isotherm.log.producer_replay import apply_batches, rebuild_producers
 from isotherm.log.producer_snapshots import ProducerSnapshots
 from isotherm.log.producer_state import ProducerStateManager
 from isotherm.log.recovery import (
@@ -44,11 +46,13 @@ from isotherm.log.segment_check import check_segment
 from isotherm.log.tiering import is_remote_log_enabled
 from isotherm.log.transaction_index_checkpoint import TransactionIndexCheckpoint
 from isotherm.record.batch import BatchHeader
+from isotherm.record.batch_table import leader_epochs
 from isotherm.segment.file_names import (
     LOG_SUFFIX,
     SWAP_SUFFIX,
     segment_file_name,
 )
+from isotherm.segment.offset_index import RELATIVE_OFFSET_MAX
 from isotherm.types import Offset, TimestampMs, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -392,31 +396,40 @@ class _LogLoader:
         """Index the batches up to the first damaged one; returns their size and the next offset."""
         size, next_offset = 0, segment.base_offset
         try:
-            for position, header in segment.scan_verified():
-                if header.base_offset < next_offset or not segment.offset_fits(header.last_offset):
+            for found in segment.scan_sound():
+                is_wrong = found.starts_below(next_offset)
+                is_wrong |= found.next_offsets - 1 - segment.base_offset > RELATIVE_OFFSET_MAX
+                possible = found.before(is_wrong)
+                count = len(possible.batches)
+                if count:
+                    self._is_sparse |= _show_compaction(possible, next_offset)
+                    self._index_batches(segment, producers, possible)
+                    size, next_offset = possible.end_position, int(possible.next_offsets[-1])
+                if count < len(found.batches):
                     logger.warning(
                         "log is truncated at an impossible offset path=%s position=%d"
                         " base_offset=%d expected_min=%d",
                         segment.log_path,
-                        position,
-                        header.base_offset,
+                        size,
+                        found.batches["base_offset"][count],
                         next_offset,
                     )
                     break
-                self._is_sparse |= _shows_compaction(header, next_offset)
-                segment.index_batch(header, position, self._config.index_interval_bytes)
-                self._epochs.note(header)
-                if header.has_producer_id:
-                    batch = segment.read_batch(position, header) if header.is_control else b""
-                    aborted = producers.apply(header, batch, 0)
-                    if aborted is not None:
-                        segment.append_aborted_transaction(aborted)
-                size, next_offset = position + header.size_in_bytes, header.next_offset
         except CorruptRecordError as error:
             logger.warning(
                 "log is truncated path=%s position=%d: %s", segment.log_path, size, error
             )
         return size, next_offset
+
+    def _index_batches(
+        self, segment: LogSegment, producers: ProducerStateManager, found: SoundBatches
+    ) -> None:
+        segment.index_sound(found, self._config.index_interval_bytes)
+        epochs = leader_epochs(found.data, found.batches)
+        for row in (0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()):
+            self._epochs.note(found.header(row))
+        for aborted in apply_batches(producers, found):
+            segment.append_aborted_transaction(aborted)
 
     def _open_end(
         self, segments: list[LogSegment], log_start_offset: Offset
@@ -505,3 +518,12 @@ def _is_sparse(segment: LogSegment) -> bool:
 
 def _shows_compaction(header: BatchHeader, next_offset: Offset) -> bool:
     return header.base_offset > next_offset or header.records_count <= header.last_offset_delta
+
+
+def _show_compaction(sound: SoundBatches, next_offset: Offset) -> bool:
+    """The same for batches that follow one another."""
+    batches = sound.batches
+    expected = np.concatenate([[next_offset], sound.next_offsets[:-1]])
+    has_gap = batches["base_offset"] > expected
+    has_gap |= batches["records_count"] <= batches["last_offset_delta"]
+    return bool(has_gap.any())

@@ -16,9 +16,10 @@ import numpy as np
 
 from isotherm.log.batch_scan import (
     BatchSpan,
+    SoundBatches,
     find_batch,
     scan_headers,
-    scan_verified_batches,
+    scan_sound_batches,
     whole_batches_size,
 )
 from isotherm.log.file_cache import FileCache
@@ -195,21 +196,37 @@ class LogSegment:
         self, records: Buffer, batches: WrittenTable, index_interval_bytes: int
     ) -> None:
         """Like `append`, for many batches. `batches` are those of `records`, in order."""
+        assert self._file is not None
+        self._file.write_at(self.size_in_bytes, records)
+        self._is_dirty = True
+        self.size_in_bytes = self._index_batches(batches, self.size_in_bytes, index_interval_bytes)
+
+    def index_sound(self, sound: SoundBatches, index_interval_bytes: int) -> None:
+        """Index batches that are in the file; see `index_batch`."""
+        from isotherm.kernels.filter import WRITTEN
+
+        found = sound.batches
+        batches = np.zeros(len(found), dtype=WRITTEN)
+        batches["size"], batches["max_timestamp"] = found["size"], found["max_timestamp"]
+        batches["last_offset"] = sound.next_offsets - 1
+        self._index_batches(batches, sound.position, index_interval_bytes)
+
+    def _index_batches(
+        self, batches: WrittenTable, position: Position, index_interval_bytes: int
+    ) -> Position:
+        """The position after them. The first is at `position`."""
         from isotherm.kernels.indexes import INDEXING
         from isotherm.segment.cleaning.written_indexes import index_entries
 
-        assert self._file is not None
         assert self._offset_index is not None
         assert self._time_index is not None
-        self._file.write_at(self.size_in_bytes, records)
-        self._is_dirty = True
-        if self.size_in_bytes == 0:
+        if position == 0:
             self._first_batch_timestamp_ms = int(batches["max_timestamp"][0])
-        largest = self.largest_timestamp
+        largest = self._largest or self.largest_timestamp
         last = last_time_index_entry(self._time_index.entries, self.base_offset)
         state = (
             self.base_offset,
-            self.size_in_bytes,
+            position,
             self._bytes_since_index_entry,
             largest.timestamp_ms,
             largest.offset - self.base_offset,
@@ -219,10 +236,10 @@ class LogSegment:
         offset_entries, time_entries = index_entries(batches, indexing, index_interval_bytes)
         self._offset_index.append(offset_entries)
         self._time_index.append(time_entries)
-        _, position, size_since_entry, timestamp_ms, relative_offset, _ = indexing[0].tolist()
+        _, end, size_since_entry, timestamp_ms, relative_offset, _ = indexing[0].tolist()
         self._largest = TimestampOffset(timestamp_ms, self.base_offset + relative_offset)
         self._bytes_since_index_entry = size_since_entry
-        self.size_in_bytes = position
+        return int(end)
 
     def index_batch(
         self, header: BatchHeader, position: Position, index_interval_bytes: int
@@ -411,9 +428,9 @@ class LogSegment:
     def read_batch(self, position: Position, header: BatchHeader) -> bytes:
         return self.read_bytes(position, header.size_in_bytes)
 
-    def scan_verified(self) -> Iterator[tuple[Position, BatchHeader]]:
-        """Scan the whole file with CRC checks, for recovery (`scan_verified_batches`)."""
-        return scan_verified_batches(self._log_file(), self.size_in_bytes)
+    def scan_sound(self) -> Iterator[SoundBatches]:
+        """Scan the whole file with CRC checks, for recovery (`scan_sound_batches`)."""
+        return scan_sound_batches(self._log_file(), self.size_in_bytes)
 
     def aborted_transactions(self) -> list[AbortedTransaction]:
         """The entries of the transaction index; empty without a file."""

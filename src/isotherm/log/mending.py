@@ -10,11 +10,12 @@ import logging
 from collections.abc import Collection, Iterator, Sequence
 
 from isotherm.errors import CorruptIndexError, CorruptRecordError, CorruptSnapshotError
+from isotherm.log.batch_scan import SoundBatches
 from isotherm.log.log_segment import LogSegment
 from isotherm.log.partition_log import PartitionLog
-from isotherm.log.producer_replay import rebuild_producers
+from isotherm.log.producer_replay import apply_batches, rebuild_producers
 from isotherm.log.producer_state import ProducerStateManager
-from isotherm.record.batch import BatchHeader, read_batch_header
+from isotherm.record.batch import read_batch_header
 from isotherm.record.batch_table import read_batch_table
 from isotherm.record.control import ControlRecordType
 from isotherm.record.control_table import marker_types
@@ -23,7 +24,7 @@ from isotherm.segment.offset_index import check_offset_index
 from isotherm.segment.producer_snapshot import read_producer_snapshot
 from isotherm.segment.time_index import check_time_index
 from isotherm.segment.transaction_index import AbortedTransaction, read_transaction_index
-from isotherm.types import Offset, Position
+from isotherm.types import Offset
 
 _logger = logging.getLogger(__name__)
 
@@ -75,12 +76,13 @@ def _abort_fault(
     if named.issuperset(_abort_marker_offsets(segment)):
         return ""
     # The marker of a transaction without records here has no entry.
-    for _, _, aborted in _replay(log, segment):
-        if aborted is not None and aborted.last_offset not in named:
-            return (
-                "transaction index lacks an aborted transaction"
-                f" producer_id={aborted.producer_id} marker_offset={aborted.last_offset}"
-            )
+    for _, all_aborted in _replay(log, segment):
+        for aborted in all_aborted:
+            if aborted.last_offset not in named:
+                return (
+                    "transaction index lacks an aborted transaction"
+                    f" producer_id={aborted.producer_id} marker_offset={aborted.last_offset}"
+                )
     return ""
 
 
@@ -103,15 +105,11 @@ def _abort_marker_offsets(segment: LogSegment) -> Iterator[Offset]:
 
 def _replay(
     log: PartitionLog, segment: LogSegment
-) -> Iterator[tuple[Position, BatchHeader, AbortedTransaction | None]]:
-    """Each batch, and the transaction that it aborts."""
+) -> Iterator[tuple[SoundBatches, list[AbortedTransaction]]]:
+    """The batches, and the transactions that they abort."""
     producers = _producers_at(log, segment.base_offset)
-    for position, header in segment.scan_verified():
-        aborted = None
-        if header.has_producer_id:
-            batch = segment.read_batch(position, header) if header.is_control else b""
-            aborted = producers.apply(header, batch, 0)
-        yield position, header, aborted
+    for found in segment.scan_sound():
+        yield found, list(apply_batches(producers, found))
 
 
 def _mend_indexes(log: PartitionLog, segment: LogSegment) -> None:
@@ -125,9 +123,9 @@ def _mend_indexes(log: PartitionLog, segment: LogSegment) -> None:
         temporary_suffix=CLEANED_SUFFIX,
     )
     made.activate(log.config.segment_index_bytes, discard_indexes=True)
-    for position, header, aborted in _replay(log, segment):
-        made.index_batch(header, position, log.config.index_interval_bytes)
-        if aborted is not None:
+    for found, all_aborted in _replay(log, segment):
+        made.index_sound(found, log.config.index_interval_bytes)
+        for aborted in all_aborted:
             made.append_aborted_transaction(aborted)
     made.deactivate()
     for source, target in (

@@ -122,10 +122,12 @@ def _index_end(fs: FileSystem, path: Path, entry_size: int) -> bytes:
 def _read_in_full(segment: LogSegment) -> Offset:
     next_offset, end_position = segment.base_offset, 0
     try:
-        for position, header in segment.scan_verified():
-            if header.base_offset < next_offset:
+        for found in segment.scan_sound():
+            rising = found.before(found.starts_below(next_offset))
+            if len(rising.batches):
+                next_offset, end_position = int(rising.next_offsets[-1]), rising.end_position
+            if len(rising.batches) < len(found.batches):
                 break
-            next_offset, end_position = header.next_offset, position + header.size_in_bytes
         reason = "offsets do not rise"
     except CorruptDataError as error:
         reason = str(error)

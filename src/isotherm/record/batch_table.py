@@ -76,6 +76,28 @@ def read_batch_table(buffer: ReadBuffer) -> tuple[BatchTable, Position]:
 
     Raises CorruptRecordError at a header that `read_batch_header` refuses.
     """
+    batches, position_end, is_damaged = _scan(buffer)
+    if is_damaged:
+        raise _header_error(buffer, position_end)
+    return batches, position_end
+
+
+def read_sound_batches(
+    buffer: ReadBuffer, *, verify_crc: bool = True
+) -> tuple[BatchTable, Position, CorruptRecordError | None]:
+    """The complete batches from the start of a buffer up to the first that is damaged, in its header or
+    by its CRC; the position after them; and what is wrong with the one that follows. Nothing is, if the
+    buffer ends there or within it.
+    """
+    batches, position_end, is_damaged = _scan(buffer)
+    wrong = first_wrong_batch(buffer, batches) if verify_crc else -1
+    if wrong >= 0:
+        position_end = int(batches["position"][wrong])
+        return batches[:wrong], position_end, _crc_error(buffer, position_end)
+    return batches, position_end, _header_error(buffer, position_end) if is_damaged else None
+
+
+def _scan(buffer: ReadBuffer) -> tuple[BatchTable, Position, bool]:
     from isotherm.kernels.batches import scan_headers
     from isotherm.kernels.tables import BATCH
 
@@ -83,11 +105,24 @@ def read_batch_table(buffer: ReadBuffer) -> tuple[BatchTable, Position]:
     # Room for all batches that the buffer can hold. Pages that are not written use no memory.
     table = np.empty(len(data) // HEADER_SIZE + 1, dtype=BATCH)
     count, position_end, is_damaged = scan_headers(data, table)
-    if is_damaged:
-        # The scan and this reader refuse the same headers; the reader has the message.
-        read_batch_header(buffer, position_end)
-        raise AssertionError(f"scan and reader disagree about a header position={position_end}")
-    return table[:count], position_end
+    return table[:count], position_end, bool(is_damaged)
+
+
+def _header_error(buffer: ReadBuffer, position: Position) -> CorruptRecordError:
+    """Of a header that the scan has refused. The reader refuses the same headers, and has the message."""
+    try:
+        read_batch_header(buffer, position)
+    except CorruptRecordError as error:
+        return error
+    raise AssertionError(f"scan and reader disagree about a header position={position}")
+
+
+def _crc_error(buffer: ReadBuffer, position: Position) -> CorruptRecordError:
+    try:
+        verify_batch_crc(buffer, position, read_batch_header(buffer, position))
+    except CorruptRecordError as error:
+        return error
+    raise AssertionError(f"kernel and library disagree about a CRC position={position}")
 
 
 def leader_epochs(buffer: ReadBuffer, batches: BatchTable) -> Int64Array:
@@ -107,13 +142,17 @@ def gather_integers(buffer: ReadBuffer, positions: Int64Array, kind: str) -> Int
 
 def verify_crcs(buffer: ReadBuffer, batches: BatchTable) -> None:
     """Raises CorruptRecordError at the first batch whose CRC is wrong."""
+    wrong = first_wrong_batch(buffer, batches)
+    if wrong >= 0:
+        raise _crc_error(buffer, int(batches["position"][wrong]))
+
+
+def first_wrong_batch(buffer: ReadBuffer, batches: BatchTable) -> int:
+    """The index of the first batch whose CRC is wrong; -1 if all are right."""
     from isotherm.kernels.crc import first_wrong_crc
 
     find = first_wrong_crc or first_wrong_crc_by_library
-    wrong = int(find(byte_array(buffer), batches))
-    if wrong >= 0:
-        position = int(batches["position"][wrong])
-        verify_batch_crc(buffer, position, read_batch_header(buffer, position))
+    return int(find(byte_array(buffer), batches))
 
 
 def first_wrong_crc_by_library(data: ByteArray, batches: BatchTable) -> int:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from isotherm.errors import CorruptDataError, CorruptObjectError, CorruptRecordError
-from isotherm.record.batch_header import LOG_OVERHEAD, read_batch_header
-from isotherm.record.batch_table import read_batch_table, verify_crcs
+from isotherm.record.batch_header import LOG_OVERHEAD
+from isotherm.record.batch_table import read_sound_batches, verify_crcs
 from isotherm.remote.history.batch_chain import ChainFault, EpochSpans, first_fault
 from isotherm.remote.history.gaps import Gaps
 from isotherm.spark.plan.planning import SegmentRead
@@ -154,7 +154,7 @@ class _Chain:
 
     def _linked(self, data: memoryview) -> Iterator[ProvenRun]:
         """The complete batches of `data`. Raises at a damaged one, after those before it."""
-        table, end, damage = _sound_table(data)
+        table, end, damage = read_sound_batches(data, verify_crc=False)
         fault = None
         if len(table):
             if not self.is_begun and self._start:
@@ -275,17 +275,3 @@ class _Chain:
                 f"bytes end inside a record batch position={self._position} size_left={size}"
             )
         return batch_size - size if batch_size > size else LOG_OVERHEAD
-
-
-def _sound_table(data: memoryview) -> tuple[BatchTable, Position, CorruptRecordError | None]:
-    """The complete batches before an invalid header, their end, and the error."""
-    try:
-        return *read_batch_table(data), None
-    except CorruptRecordError as error:
-        position = 0
-        while True:
-            # Rare: parse header by header up to the damaged one.
-            try:
-                position += read_batch_header(data, position).size_in_bytes
-            except CorruptRecordError:
-                return *read_batch_table(data[:position]), error
