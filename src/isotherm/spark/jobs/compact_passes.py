@@ -13,13 +13,11 @@ piece (8 bytes for each of its keys) and a few reads; it writes to its local dis
 from __future__ import annotations
 
 import os
-import tempfile
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -46,6 +44,7 @@ from isotherm.segment.cleaning.transactions import OpenTransactions, open_after
 from isotherm.spark.jobs.cost import parallel_tasks
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.source_task import storage_of_job
+from isotherm.spark.task_folder import task_folder
 from isotherm.types import ProducerId, TopicIdPartition
 
 if TYPE_CHECKING:
@@ -223,9 +222,9 @@ class _Stager:
         new_id = RemoteLogSegmentId(
             piece.segment.topic_id_partition, uuid.UUID(bytes=os.urandom(16), version=4)
         )
-        with tempfile.TemporaryDirectory(prefix="isotherm-compact-") as folder:
+        with task_folder("isotherm-compact-") as folder:
             rewritten = rewrite_piece(
-                self._source, piece, newest, open_producers, settings.rules, new_id, Path(folder)
+                self._source, piece, newest, open_producers, settings.rules, new_id, folder
             )
             staged = None
             if rewritten.is_changed or not settings.in_place:

@@ -7,10 +7,8 @@ reaches its first row: files that follow one another are read one after the othe
 from __future__ import annotations
 
 import heapq
-import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +20,7 @@ from isotherm.spark.tables.column_fit import as_schema
 from isotherm.spark.tables.parquet_files import ParquetFiles, Place, PutFile, attempt_name
 from isotherm.spark.tables.table_upkeep import DataFile
 from isotherm.spark.tables.time_partitions import folder_of
+from isotherm.spark.task_folder import task_folder
 from isotherm.types import Offset
 
 if TYPE_CHECKING:
@@ -66,9 +65,9 @@ def _merge_group(
     group: Sequence[DataFile], place: Place, schema: pa.Schema, name: str
 ) -> list[PutFile]:
     with (
-        tempfile.TemporaryDirectory(prefix="isotherm-table-") as folder,
+        task_folder("isotherm-table-") as folder,
         # Files of one group are of one partition of the table.
-        ParquetFiles(place, schema, Path(folder) / name, folder_of(group[0].name)) as files,
+        ParquetFiles(place, schema, folder / name, folder_of(group[0].name)) as files,
         closing(merged_batches(group, place, schema)) as batches,
     ):
         for batch in batches:

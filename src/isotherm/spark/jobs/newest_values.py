@@ -19,21 +19,18 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import parquet
 
-from isotherm.spark.jobs.rewritten_files import rewrite_file
+from isotherm.spark.jobs.rewritten_files import (
+    REWRITTEN_SCHEMA,
+    files_by_replaced,
+    rewrite_file,
+    rewritten_rows,
+)
 from isotherm.spark.jobs.slice_fold import each_of, spark_schema
 from isotherm.spark.tables.column_fit import conformed
 from isotherm.spark.tables.parquet_files import Place, PutFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-_FIELDS: list[Any] = [
-    ("file", pa.int32()),
-    ("name", pa.string()),
-    ("rows", pa.int64()),
-    ("size", pa.int64()),
-]
-_TOLD = pa.schema(_FIELDS)
 
 
 @dataclass(frozen=True)
@@ -61,19 +58,12 @@ def without_superseded(
             return ~_is_in(batch, lost)
 
         put = rewrite_file(place, files[number].name, is_kept, schema, f"{name}-{number:05}")
-        # A file without any row left is told too.
-        told = [{"file": number, **each._asdict()} for each in put] or [{"file": number}]
-        return pa.Table.from_pylist(told, schema=_TOLD)
+        return rewritten_rows(number, put)
 
     lost = _superseded(spark, files, place, schema)
     # Each task puts files, so it must run once: collect, and no second action.
-    found = lost.groupBy("file").applyInArrow(rewrite, spark_schema(_TOLD)).collect()
-    made: dict[str, list[PutFile]] = {}
-    for row in sorted(found, key=lambda row: (row.file, row.name or "")):
-        put = made.setdefault(files[row.file].name, [])
-        if row.name is not None:
-            put.append(PutFile(row.name, row.rows, row.size))
-    return made
+    found = lost.groupBy("file").applyInArrow(rewrite, spark_schema(REWRITTEN_SCHEMA)).collect()
+    return files_by_replaced(found, [each.name for each in files])
 
 
 def _superseded(

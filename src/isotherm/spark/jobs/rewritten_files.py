@@ -1,11 +1,11 @@
-"""Files of a table written again without some of their rows, directly from Arrow batches."""
+"""Files of a table written again without some of their rows, directly from Arrow batches: by a task each,
+which says to the driver what it has put.
+"""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,20 @@ from pyarrow import parquet
 from isotherm.spark.tables.column_fit import as_schema
 from isotherm.spark.tables.parquet_files import ParquetFiles, Place, PutFile, attempt_name
 from isotherm.spark.tables.time_partitions import folder_of
+from isotherm.spark.task_folder import task_folder
 
 Keeps: TypeAlias = Callable[[pa.RecordBatch], "npt.NDArray[np.bool_]"]
 """Of a batch, which rows stay."""
+
+_FIELDS: list[Any] = [
+    ("file", pa.int32()),
+    ("name", pa.string()),
+    ("rows", pa.int64()),
+    ("size", pa.int64()),
+]
+REWRITTEN_SCHEMA = pa.schema(_FIELDS)
+"""A row for each new file, with the number of the old one; for an old one without any row left a row
+without a new file."""
 
 
 def rewrite_file(
@@ -26,10 +37,26 @@ def rewrite_file(
     """In an executor. The files that replace one, in its partition; none if no row stays. `name`
     begins their names."""
     with (
-        tempfile.TemporaryDirectory(prefix="isotherm-table-") as folder,
-        ParquetFiles(place, schema, Path(folder) / attempt_name(name), folder_of(file)) as kept,
+        task_folder("isotherm-table-") as folder,
+        ParquetFiles(place, schema, folder / attempt_name(name), folder_of(file)) as kept,
         place.open(file) as source,
     ):
         for batch in parquet.ParquetFile(source).iter_batches():
             kept.write(as_schema(batch.filter(pa.array(keeps(batch))), schema))
         return kept.put_all()
+
+
+def rewritten_rows(number: int, put: Sequence[PutFile]) -> pa.Table:
+    """What a task says of file `number`, as REWRITTEN_SCHEMA."""
+    rows = [{"file": number, **each._asdict()} for each in put] or [{"file": number}]
+    return pa.Table.from_pylist(rows, schema=REWRITTEN_SCHEMA)
+
+
+def files_by_replaced(rows: Iterable[Any], names: Sequence[str]) -> dict[str, list[PutFile]]:
+    """The new files by the names of the old ones, from collected rows of REWRITTEN_SCHEMA."""
+    made: dict[str, list[PutFile]] = {}
+    for row in sorted(rows, key=lambda row: (row.file, row.name or "")):
+        put = made.setdefault(names[row.file], [])
+        if row.name is not None:
+            put.append(PutFile(row.name, row.rows, row.size))
+    return made

@@ -15,12 +15,10 @@ A file without a commit is no part of the table; a killed run leaves such files 
 from __future__ import annotations
 
 import itertools
-import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import reduce
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -48,6 +46,7 @@ from isotherm.spark.tables.value_types import (
     decoded_types,
     merged_types,
 )
+from isotherm.spark.task_folder import task_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -289,10 +288,10 @@ def _write_files(
     name = attempt_name(name)
     place, schema, by = places.rows, places.rows_schema, places.partition_by
     with (
-        tempfile.TemporaryDirectory(prefix="isotherm-table-") as folder,
-        PartitionedFiles(place, schema, Path(folder) / f"{name}-rows", by) as rows,
-        ParquetFiles(places.dead, places.dead_schema, Path(folder) / f"{name}-dead") as dead,
-        ParquetFiles(place, schema, Path(folder) / f"{name}-gone") as tombstones,
+        task_folder("isotherm-table-") as folder,
+        PartitionedFiles(place, schema, folder / f"{name}-rows", by) as rows,
+        ParquetFiles(places.dead, places.dead_schema, folder / f"{name}-dead") as dead,
+        ParquetFiles(place, schema, folder / f"{name}-gone") as tombstones,
     ):
         for batch in batches:
             decoded = decoded_rows(batch, decoders)

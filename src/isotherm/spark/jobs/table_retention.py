@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,12 @@ from pyarrow import parquet
 
 from isotherm.errors import TableOvertakenError
 from isotherm.spark.driver.tiers import open_brokers
-from isotherm.spark.jobs.rewritten_files import rewrite_file
+from isotherm.spark.jobs.rewritten_files import (
+    REWRITTEN_SCHEMA,
+    files_by_replaced,
+    rewrite_file,
+    rewritten_rows,
+)
 from isotherm.spark.jobs.slice_fold import each_of
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.tables.parquet_files import Place, PutFile
@@ -27,14 +32,6 @@ from isotherm.types import Offset, uuid_to_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_FIELDS: list[Any] = [
-    ("file", pa.int32()),
-    ("name", pa.string()),
-    ("rows", pa.int64()),
-    ("size", pa.int64()),
-]
-_TOLD = pa.schema(_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +148,8 @@ def _without_rows_below(
             if all(is_kept(batch).all() for batch in places):
                 return
         put = rewrite_file(place, file, is_kept, schema, f"{name}-{number:05}")
-        # A file without any row left is told too.
-        told = [{"file": number, **each._asdict()} for each in put] or [{"file": number}]
-        yield from pa.Table.from_pylist(told, schema=_TOLD).to_batches()
+        yield from rewritten_rows(number, put).to_batches()
 
     # Each task puts files, so it must run once: collect, and no second action.
-    found = each_of(spark, len(files), run, _TOLD).collect()
-    made: dict[str, list[PutFile]] = {}
-    for row in sorted(found, key=lambda row: (row.file, row.name or "")):
-        put = made.setdefault(files[row.file].name, [])
-        if row.name is not None:
-            put.append(PutFile(row.name, row.rows, row.size))
-    return made
+    found = each_of(spark, len(files), run, REWRITTEN_SCHEMA).collect()
+    return files_by_replaced(found, [each.name for each in files])

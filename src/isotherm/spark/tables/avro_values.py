@@ -26,6 +26,7 @@ import pyarrow.compute
 from polars.exceptions import PanicException, PolarsError
 
 from isotherm.spark.tables.avro_types import AvroSchemaError, AvroType, avro_type
+from isotherm.spark.tables.halving import decode_by_halves
 from isotherm.spark.tables.json_values import DeadValue, DecodedValues, Places, Values
 from isotherm.spark.tables.schema_registry import RegisteredSchema, UnknownSchemaError
 
@@ -54,32 +55,19 @@ class AvroCodec:
         except (KeyError, TypeError, RecursionError) as error:
             raise UnknownSchemaError(f"the schema is not one of Avro: {error!r}") from error
         self.column = self._type.column
+        self._kind = pa.null() if self.column is None else self.column
         self._wire = fastavro.parse_schema(self._type.wire(_names()))
         self._head = _head(self._type) if self._type.is_vectorized and self.column else None
 
     def decode(self, payloads: Values) -> DecodedValues:
         """The values of `column`, and the others. `payloads` has no nulls."""
-        parts: list[Values] = []
-        dead: list[DeadValue] = []
-        self._decode(payloads, np.arange(len(payloads)), parts, dead)
-        dead.sort()
-        kind = pa.null() if self.column is None else self.column
-        return DecodedValues(pa.concat_arrays([pa.array([], kind), *parts]), dead)
+        return decode_by_halves(payloads, self.column, self._decode_together)
 
-    def _decode(
-        self, payloads: Values, places: Places, parts: list[Values], dead: list[DeadValue]
-    ) -> None:
-        count = len(payloads)
-        if self._head is None or count <= _SLOW_MAX:
-            self._decode_slowly(payloads, places, parts, dead)
-            return
+    def _decode_together(self, payloads: Values, places: Places) -> DecodedValues | None:
+        if self._head is None or len(payloads) <= _SLOW_MAX:
+            return self._decode_slowly(payloads, places)
         column = self._parsed_together(payloads, self._head)
-        if column is not None:
-            parts.append(column)
-            return
-        half = count // 2
-        for part in (slice(0, half), slice(half, count)):
-            self._decode(payloads[part], places[part], parts, dead)
+        return None if column is None else DecodedValues(column, ())
 
     def _parsed_together(self, payloads: Values, head: bytes) -> Values | None:
         """The column; None if a value is not as the schema says."""
@@ -99,9 +87,9 @@ class AvroCodec:
             return None
         return column
 
-    def _decode_slowly(
-        self, payloads: Values, places: Places, parts: list[Values], dead: list[DeadValue]
-    ) -> None:
+    def _decode_slowly(self, payloads: Values, places: Places) -> DecodedValues:
+        parts: list[Values] = []
+        dead: list[DeadValue] = []
         read: list[tuple[int, Any]] = []
         for place, payload in zip(places.tolist(), payloads.to_pylist(), strict=True):
             try:
@@ -113,6 +101,7 @@ class AvroCodec:
             except (MemoryError, RecursionError):
                 dead.append(DeadValue(place, "it is not Avro of its schema: it is too large"))
         self._collect(read, parts, dead)
+        return DecodedValues(pa.concat_arrays(parts or [pa.array([], self._kind)]), dead)
 
     def _read(self, payload: bytes | None) -> Any:
         assert payload is not None, "decode has none of these"

@@ -3,12 +3,12 @@ time. If a batch cannot be read, its halves are tried, down to the values that a
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.descriptor_pool import DescriptorPool
 from ptars import HandlerPool, PtarsConfig
 
+from isotherm.spark.tables.halving import decode_by_halves
 from isotherm.spark.tables.json_values import DeadValue, DecodedValues, Places, Values
 from isotherm.spark.tables.protobuf_types import ProtobufSchemaError, Wire
 from isotherm.spark.tables.schema_registry import UnknownSchemaError
@@ -37,31 +37,20 @@ class ProtobufCodec:
 
     def decode(self, payloads: Values) -> DecodedValues:
         """The values of `column`, and the others. `payloads` has no nulls."""
-        parts: list[Values] = []
-        dead: list[DeadValue] = []
-        self._decode(payloads, np.arange(len(payloads)), parts, dead)
-        dead.sort()
-        kind = pa.null() if self.column is None else self.column
-        return DecodedValues(pa.concat_arrays([pa.array([], kind), *parts]), dead)
+        return decode_by_halves(payloads, self.column, self._decode_together)
 
-    def _decode(
-        self, payloads: Values, places: Places, parts: list[Values], dead: list[DeadValue]
-    ) -> None:
-        count = len(payloads)
-        if not count:
-            return
+    def _decode_together(self, payloads: Values, places: Places) -> DecodedValues | None:
         try:
             stored = self._reader.array_to_record_batch(payloads).to_struct_array()
-            parts.append(self._type.column_of(stored))
+            return DecodedValues(self._type.column_of(stored), ())
         except BaseException as error:
             if not isinstance(error, ValueError | pa.ArrowException) and not _is_panic(error):
                 raise
-            if count == 1:
-                dead.append(DeadValue(int(places[0]), f"it is not of its schema: {error}"))
-                return
-            half = count // 2
-            for part in (slice(0, half), slice(half, count)):
-                self._decode(payloads[part], places[part], parts, dead)
+            if len(payloads) > 1:
+                return None
+            dead = DeadValue(int(places[0]), f"it is not of its schema: {error}")
+            kind = pa.null() if self.column is None else self.column
+            return DecodedValues(pa.array([], kind), [dead])
 
 
 def _is_panic(error: BaseException) -> bool:

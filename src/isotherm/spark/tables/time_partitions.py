@@ -20,7 +20,7 @@ HOUR, DAY = "hour", "day"
 PARTITIONS = (NO_PARTITIONS, HOUR, DAY)
 
 _MICROSECONDS = {HOUR: 3_600_000_000, DAY: 86_400_000_000}
-_NUMPY_UNITS = {HOUR: "h", DAY: "D"}
+_NUMPY_TYPES = {HOUR: "datetime64[h]", DAY: "datetime64[D]"}
 _FOLDER = re.compile(r"(?:^|/)((timestamp_(?:hour|day))=([-0-9]+)/)[^/]*$")
 
 
@@ -57,7 +57,7 @@ def split_by_time(batch: pa.RecordBatch, partition_by: str) -> Iterator[TimePart
     for ordinal in np.unique(ordinals):
         places = np.flatnonzero(ordinals == ordinal)
         # Most batches are of one partition. A slice of another would keep the whole batch in memory.
-        rows = batch if len(places) == batch.num_rows else batch.take(pa.array(places))
+        rows = batch if len(places) == batch.num_rows else batch.take(pa.array(places, pa.int64()))
         text = _text(int(ordinal), partition_by)
         yield TimePartition(f"{partition_column(partition_by)}={text}/", rows)
 
@@ -68,11 +68,12 @@ def folder_of(file: str) -> str:
     return "" if found is None else found[1]
 
 
-def partition_values(file: str) -> dict[str, str]:
+def partition_values(file: str) -> dict[str, str | None]:
     """The value of the partition column, by its name; empty without partitions."""
     found = _FOLDER.search(file)
     return {} if found is None else {found[2]: found[3]}
 
 
 def _text(ordinal: int, partition_by: str) -> str:
-    return str(np.datetime64(ordinal, _NUMPY_UNITS[partition_by])).replace("T", "-")
+    moment = np.array(ordinal, np.int64).astype(_NUMPY_TYPES[partition_by])
+    return str(moment).replace("T", "-")

@@ -1,0 +1,36 @@
+"""A batch of values is decoded as one; if that fails, its halves are, down to the values to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from isotherm.spark.tables.json_values import DecodedValues, Places, Values
+from isotherm.spark.tables.value_types import ValueType
+
+DecodeTogether: TypeAlias = Callable[[Values, Places], DecodedValues | None]
+"""Decodes values, of these places in the batch, or finds that their halves have to be tried, None. It
+never returns None for a single value."""
+
+
+def decode_by_halves(payloads: Values, column: ValueType, decode: DecodeTogether) -> DecodedValues:
+    """The values as `column`, and the others by their places. None stands for values without bytes."""
+    found = list(_decoded(payloads, np.arange(len(payloads)), decode)) if len(payloads) else []
+    kind = pa.null() if column is None else column
+    return DecodedValues(
+        pa.concat_arrays([pa.array([], kind), *(each.column for each in found)]),
+        sorted(dead for each in found for dead in each.dead),
+    )
+
+
+def _decoded(payloads: Values, places: Places, decode: DecodeTogether) -> Iterator[DecodedValues]:
+    whole = decode(payloads, places)
+    if whole is not None:
+        yield whole
+        return
+    half = len(payloads) // 2
+    for part in (slice(0, half), slice(half, None)):
+        yield from _decoded(payloads[part], places[part], decode)
