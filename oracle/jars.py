@@ -16,6 +16,7 @@ POM_PATH = Path(__file__).with_name("pom.xml")
 SPARK_SOURCE_POM_PATH = Path(__file__).with_name("spark-sql-kafka.xml")
 REGISTRY_ARTIFACT = "io.apicurio:apicurio-registry-app:3.0.9:tar.gz:all"
 """The last version that Java 17 runs."""
+ICEBERG_CATALOG_ARTIFACT = "org.projectnessie.nessie:nessie-quarkus:0.99.0:jar:runner"
 AVRO_POM_PATH = Path(__file__).with_name("spark-avro.xml")
 DELTA_POM_PATH = Path(__file__).with_name("spark-delta.xml")
 CACHE_DIRECTORY = Path(__file__).resolve().parent.parent / ".oracle"
@@ -60,13 +61,22 @@ def resolve_delta_jars() -> list[Path]:
 
 def resolve_registry_archive() -> Path:
     """The archive of the schema registry; otherwise as `resolve_jars`."""
-    require_command("java")
-    directory = CACHE_DIRECTORY / REGISTRY_ARTIFACT.replace(":", "-")
     # Without its pom: its parent's is not in every mirror, and the archive has all it needs.
-    goals = ["dependency:copy", f"-Dartifact={REGISTRY_ARTIFACT}"]
+    return _resolve_file(REGISTRY_ARTIFACT)
+
+
+def resolve_iceberg_catalog() -> Path:
+    """The jar of the REST catalog, with all that it needs; otherwise as `resolve_jars`."""
+    return _resolve_file(ICEBERG_CATALOG_ARTIFACT)
+
+
+def _resolve_file(artifact: str) -> Path:
+    require_command("java")
+    directory = CACHE_DIRECTORY / artifact.replace(":", "-")
+    goals = ["dependency:copy", f"-Dartifact={artifact}"]
     _fill(directory, lambda partial: _run_maven([*goals, f"-DoutputDirectory={partial}"]))
-    (archive,) = directory.iterdir()
-    return archive
+    (file,) = directory.iterdir()
+    return file
 
 
 def resolve(pom_path: Path, name: str) -> Path:

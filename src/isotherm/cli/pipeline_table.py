@@ -70,9 +70,12 @@ _PartitionBy = Annotated[
     ),
 ]
 _Warehouse = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--warehouse", metavar="URL", help="The folder or bucket of tables; made if need be."
+        "--warehouse",
+        metavar="URL",
+        help="The folder or bucket of tables, made if need be; isotherm-warehouse by default. Of a REST"
+        " catalog the name that its server has for it.",
     ),
 ]
 _Table = Annotated[
@@ -176,7 +179,7 @@ def table(
     partition_by: _PartitionBy = "none",
     registry: Registry = None,
     registry_option: RegistryOption = None,
-    warehouse: _Warehouse = "isotherm-warehouse",
+    warehouse: _Warehouse = None,
     table_name: _Table = None,
     catalog: _Catalog = None,
     to_option: _ToOption = None,

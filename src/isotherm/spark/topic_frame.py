@@ -37,7 +37,7 @@ def topic(
     options: Mapping[str, object],
     *,
     to: str = "iceberg",
-    warehouse: str = "isotherm-warehouse",
+    warehouse: str | None = None,
     table: str | None = None,
     catalog: str | None = None,
     table_options: Mapping[str, str] | None = None,
@@ -79,7 +79,7 @@ def topic(
     found = opened.identity()
     if found is None:
         raise ConfigError(
-            f"there is no such table table={opened.name} warehouse={warehouse}"
+            f"there is no such table table={opened.name} warehouse={warehouse or catalog or ''}"
             f" hint='make it by isotherm pipeline table {name}'"
         )
     if found.mode != APPEND:

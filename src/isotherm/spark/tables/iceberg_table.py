@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 from pyarrow import types
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     NoSuchTableError,
@@ -29,9 +29,8 @@ from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, HourTransform, Transform
-from sqlalchemy.engine import URL
 
-from isotherm.errors import ConfigError, TableOvertakenError
+from isotherm.errors import ConfigError, RemoteStorageError, TableOvertakenError
 from isotherm.spark.tables.iceberg_snapshots import (
     DEAD_LETTERS,
     OF_SNAPSHOT,
@@ -67,7 +66,7 @@ _OF_METADATA = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
 }
-_TRANSFORMS: dict[str, type[Transform[Any, Any]]] = {HOUR: HourTransform, DAY: DayTransform}
+_TRANSFORMS: dict[str, Transform[Any, Any]] = {HOUR: HourTransform(), DAY: DayTransform()}
 _map: Any = pa.map_  # the stubs do not know fields
 
 
@@ -79,9 +78,19 @@ class IcebergPlace:
     folder: str
 
     def put(self, name: str, path: Path) -> str:
+        """Raises RemoteStorageError if the store fails; then nothing of the file is left, if the store
+        can still delete."""
         location = f"{self.folder}/{name}"
-        with path.open("rb") as source, self.io.new_output(location).create() as target:
-            shutil.copyfileobj(source, target)
+        try:
+            with path.open("rb") as source, self.io.new_output(location).create() as target:
+                shutil.copyfileobj(source, target)
+        except OSError as error:
+            with suppress(OSError):
+                self.io.delete(location)
+            raise RemoteStorageError(
+                f"a file of the table cannot be written file={location}"
+                f" size={path.stat().st_size} reason={error.strerror or str(error)!r}"
+            ) from error
         return location
 
     def open(self, name: str) -> Any:
@@ -90,35 +99,6 @@ class IcebergPlace:
     def delete(self, files: Sequence[str]) -> None:
         for each in files:
             self.io.delete(each)
-
-
-def open_catalog(name: str | None, properties: Mapping[str, str], warehouse: str) -> Catalog:
-    """The catalog `name` of PyIceberg's configuration, with these properties over its own. With
-    neither, one in SQLite beside the warehouse, a local folder."""
-    if warehouse.startswith("file://"):
-        # Iceberg's locations are not escaped as URLs are.
-        warehouse = f"file://{unquote(warehouse.removeprefix('file://'))}"
-        if marks := sorted(set("?#") & set(warehouse)):
-            raise ConfigError(
-                "the path of an Iceberg warehouse cannot have these characters"
-                f" warehouse={warehouse} characters={''.join(marks)}"
-            )
-    if name is None and not properties:
-        if not warehouse.startswith("file://"):
-            raise ConfigError(
-                "a warehouse that is no local folder needs a catalog"
-                f" warehouse={warehouse} hint='--catalog or --to-option'"
-            )
-        folder = Path(warehouse.removeprefix("file://"))
-        with translated("the warehouse cannot be made"):
-            folder.mkdir(parents=True, exist_ok=True)
-        file = URL.create("sqlite", database=str(folder / "catalog.db"))
-        properties = {"type": "sql", "uri": file.render_as_string()}
-    with translated("the catalog cannot be opened"):
-        try:
-            return load_catalog(name or "isotherm", **{"warehouse": warehouse, **properties})
-        except ValueError as error:
-            raise ConfigError(f"no such catalog catalog={name} reason={str(error)!r}") from error
 
 
 class IcebergTable:
@@ -158,10 +138,16 @@ class IcebergTable:
                 )
                 if column is not None:
                     with made.update_spec() as spec:
-                        spec.add_field("timestamp", _TRANSFORMS[identity.partition_by](), column)
+                        spec.add_field("timestamp", _TRANSFORMS[identity.partition_by], column)
                 self._table = made.commit_transaction()
             except (TableAlreadyExistsError, CommitFailedException) as error:
                 raise overtaken(self.name) from error
+            except ValueError as error:
+                # As of a catalog that has no default place for tables.
+                raise ConfigError(
+                    f"the catalog cannot make the table table={self.name} reason={str(error)!r}"
+                    " hint='--warehouse'"
+                ) from error
 
     def covered(self) -> dict[int, Offset]:
         return dict(self._covered)

@@ -28,10 +28,11 @@ _CHOSEN = (
 @dataclass(frozen=True)
 class TablePlace:
     """Where a table is. Without a `name` it is kafka.TOPIC, or for Delta and Parquet TOPIC. `properties` are
-    those of the Iceberg catalog, or settings of the object store."""
+    those of the Iceberg catalog, or settings of the object store. Without a `warehouse` it is that of the catalog
+    that is named, else DEFAULT_WAREHOUSE."""
 
     table_format: str = "iceberg"
-    warehouse: str = DEFAULT_WAREHOUSE
+    warehouse: str | None = None
     name: str | None = None
     catalog: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -46,7 +47,7 @@ def open_table(topic: str, place: TablePlace, *, writes: bool) -> TopicTable:
     if place.table_format != "iceberg":
         if place.catalog is not None:
             raise ConfigError("a catalog is for --to iceberg")
-        config = {**place.properties, "url": storage_url(place.warehouse)}
+        config = {**place.properties, "url": storage_url(place.warehouse or DEFAULT_WAREHOUSE)}
         settings = ObjectStoreSettings.from_config(config)
         check_store(settings, writes=writes)
         if place.table_format == "delta":
@@ -58,9 +59,12 @@ def open_table(topic: str, place: TablePlace, *, writes: bool) -> TopicTable:
 
         return ParquetTable(settings, place.name or topic)
     check_iceberg()
-    from isotherm.spark.tables.iceberg_table import IcebergTable, open_catalog
+    from isotherm.spark.tables.iceberg_catalogs import open_catalog
+    from isotherm.spark.tables.iceberg_table import IcebergTable
 
-    opened = open_catalog(place.catalog, place.properties, storage_url(place.warehouse))
+    has_catalog = place.catalog is not None or bool(place.properties)
+    warehouse = place.warehouse or (None if has_catalog else DEFAULT_WAREHOUSE)
+    opened = open_catalog(place.catalog, place.properties, warehouse)
     return IcebergTable(opened, place.name or f"kafka.{topic}")
 
 

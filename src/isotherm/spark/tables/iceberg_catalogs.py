@@ -1,0 +1,78 @@
+"""Catalogs of Iceberg tables, through PyIceberg: one in SQLite that needs nothing, or any that it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import unquote
+
+from pyiceberg.catalog import Catalog, infer_catalog_type, load_catalog
+from pyiceberg.utils.config import Config
+from sqlalchemy.engine import URL
+
+from isotherm.errors import ConfigError
+from isotherm.spark.options import storage_url
+from isotherm.spark.tables.iceberg_snapshots import translated
+
+_REST = "rest"
+
+
+def open_catalog(name: str | None, properties: Mapping[str, str], warehouse: str | None) -> Catalog:
+    """The catalog `name` of PyIceberg's configuration, with these properties over its own. With
+    neither, one in SQLite beside the warehouse, a local folder.
+
+    `warehouse` is a path or a URL. A REST catalog gets it as it is: there it is a name that the server
+    knows. None leaves it to the catalog's configuration.
+    """
+    if name is None and not properties:
+        return _embedded(warehouse or "")
+    given = dict(properties)
+    with translated("the catalog cannot be opened"):
+        try:
+            if warehouse is not None:
+                is_rest = _type_of(name, properties) == _REST
+                given.setdefault("warehouse", warehouse if is_rest else _location(warehouse))
+            return load_catalog(name or "isotherm", **given)
+        except ValueError as error:
+            raise ConfigError(f"no such catalog catalog={name} reason={str(error)!r}") from error
+
+
+def _embedded(warehouse: str) -> Catalog:
+    location = _location(warehouse)
+    if not location.startswith("file://"):
+        raise ConfigError(
+            "a warehouse that is no local folder needs a catalog"
+            f" warehouse={location} hint='--catalog or --to-option'"
+        )
+    folder = Path(location.removeprefix("file://"))
+    with translated("the warehouse cannot be made"):
+        folder.mkdir(parents=True, exist_ok=True)
+    file = URL.create("sqlite", database=str(folder / "catalog.db"))
+    with translated("the catalog cannot be opened"):
+        return load_catalog("isotherm", warehouse=location, type="sql", uri=file.render_as_string())
+
+
+def _type_of(name: str | None, properties: Mapping[str, str]) -> str | None:
+    """Raises ValueError as PyIceberg does where nothing tells it."""
+    known = Config().get_catalog_config(name or "isotherm") or {}
+    merged = {**known, **properties}
+    if "type" in merged:
+        return str(merged["type"]).lower()
+    if "py-catalog-impl" in merged:
+        return None
+    kind = infer_catalog_type(name or "isotherm", merged)
+    return None if kind is None else kind.value
+
+
+def _location(warehouse: str) -> str:
+    """As Iceberg writes locations: not escaped as URLs are."""
+    url = storage_url(warehouse)
+    if not url.startswith("file://"):
+        return url
+    location = f"file://{unquote(url.removeprefix('file://'))}"
+    if marks := sorted(set("?#") & set(location)):
+        raise ConfigError(
+            "the path of an Iceberg warehouse cannot have these characters"
+            f" warehouse={location} characters={''.join(marks)}"
+        )
+    return location

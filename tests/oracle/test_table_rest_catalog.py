@@ -1,0 +1,99 @@
+"""`isotherm pipeline table` by a REST catalog, its files in a bucket of S3. Readers: PyIceberg and DuckDB."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+from pyiceberg.catalog import load_catalog
+
+from isotherm.errors import ConfigError, RemoteStorageError
+from isotherm.record.batch import NewRecord, build_batch
+from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.testing.s3_server import S3Server
+from isotherm.types import TopicIdPartition
+from oracle.iceberg_catalog import WAREHOUSE, RestCatalog, rest_catalog
+from oracle.jars import OracleUnavailableError
+from tests.support.record_segments import RecordSegmentMaker
+from tests.support.topic_tables import rows_of, run_table
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+OWNER = TopicIdPartition(uuid.UUID(int=9), "prices", 0)
+
+
+@pytest.fixture
+def catalog(s3_server: S3Server, tmp_path: Path) -> Iterator[RestCatalog]:
+    try:
+        with rest_catalog(tmp_path, s3_server.config) as running:
+            yield running
+    except OracleUnavailableError as missing:
+        pytest.skip(str(missing))
+
+
+def options_of(catalog: RestCatalog, server: S3Server) -> list[str]:
+    properties = [f"--to-option={key}={value}" for key, value in catalog.properties.items()]
+    source = [f"--option={key}={value}" for key, value in server.config.items() if key != "url"]
+    return [*properties, *source, "--value", "json"]
+
+
+def test_table_in_a_bucket_by_a_rest_catalog(
+    s3_server: S3Server, catalog: RestCatalog, tmp_path: Path
+) -> None:
+    tier = f"{s3_server.config['url']}/tier"
+    storage = ObjectStoreRemoteStorageManager(
+        ObjectStoreSettings.from_config(s3_server.config | {"url": tier})
+    )
+    maker = RecordSegmentMaker(tmp_path / "made", storage)
+    options = options_of(catalog, s3_server)
+
+    def put(start: int, **more: object) -> None:
+        values = [json.dumps({"n": n, **more}).encode() for n in range(start, start + 29)] + [b"{"]
+        records = [
+            NewRecord(1_767_225_600_000 + n * 3_600_000, b"%d" % n, value)
+            for n, value in enumerate(values, start)
+        ]
+        maker.tier(OWNER, [build_batch(records, base_offset=start)])
+
+    # Without a warehouse the catalog's own is taken; with one, its name goes to the server.
+    put(0)
+    run_table("prices", tier, *options, "--partition-by", "day")
+    put(30, eur=0.5)
+    done = run_table(
+        "prices", tier, *options, "--partition-by", "day", "--warehouse", WAREHOUSE, "--compact"
+    )
+    assert done["offsets"] == 30
+    assert run_table("prices", tier, *options, "--partition-by", "day")["offsets"] == 0
+
+    opened = load_catalog("rest", **catalog.properties)
+    table = opened.load_table("kafka.prices")
+    rows = rows_of(table)
+    good = [offset for offset in range(60) if offset % 30 != 29]
+    assert [row["offset"] for row in rows] == good
+    assert [(row["value"]["n"], row["value"]["eur"]) for row in rows] == [
+        (n, None if n < 30 else 0.5) for n in good
+    ]
+    files = [each.file for each in table.scan().plan_files()]
+    assert all(each.file_path.startswith(s3_server.config["url"]) for each in files)
+    assert len(files) == len({str(each.partition) for each in files}) == 3
+    dead = rows_of(opened.load_table("kafka.prices_dead_letters"))
+    assert [row["offset"] for row in dead] == [29, 59]
+    with duckdb.connect() as engine:
+        read = table.scan(selected_fields=("offset",)).to_arrow()  # noqa: F841
+        assert engine.sql('SELECT sum("offset") FROM read').fetchall() == [(sum(good),)]
+
+
+def test_a_catalog_that_is_away_or_lacks_the_warehouse_is_named(
+    s3_server: S3Server, catalog: RestCatalog
+) -> None:
+    tier = f"{s3_server.config['url']}/tier"
+    options = options_of(catalog, s3_server)
+    with pytest.raises((ConfigError, RemoteStorageError), match="catalog"):
+        run_table("prices", tier, *options, "--warehouse", "no-such-lake")
+    away = [*options, "--to-option", "uri=http://127.0.0.1:1/iceberg/"]
+    with pytest.raises(RemoteStorageError, match="the catalog cannot be opened"):
+        run_table("prices", tier, *away)
