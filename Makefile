@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java test test-quick lint types imports docs check soak mutants demo cluster-demo bench bench-quick clean
+.PHONY: help setup java test test-quick lint types imports docs check soak mutants demo cluster-demo bench-tools bench bench-quick clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -74,7 +74,12 @@ demo: setup ## Produce a year of flights, tier them, read them back with Kafka c
 cluster-demo: setup ## Kill three replicated brokers in turn under a producer; MIXED=1: one is Apache Kafka
 	PYTHONPATH=. $(BIN)/python examples/cluster/cluster.py $(if $(MIXED),--mixed)
 
-bench: setup ## Measure Isotherm beside Apache Kafka, in half an hour; writes docs/benchmarks.md
+# An S3 server, and a proxy that makes it slow.
+bench-tools:
+	@test -x .tools/bin/versitygw || scripts/s3-server.sh install
+	@test -x .tools/bin/toxiproxy-server || scripts/toxiproxy.sh install
+
+bench: setup bench-tools ## Measure Isotherm beside Apache Kafka, in half an hour; writes docs/benchmarks.md
 	$(BIN)/python -m bench
 
 bench-quick: setup ## The same in less than five minutes: fails when a ratio that was reached is lost
