@@ -19,6 +19,7 @@ from typing import Any
 import uvloop
 
 from isotherm.broker.node import BrokerNode
+from isotherm.broker.scheduling import shorten_slices
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import ConfigError, IsothermError
 
@@ -37,6 +38,7 @@ def run(read_config: Callable[[], BrokerConfig]) -> int:
     `read_config` reads the configuration at the start and at every SIGHUP. Raises ConfigError.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    shorten_slices()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(read_config))
 
