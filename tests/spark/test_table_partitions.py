@@ -76,8 +76,8 @@ def rows_of_one_day(lake: Path, to: str) -> tuple[list[Row], int]:
     day = ("timestamp_day", "=", "2026-01-02")
     if to == "delta":
         table = DeltaTable(lake / "prices")
-        rows = table.to_pyarrow_table(partitions=[day]).to_pylist()
-        return rows, len(table.file_uris(partition_filters=[day]))
+        rows = table.to_pyarrow_table(filters=[day]).to_pylist()
+        return rows, len(table.file_uris(file_pruning_predicate="timestamp_day = '2026-01-02'"))
     with duckdb.connect() as engine:
         folder = lake / "prices"
         chosen = engine.sql(

@@ -288,7 +288,7 @@ def _left_over(report: SweepReport, prices: PriceList) -> dict[str, Any]:
     return {
         "orphaned_objects": int(number),
         "orphaned_bytes": found,
-        "cost_per_month": round(monthly_cost(found, prices.mean_price(found)), 6),
+        "cost_per_month": round(monthly_cost(found, prices.mean_price(found)), 12),
     }
 
 

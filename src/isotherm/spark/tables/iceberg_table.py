@@ -139,7 +139,7 @@ class IcebergTable:
                 if column is not None:
                     with made.update_spec() as spec:
                         spec.add_field("timestamp", _TRANSFORMS[identity.partition_by], column)
-                self._table = made.commit_transaction()
+                made.commit_transaction()
             except (TableAlreadyExistsError, CommitFailedException) as error:
                 raise overtaken(self.name) from error
             except ValueError as error:
@@ -148,6 +148,8 @@ class IcebergTable:
                     f"the catalog cannot make the table table={self.name} reason={str(error)!r}"
                     " hint='--warehouse'"
                 ) from error
+            # What the transaction returns cannot be read again.
+            self._table = self._catalog.load_table(self._identifier)
 
     def covered(self) -> dict[int, Offset]:
         return dict(self._covered)
