@@ -1,8 +1,11 @@
-"""`isotherm pipeline table` by a REST catalog, its files in a bucket of S3. Readers: PyIceberg and DuckDB."""
+"""`isotherm pipeline table` by a REST catalog, its files in a bucket of S3. Readers: PyIceberg and DuckDB.
+
+Columns do not grow here: this Nessie wants `last-column-id` for a new schema, which Iceberg has given up and
+PyIceberg does not send.
+"""
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +41,7 @@ def catalog(s3_server: S3Server, tmp_path: Path) -> Iterator[RestCatalog]:
 def options_of(catalog: RestCatalog, server: S3Server) -> list[str]:
     properties = [f"--to-option={key}={value}" for key, value in catalog.properties.items()]
     source = [f"--option={key}={value}" for key, value in server.config.items() if key != "url"]
-    return [*properties, *source, "--value", "json"]
+    return [*properties, *source, "--value", "string"]
 
 
 def test_table_in_a_bucket_by_a_rest_catalog(
@@ -51,8 +54,8 @@ def test_table_in_a_bucket_by_a_rest_catalog(
     maker = RecordSegmentMaker(tmp_path / "made", storage)
     options = options_of(catalog, s3_server)
 
-    def put(start: int, **more: object) -> None:
-        values = [json.dumps({"n": n, **more}).encode() for n in range(start, start + 29)] + [b"{"]
+    def put(start: int) -> None:
+        values = [*(b"%d" % n for n in range(start, start + 29)), b"\xff"]
         records = [
             NewRecord(1_767_225_600_000 + n * 3_600_000, b"%d" % n, value)
             for n, value in enumerate(values, start)
@@ -62,7 +65,7 @@ def test_table_in_a_bucket_by_a_rest_catalog(
     # Without a warehouse the catalog's own is taken; with one, its name goes to the server.
     put(0)
     run_table("prices", tier, *options, "--partition-by", "day")
-    put(30, eur=0.5)
+    put(30)
     done = run_table(
         "prices", tier, *options, "--partition-by", "day", "--warehouse", WAREHOUSE, "--compact"
     )
@@ -74,9 +77,7 @@ def test_table_in_a_bucket_by_a_rest_catalog(
     rows = rows_of(table)
     good = [offset for offset in range(60) if offset % 30 != 29]
     assert [row["offset"] for row in rows] == good
-    assert [(row["value"]["n"], row["value"]["eur"]) for row in rows] == [
-        (n, None if n < 30 else 0.5) for n in good
-    ]
+    assert [row["value"] for row in rows] == [str(n) for n in good]
     files = [each.file for each in table.scan().plan_files()]
     assert all(each.file_path.startswith(s3_server.config["url"]) for each in files)
     assert len(files) == len({str(each.partition) for each in files}) == 3

@@ -27,6 +27,13 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.partitioning import (
+    PARTITION_FIELD_ID_START,
+    UNPARTITIONED_PARTITION_SPEC,
+    PartitionField,
+    PartitionSpec,
+)
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, HourTransform, Transform
 
@@ -129,18 +136,20 @@ class IcebergTable:
     def create(self, identity: Identity) -> None:
         properties = identity_properties(identity)
         first = first_types(identity.key_format, identity.value_format)
-        column = partition_column(identity.partition_by)
+        # PyIceberg gives ids to columns that have none only after it has looked for those of the partitions.
+        schema = assign_fresh_schema_ids(
+            self._catalog._convert_schema_if_needed(rows_schema(first))
+        )
         with translated("the table cannot be created"):
             self._catalog.create_namespace_if_not_exists(self._namespace)
             try:
-                made = self._catalog.create_table_transaction(
-                    self._identifier, rows_schema(first), properties={**_OF_METADATA, **properties}
+                self._table = self._catalog.create_table(
+                    self._identifier,
+                    schema,
+                    partition_spec=_partition_spec(schema, identity.partition_by),
+                    properties={**_OF_METADATA, **properties},
                 )
-                if column is not None:
-                    with made.update_spec() as spec:
-                        spec.add_field("timestamp", _TRANSFORMS[identity.partition_by], column)
-                made.commit_transaction()
-            except (TableAlreadyExistsError, CommitFailedException) as error:
+            except TableAlreadyExistsError as error:
                 raise overtaken(self.name) from error
             except ValueError as error:
                 # As of a catalog that has no default place for tables.
@@ -148,8 +157,6 @@ class IcebergTable:
                     f"the catalog cannot make the table table={self.name} reason={str(error)!r}"
                     " hint='--warehouse'"
                 ) from error
-            # What the transaction returns cannot be read again.
-            self._table = self._catalog.load_table(self._identifier)
 
     def covered(self) -> dict[int, Offset]:
         return dict(self._covered)
@@ -267,6 +274,21 @@ class IcebergTable:
                 " under another name with --table'"
             )
         return {}
+
+
+def _partition_spec(schema: Schema, partition_by: str) -> PartitionSpec:
+    column = partition_column(partition_by)
+    if column is None:
+        return UNPARTITIONED_PARTITION_SPEC
+    source = schema.find_field("timestamp").field_id
+    return PartitionSpec(
+        PartitionField(
+            source_id=source,
+            field_id=PARTITION_FIELD_ID_START,
+            transform=_TRANSFORMS[partition_by],
+            name=column,
+        )
+    )
 
 
 def _check_column_names(table: Table, name: str) -> None:
