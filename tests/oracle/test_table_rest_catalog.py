@@ -18,7 +18,7 @@ from isotherm.errors import ConfigError, RemoteStorageError
 from isotherm.record.batch import NewRecord, build_batch
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.testing.s3_server import S3Server
+from isotherm.testing.s3_server import S3Server, find_versitygw
 from isotherm.types import TopicIdPartition
 from oracle.iceberg_catalog import WAREHOUSE, RestCatalog, rest_catalog
 from oracle.jars import OracleUnavailableError
@@ -29,10 +29,19 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 OWNER = TopicIdPartition(uuid.UUID(int=9), "prices", 0)
 
 
-@pytest.fixture
-def catalog(s3_server: S3Server, tmp_path: Path) -> Iterator[RestCatalog]:
+@pytest.fixture(scope="module")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    binary = find_versitygw()
+    if binary is None:
+        pytest.skip("versitygw is not there: scripts/s3-server.sh install, or set VERSITYGW")
+    with S3Server(binary, tmp_path_factory.mktemp("s3") / "buckets", keep_alive=False) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def catalog(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
     try:
-        with rest_catalog(tmp_path, s3_server.config) as running:
+        with rest_catalog(tmp_path_factory.mktemp("catalog"), s3_server.config) as running:
             yield running
     except OracleUnavailableError as missing:
         pytest.skip(str(missing))
@@ -66,11 +75,10 @@ def test_table_in_a_bucket_by_a_rest_catalog(
     put(0)
     run_table("prices", tier, *options, "--partition-by", "day")
     put(30)
-    done = run_table(
-        "prices", tier, *options, "--partition-by", "day", "--warehouse", WAREHOUSE, "--compact"
-    )
-    assert done["offsets"] == 30
-    assert run_table("prices", tier, *options, "--partition-by", "day")["offsets"] == 0
+    options += ["--partition-by", "day"]
+    assert run_table("prices", tier, *options, "--warehouse", WAREHOUSE)["offsets"] == 30
+    run_table("prices", tier, *options, "--compact")
+    assert run_table("prices", tier, *options)["offsets"] == 0
 
     opened = load_catalog("rest", **catalog.properties)
     table = opened.load_table("kafka.prices")

@@ -39,9 +39,11 @@ class S3Server:
         *,
         access_log: Path | None = None,
         certificate: Path | None = None,
+        keep_alive: bool = True,
     ) -> None:
         """`access_log` gets a line for each request. With `certificate`, a file with key and chain, it
-        speaks https alone."""
+        speaks https alone. Without `keep_alive` each request has a connection of its own: Arrow's client
+        now and then completes an upload in a way that this server refuses on one that stays."""
         self._scheme = "http" if certificate is None else "https"
         self.bucket_folder = folder / BUCKET
         self.bucket_folder.mkdir(parents=True)
@@ -50,7 +52,8 @@ class S3Server:
         self._command = [
             str(binary),
             *("--access", ACCESS_KEY, "--secret", SECRET_KEY),
-            *("--port", f"127.0.0.1:{self.port}", "--quiet", "--keep-alive"),
+            *("--port", f"127.0.0.1:{self.port}", "--quiet"),
+            *(("--keep-alive",) if keep_alive else ()),
             *(
                 ()
                 if certificate is None
