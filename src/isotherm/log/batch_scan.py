@@ -21,7 +21,7 @@ from isotherm.record.batch import (
     BatchHeader,
     read_batch_header,
 )
-from isotherm.record.batch_table import read_sound_batches
+from isotherm.record.batch_table import leader_epochs, read_sound_batches
 from isotherm.segment.offset_index import Buffer
 from isotherm.types import Offset, Position
 
@@ -118,6 +118,12 @@ class SoundBatches(NamedTuple):
     def header(self, row: int) -> BatchHeader:
         return read_batch_header(self.data, int(self.batches["position"][row]))
 
+    def epoch_starts(self) -> Iterator[BatchHeader]:
+        """The header of each batch that has another leader epoch than the one before it, and the first."""
+        epochs = leader_epochs(self.data, self.batches)
+        for row in (0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()):
+            yield self.header(row)
+
     @property
     def next_offsets(self) -> Int64Array:
         """The offset after each batch."""
@@ -143,16 +149,16 @@ class SoundBatches(NamedTuple):
         return is_below
 
 
-def scan_sound_batches(file: File, size: int) -> Iterator[SoundBatches]:
+def scan_sound_batches(file: File, size: int, *, verify_crc: bool = True) -> Iterator[SoundBatches]:
     """All batches from the start of a file of `size` bytes, many at a time.
 
-    Raises CorruptRecordError at the first batch that is damaged or cut off. Batches that were
-    yielded before are valid.
+    Raises CorruptRecordError at the first batch that is damaged, without `verify_crc` in its header, or
+    cut off. Batches that were yielded before are valid.
     """
     position = 0
     while position < size:
         data = file.read_at(position, min(RECOVERY_READ_SIZE, size - position))
-        batches, end, fault = read_sound_batches(data)
+        batches, end, fault = read_sound_batches(data, verify_crc=verify_crc)
         if not len(batches) and fault is None:
             # A batch larger than that is read as a whole, since its CRC covers all of it.
             header = read_batch_header(data)
@@ -161,7 +167,7 @@ def scan_sound_batches(file: File, size: int) -> Iterator[SoundBatches]:
                     f"batch is cut off position={position} size={header.size_in_bytes} file_size={size}"
                 )
             data = file.read_at(position, header.size_in_bytes)
-            batches, end, fault = read_sound_batches(data)
+            batches, end, fault = read_sound_batches(data, verify_crc=verify_crc)
         if len(batches):
             yield SoundBatches(position, data, batches)
         if fault is not None:

@@ -55,8 +55,9 @@ class EpochRecovery:
         if self._fault is None or not any(segment.size_in_bytes for segment in flushed):
             return
         for segment in flushed:
-            for _, header in segment.read_headers(segment.base_offset):
-                self.note(header)
+            for found in segment.scan_sound(verify_crc=False):
+                for header in found.epoch_starts():
+                    self.note(header)
         logger.warning(
             "leader epochs are lost and made again from the log's batches file=%s reason='%s'"
             " epochs=%d",

@@ -46,7 +46,6 @@ from isotherm.log.segment_check import check_segment
 from isotherm.log.tiering import is_remote_log_enabled
 from isotherm.log.transaction_index_checkpoint import TransactionIndexCheckpoint
 from isotherm.record.batch import BatchHeader
-from isotherm.record.batch_table import leader_epochs
 from isotherm.segment.file_names import (
     LOG_SUFFIX,
     SWAP_SUFFIX,
@@ -425,9 +424,8 @@ class _LogLoader:
         self, segment: LogSegment, producers: ProducerStateManager, found: SoundBatches
     ) -> None:
         segment.index_sound(found, self._config.index_interval_bytes)
-        epochs = leader_epochs(found.data, found.batches)
-        for row in (0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()):
-            self._epochs.note(found.header(row))
+        for header in found.epoch_starts():
+            self._epochs.note(header)
         for aborted in apply_batches(producers, found):
             segment.append_aborted_transaction(aborted)
 

@@ -428,9 +428,9 @@ class LogSegment:
     def read_batch(self, position: Position, header: BatchHeader) -> bytes:
         return self.read_bytes(position, header.size_in_bytes)
 
-    def scan_sound(self) -> Iterator[SoundBatches]:
-        """Scan the whole file with CRC checks, for recovery (`scan_sound_batches`)."""
-        return scan_sound_batches(self._log_file(), self.size_in_bytes)
+    def scan_sound(self, *, verify_crc: bool = True) -> Iterator[SoundBatches]:
+        """Scan the whole file, for recovery (`scan_sound_batches`)."""
+        return scan_sound_batches(self._log_file(), self.size_in_bytes, verify_crc=verify_crc)
 
     def aborted_transactions(self) -> list[AbortedTransaction]:
         """The entries of the transaction index; empty without a file."""
