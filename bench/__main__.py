@@ -43,7 +43,7 @@ class Task(NamedTuple):
 TWO_ROUNDS = ("--rounds", "2")
 COMPARED = (
     Task("limits", 0.2, 0.2),
-    Task("record_decode", 3.0, 0.3),
+    Task("record_decode", 1.0, 0.3),
     Task("metadata_bootstrap", 1.5, 0.3, ("--years", "1", "5", *TWO_ROUNDS)),
     Task("cleaner", 3.2, 0.4, TWO_ROUNDS),
     Task("produce", 2.7, 0.8, TWO_ROUNDS),
