@@ -150,6 +150,7 @@ def spark(
     """Small and quick to start. A process has room for one session, so there is no other."""
     import isotherm.spark
 
+    _end_jvm()
     session = isotherm.spark.session(
         "isotherm-tests",
         master="local[2]",
@@ -165,6 +166,19 @@ def spark(
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+def _end_jvm() -> None:
+    """A command that an earlier test has run in this process may have started Spark's JVM. Its class loader
+    would lack the jars of this session: only a new one gets them."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(timeout=60)
+        SparkContext._gateway = SparkContext._jvm = None
 
 
 @pytest.fixture(scope="session")
