@@ -61,7 +61,6 @@ def resolve_delta_jars() -> list[Path]:
 
 def resolve_registry_archive() -> Path:
     """The archive of the schema registry; otherwise as `resolve_jars`."""
-    # Without its pom: its parent's is not in every mirror, and the archive has all it needs.
     return _resolve_file(REGISTRY_ARTIFACT)
 
 
@@ -73,6 +72,7 @@ def resolve_iceberg_catalog() -> Path:
 def _resolve_file(artifact: str) -> Path:
     require_command("java")
     directory = CACHE_DIRECTORY / artifact.replace(":", "-")
+    # Without its pom: its parent's is not in every mirror, and the file has all it needs.
     goals = ["dependency:copy", f"-Dartifact={artifact}"]
     _fill(directory, lambda partial: _run_maven([*goals, f"-DoutputDirectory={partial}"]))
     (file,) = directory.iterdir()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 import tarfile
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 from isotherm.testing.local_servers import free_ports
+from oracle.http_server import http_server
 from oracle.jars import require_command, resolve_registry_archive
-from oracle.topics import WAIT_TIMEOUT_S, wait_until
+from oracle.topics import WAIT_TIMEOUT_S
 
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 # It lives for one test module: a fast start counts, not speed.
@@ -37,25 +37,8 @@ def schema_registry(
         f"-Dapicurio.kafkasql.bootstrap.servers={bootstrap_servers}", "-jar", str(jar),
     ]  # fmt: skip
     url = f"http://127.0.0.1:{port}/apis/ccompat/v7"
-    with (directory / "registry.log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=directory, stdout=log, stderr=subprocess.STDOUT)
-
-        def is_up() -> bool:
-            if process.poll() is not None:
-                raise AssertionError((directory / "registry.log").read_text()[-2000:])
-            with (
-                contextlib.suppress(OSError),
-                urllib.request.urlopen(f"{url}/subjects", timeout=10),
-            ):
-                return True
-            return False
-
-        try:
-            wait_until(is_up, "the schema registry", start_timeout_s)
-            yield url
-        finally:
-            process.kill()
-            process.wait()
+    with http_server(command, directory, f"{url}/subjects", "the schema registry", start_timeout_s):
+        yield url
 
 
 def register(url: str, subject: str, schema: object, kind: str = "AVRO", **more: object) -> int:

@@ -7,7 +7,7 @@ PyIceberg does not send.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import duckdb
@@ -20,7 +20,7 @@ from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.testing.s3_server import S3Server, find_versitygw
 from isotherm.types import TopicIdPartition
-from oracle.iceberg_catalog import WAREHOUSE, RestCatalog, rest_catalog
+from oracle.iceberg_catalog import WAREHOUSE, rest_catalog
 from oracle.jars import OracleUnavailableError
 from tests.support.record_segments import RecordSegmentMaker
 from tests.support.topic_tables import rows_of, run_table
@@ -39,7 +39,9 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 @pytest.fixture(scope="module")
-def catalog(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
+def catalog(
+    s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mapping[str, str]]:
     try:
         with rest_catalog(tmp_path_factory.mktemp("catalog"), s3_server.config) as running:
             yield running
@@ -47,14 +49,14 @@ def catalog(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> It
         pytest.skip(str(missing))
 
 
-def options_of(catalog: RestCatalog, server: S3Server) -> list[str]:
-    properties = [f"--to-option={key}={value}" for key, value in catalog.properties.items()]
+def options_of(catalog: Mapping[str, str], server: S3Server) -> list[str]:
+    properties = [f"--to-option={key}={value}" for key, value in catalog.items()]
     source = [f"--option={key}={value}" for key, value in server.config.items() if key != "url"]
     return [*properties, *source, "--value", "string"]
 
 
 def test_table_in_a_bucket_by_a_rest_catalog(
-    s3_server: S3Server, catalog: RestCatalog, tmp_path: Path
+    s3_server: S3Server, catalog: Mapping[str, str], tmp_path: Path
 ) -> None:
     tier = f"{s3_server.config['url']}/tier"
     storage = ObjectStoreRemoteStorageManager(
@@ -80,7 +82,7 @@ def test_table_in_a_bucket_by_a_rest_catalog(
     run_table("prices", tier, *options, "--compact")
     assert run_table("prices", tier, *options)["offsets"] == 0
 
-    opened = load_catalog("rest", **catalog.properties)
+    opened = load_catalog("rest", **catalog)
     table = opened.load_table("kafka.prices")
     rows = rows_of(table)
     good = [offset for offset in range(60) if offset % 30 != 29]
@@ -97,7 +99,7 @@ def test_table_in_a_bucket_by_a_rest_catalog(
 
 
 def test_a_catalog_that_is_away_or_lacks_the_warehouse_is_named(
-    s3_server: S3Server, catalog: RestCatalog
+    s3_server: S3Server, catalog: Mapping[str, str]
 ) -> None:
     tier = f"{s3_server.config['url']}/tier"
     options = options_of(catalog, s3_server)

@@ -142,11 +142,13 @@ class SoundBatches(NamedTuple):
         return self._replace(batches=self.batches[:count])
 
     def starts_below(self, next_offset: Offset) -> BoolArray:
-        """Whether a batch begins below the end of the one before it; `next_offset` is the end of the one
-        before the first."""
-        expected = np.concatenate([[next_offset], self.next_offsets[:-1]])
-        is_below: BoolArray = self.batches["base_offset"] < expected
+        """Whether a batch begins below the end of the one before it; see `expected_starts`."""
+        is_below: BoolArray = self.batches["base_offset"] < self.expected_starts(next_offset)
         return is_below
+
+    def expected_starts(self, next_offset: Offset) -> Int64Array:
+        """The end of the batch before each; `next_offset` is that of the one before the first."""
+        return np.concatenate([[next_offset], self.next_offsets[:-1]])
 
 
 def scan_sound_batches(file: File, size: int, *, verify_crc: bool = True) -> Iterator[SoundBatches]:

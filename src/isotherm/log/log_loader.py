@@ -15,8 +15,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import (
     CorruptIndexError,
@@ -521,7 +519,6 @@ def _shows_compaction(header: BatchHeader, next_offset: Offset) -> bool:
 def _show_compaction(sound: SoundBatches, next_offset: Offset) -> bool:
     """The same for batches that follow one another."""
     batches = sound.batches
-    expected = np.concatenate([[next_offset], sound.next_offsets[:-1]])
-    has_gap = batches["base_offset"] > expected
+    has_gap = batches["base_offset"] > sound.expected_starts(next_offset)
     has_gap |= batches["records_count"] <= batches["last_offset_delta"]
     return bool(has_gap.any())
