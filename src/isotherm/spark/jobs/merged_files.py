@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
+from isotherm.spark.jobs.rewritten_files import PUT_SCHEMA, put_by_number, put_rows
 from isotherm.spark.jobs.slice_fold import each_of
 from isotherm.spark.tables.column_fit import as_schema
 from isotherm.spark.tables.parquet_files import ParquetFiles, Place, PutFile, attempt_name
@@ -29,13 +30,6 @@ if TYPE_CHECKING:
 MERGE_BATCH_BYTES = 4 * 1024 * 1024
 """Of rows of each file that is open."""
 
-_FIELDS: list[Any] = [
-    ("group", pa.int32()),
-    ("name", pa.string()),
-    ("rows", pa.int64()),
-    ("size", pa.int64()),
-]
-_TOLD = pa.schema(_FIELDS)
 _Place = tuple[int, Offset]  # partition and offset of a row
 
 
@@ -50,15 +44,11 @@ def merge_files(
 
     def run(number: int) -> Iterator[pa.RecordBatch]:
         put = _merge_group(groups[number], place, schema, attempt_name(f"{name}-{number:05}"))
-        told = [{"group": number, **each._asdict()} for each in put]
-        yield from pa.Table.from_pylist(told, schema=_TOLD).to_batches()
+        yield from put_rows(number, put).to_batches()
 
     # Each task puts files, so it must run once: collect, and no second action.
-    found = each_of(spark, len(groups), run, _TOLD).collect()
-    made: list[list[PutFile]] = [[] for _ in groups]
-    for row in sorted(found, key=lambda row: (row.group, row.name)):
-        made[row.group].append(PutFile(row.name, row.rows, row.size))
-    return made
+    made = put_by_number(each_of(spark, len(groups), run, PUT_SCHEMA).collect())
+    return [made[number] for number in range(len(groups))]
 
 
 def _merge_group(

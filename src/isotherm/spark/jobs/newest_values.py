@@ -20,10 +20,10 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from isotherm.spark.jobs.rewritten_files import (
-    REWRITTEN_SCHEMA,
-    files_by_replaced,
+    PUT_SCHEMA,
+    put_by_number,
+    put_rows,
     rewrite_file,
-    rewritten_rows,
 )
 from isotherm.spark.jobs.slice_fold import each_of, spark_schema
 from isotherm.spark.tables.column_fit import conformed
@@ -58,12 +58,12 @@ def without_superseded(
             return ~_is_in(batch, lost)
 
         put = rewrite_file(place, files[number].name, is_kept, schema, f"{name}-{number:05}")
-        return rewritten_rows(number, put)
+        return put_rows(number, put)
 
     lost = _superseded(spark, files, place, schema)
     # Each task puts files, so it must run once: collect, and no second action.
-    found = lost.groupBy("file").applyInArrow(rewrite, spark_schema(REWRITTEN_SCHEMA)).collect()
-    return files_by_replaced(found, [each.name for each in files])
+    found = lost.groupBy("file").applyInArrow(rewrite, spark_schema(PUT_SCHEMA)).collect()
+    return {files[number].name: put for number, put in put_by_number(found).items()}
 
 
 def _superseded(

@@ -21,14 +21,14 @@ Keeps: TypeAlias = Callable[[pa.RecordBatch], "npt.NDArray[np.bool_]"]
 """Of a batch, which rows stay."""
 
 _FIELDS: list[Any] = [
-    ("file", pa.int32()),
+    ("number", pa.int32()),
     ("name", pa.string()),
     ("rows", pa.int64()),
     ("size", pa.int64()),
 ]
-REWRITTEN_SCHEMA = pa.schema(_FIELDS)
-"""A row for each new file, with the number of the old one; for an old one without any row left a row
-without a new file."""
+PUT_SCHEMA = pa.schema(_FIELDS)
+"""A row for each new file, with the number of the old one, or of the old ones together; for an old one
+without any row left a row without a new file."""
 
 
 def rewrite_file(
@@ -46,17 +46,17 @@ def rewrite_file(
         return kept.put_all()
 
 
-def rewritten_rows(number: int, put: Sequence[PutFile]) -> pa.Table:
-    """What a task says of file `number`, as REWRITTEN_SCHEMA."""
-    rows = [{"file": number, **each._asdict()} for each in put] or [{"file": number}]
-    return pa.Table.from_pylist(rows, schema=REWRITTEN_SCHEMA)
+def put_rows(number: int, put: Sequence[PutFile]) -> pa.Table:
+    """What a task says of the old file or files `number`, as PUT_SCHEMA."""
+    rows = [{"number": number, **each._asdict()} for each in put] or [{"number": number}]
+    return pa.Table.from_pylist(rows, schema=PUT_SCHEMA)
 
 
-def files_by_replaced(rows: Iterable[Any], names: Sequence[str]) -> dict[str, list[PutFile]]:
-    """The new files by the names of the old ones, from collected rows of REWRITTEN_SCHEMA."""
-    made: dict[str, list[PutFile]] = {}
-    for row in sorted(rows, key=lambda row: (row.file, row.name or "")):
-        put = made.setdefault(names[row.file], [])
+def put_by_number(rows: Iterable[Any]) -> dict[int, list[PutFile]]:
+    """The new files by the numbers of the old ones, from collected rows of PUT_SCHEMA."""
+    made: dict[int, list[PutFile]] = {}
+    for row in sorted(rows, key=lambda row: (row.number, row.name or "")):
+        put = made.setdefault(row.number, [])
         if row.name is not None:
             put.append(PutFile(row.name, row.rows, row.size))
     return made

@@ -19,10 +19,10 @@ from pyarrow import parquet
 from isotherm.errors import TableOvertakenError
 from isotherm.spark.driver.tiers import open_brokers
 from isotherm.spark.jobs.rewritten_files import (
-    REWRITTEN_SCHEMA,
-    files_by_replaced,
+    PUT_SCHEMA,
+    put_by_number,
+    put_rows,
     rewrite_file,
-    rewritten_rows,
 )
 from isotherm.spark.jobs.slice_fold import each_of
 from isotherm.spark.options import SourceOptions
@@ -148,8 +148,8 @@ def _without_rows_below(
             if all(is_kept(batch).all() for batch in places):
                 return
         put = rewrite_file(place, file, is_kept, schema, f"{name}-{number:05}")
-        yield from rewritten_rows(number, put).to_batches()
+        yield from put_rows(number, put).to_batches()
 
     # Each task puts files, so it must run once: collect, and no second action.
-    found = each_of(spark, len(files), run, REWRITTEN_SCHEMA).collect()
-    return files_by_replaced(found, [each.name for each in files])
+    found = each_of(spark, len(files), run, PUT_SCHEMA).collect()
+    return {files[number].name: put for number, put in put_by_number(found).items()}
