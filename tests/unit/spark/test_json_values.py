@@ -170,6 +170,18 @@ def test_deep_nesting_is_dead_and_does_not_end_the_process(opening: str) -> None
     assert decoded.column.to_pylist() == [json.loads(inside)]
 
 
+@pytest.mark.parametrize("place", range(5))
+def test_deep_value_is_found_beside_empty_ones_and_in_a_slice(place: int) -> None:
+    deep = b'{"a":' * (NESTING_MAX + 1) + b"1" + b"}" * (NESTING_MAX + 1)
+    values: list[bytes | None] = [b"", None, b"", b'{"a":1}', b""]
+    values[place] = deep
+    sliced = pa.array([deep, *values, deep], pa.binary()).slice(1, len(values))
+    dead = JsonDecoder(None, None).decode(sliced).dead
+    assert [each.place for each in dead] == sorted({0, 2, 4} | {place})
+    (reason,) = (each.reason for each in dead if each.place == place)
+    assert "nested deeper" in reason
+
+
 def test_one_bad_value_of_many_is_found() -> None:
     values: list[bytes | None] = [json.dumps({"n": n}).encode() for n in range(5000)]
     values[4321] = b"{"

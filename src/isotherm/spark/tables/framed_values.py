@@ -120,7 +120,10 @@ def _names(
     for size in np.unique(heads).tolist():
         where = np.flatnonzero(heads == size)
         bytes_of = data[starts[where][:, None] + np.arange(1, size)].view(f"S{size - 1}")[:, 0]
-        texts, first, inverse = np.unique(bytes_of, return_index=True, return_inverse=True)
+        if (bytes_of == bytes_of[0]).all():  # nearly always, and a fraction of the price
+            texts, first, inverse = bytes_of[:1], np.zeros(1, np.int64), np.zeros(1, np.int64)
+        else:
+            texts, first, inverse = np.unique(bytes_of, return_index=True, return_inverse=True)
         found[where] = inverse + len(names)
         names += [_name(text.ljust(size - 1, b"\0")) for text in texts.tolist()]
         firsts += where[first].tolist()

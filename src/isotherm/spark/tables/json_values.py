@@ -31,6 +31,7 @@ Places: TypeAlias = npt.NDArray[np.int64]
 pc: Any = pyarrow.compute
 _read_json: Any = json.read_json
 _nulls: Any = pa.nulls
+_array_of: Any = np.frombuffer
 
 NESTING_MAX = 64
 """How deep objects and arrays may lie in each other: Arrow's reader has a stack of fixed size."""
@@ -170,10 +171,25 @@ def parse(values: Values, known: ValueType) -> Values:
 
 
 def _check_nesting(values: Values) -> None:
-    opened = pc.add(pc.count_substring(values, "["), pc.count_substring(values, "{"))
-    for index in np.flatnonzero(opened.to_numpy() > NESTING_MAX):
+    for index in np.flatnonzero(_opened(values) > NESTING_MAX):
         if _depth(values[int(index)].as_py()) > NESTING_MAX:
             raise pa.ArrowInvalid(f"objects and arrays are nested deeper than {NESTING_MAX}")
+
+
+def _opened(values: Values) -> Places:
+    """For each value how many [ and { it has: no objects and arrays lie deeper in each other."""
+    ends = _array_of(values.buffers()[1], np.int32)[values.offset :][: len(values) + 1]
+    data = _array_of(values.buffers()[2] or b"", np.uint8)[ends[0] : ends[-1]]
+    counts = np.zeros(len(values), np.int64)
+    # reduceat has no sums of nothing.
+    filled = np.flatnonzero(np.diff(ends))
+    if len(filled):
+        # [ and { are 0x5b and 0x7b.
+        is_open = (data | 0x20) == 0x7B
+        counts[filled] = np.add.reduceat(
+            is_open.view(np.uint8), ends[filled] - ends[0], dtype=np.int64
+        )
+    return counts
 
 
 def _depth(value: bytes) -> int:

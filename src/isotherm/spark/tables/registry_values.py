@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from isotherm.spark.tables.column_fit import conflict, conformed, nulls
 from isotherm.spark.tables.framed_values import NO_VALUE, SchemaName, framed, not_framed
-from isotherm.spark.tables.json_values import DeadValue, DecodedValues, Values
+from isotherm.spark.tables.json_values import DeadValue, DecodedValues, Places, Values
 from isotherm.spark.tables.schema_registry import UnknownSchemaError
 from isotherm.spark.tables.value_types import ValueType, merged
 
@@ -71,13 +71,18 @@ class RegistryDecoder:
         parts, places = [nulls(len(without), kind)], [without]
         for index, name in enumerate(names):
             where = np.flatnonzero(schemas == index)
-            column, lost = self._decoded(name, payloads.take(pa.array(where, pa.int64())), kind)
+            # The usual batch names one schema.
+            of_schema = payloads if len(where) == len(values) else _taken(payloads, where)
+            column, lost = self._decoded(name, of_schema, kind)
             dead += [DeadValue(int(where[each.place]), each.reason) for each in lost]
             parts.append(column)
             places.append(np.delete(where, [each.place for each in lost]))
         dead.sort()
-        order = np.argsort(np.concatenate(places), kind="stable")
-        return DecodedValues(pa.concat_arrays(parts).take(pa.array(order, pa.int64())), dead)
+        found = np.concatenate(places)
+        column = pa.concat_arrays([each for each in parts if len(each)] or parts[:1])
+        if (np.diff(found) < 0).any():
+            column = _taken(column, np.argsort(found, kind="stable"))
+        return DecodedValues(column, dead)
 
     def _learn(self, name: SchemaName) -> None:
         if name in self._codecs:
@@ -105,6 +110,10 @@ class RegistryDecoder:
             conformed(column, kind),
             [_lost(each.place, each.reason, name) for each in dead],
         )
+
+
+def _taken(values: Values, places: Places) -> Values:
+    return values.take(pa.array(places, pa.int64()))
 
 
 def _lost(place: int, reason: str, name: SchemaName) -> DeadValue:
