@@ -8,7 +8,6 @@ of a second and 300 modules in every Python worker.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -63,13 +62,13 @@ def _column(
             return repeated(topic_partition.topic.encode(), columns.count, field.type)
         case "partition":
             partitions = np.full(columns.count, topic_partition.partition, np.int32)
-            return _numbers(partitions, field.type)
+            return numbers(partitions, field.type)
         case "offset":
-            return _numbers(columns.offset, field.type)
+            return numbers(columns.offset, field.type)
         case "timestamp":
             return _timestamps(columns, topic_partition, field.type)
         case "timestampType":
-            return _numbers(columns.timestamp_type.astype(np.int32), field.type)
+            return numbers(columns.timestamp_type.astype(np.int32), field.type)
         case _:
             assert columns.headers is not None
             return _headers(columns.headers, field.type)
@@ -83,7 +82,8 @@ def repeated(value: bytes, count: int, kind: pa.DataType) -> ArrowArray:
     return pa.Array.from_buffers(kind, count, buffers)
 
 
-def _numbers(values: npt.NDArray[np.integer[Any]], kind: pa.DataType) -> ArrowArray:
+def numbers(values: npt.NDArray[np.integer[Any]], kind: pa.DataType) -> ArrowArray:
+    """A column of the memory of these, which are contiguous and of the same width."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values.data)])
 
 
@@ -93,13 +93,13 @@ def _timestamps(
     timestamp_ms = columns.timestamp_ms
     assert timestamp_ms is not None
     if kind == pa.int64():  # a table has its own column for times that are too far
-        return _numbers(timestamp_ms, kind)
+        return numbers(timestamp_ms, kind)
     too_far = (timestamp_ms > TIMESTAMP_MS_MAX) | (timestamp_ms < -TIMESTAMP_MS_MAX)
     if too_far.any():
         at = int(np.argmax(too_far))
         raise malformed_timestamp(topic_partition, int(columns.offset[at]), int(timestamp_ms[at]))
     # As in the Kafka source: -1, "no timestamp", becomes a time before 1970.
-    return _numbers(timestamp_ms * 1000, kind)
+    return numbers(timestamp_ms * 1000, kind)
 
 
 def malformed_timestamp(
@@ -121,10 +121,3 @@ def _headers(headers: pa.ListArray[Any], kind: pa.DataType) -> ArrowArray:
     has_none = headers.value_lengths().to_numpy(zero_copy_only=False) == 0
     values: ArrowArray = headers.values.cast(kind.value_type)
     return pa.ListArray.from_arrays(headers.offsets, values, type=kind, mask=pa.array(has_none))
-
-
-def message_batch(messages: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.RecordBatch:
-    """Rows from tuples in the schema's order, as a client delivers the tail."""
-    columns = zip(*messages, strict=True)
-    arrays = [pa.array(column, field.type) for field, column in zip(schema, columns, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)

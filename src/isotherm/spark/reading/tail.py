@@ -1,20 +1,19 @@
 """Reads the tail of a partition, which is only on the brokers, by a librdkafka consumer.
 
-The client makes one object per record, so this path costs about as much per record as the Kafka
-source. It reads only records that are not in the bucket yet.
+The client makes one object per record, which become columns by message_columns. This path reads only
+records that are not in the bucket yet.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from confluent_kafka import (
-    TIMESTAMP_LOG_APPEND_TIME,
-    TIMESTAMP_NOT_AVAILABLE,
     Consumer,
     KafkaError,
     KafkaException,
@@ -26,9 +25,9 @@ from isotherm.clock import Clock
 from isotherm.config.client_security import librdkafka_properties
 from isotherm.errors import OffsetOutOfRangeError, RequestTimedOutError, RetriableError
 from isotherm.protocol.broker_probe import QUIET_CLIENT, check_brokers
-from isotherm.spark.arrow_rows import TIMESTAMP_MS_MAX, malformed_timestamp, message_batch
 from isotherm.spark.plan.planning import BrokerRead
-from isotherm.types import Offset, TopicPartition
+from isotherm.spark.reading.message_columns import message_batch, offsets_of
+from isotherm.types import Offset
 
 _logger = logging.getLogger(__name__)
 
@@ -106,8 +105,7 @@ def _read_assigned(
     batch_bytes: int,
     poll_timeout_ms: int,
 ) -> Iterator[pa.RecordBatch]:
-    rows: list[tuple[object, ...]] = []
-    columns = _columns(schema)
+    waiting: list[Message] = []
     size = 0
     reached = read.start_offset
     heard_s = clock.monotonic_s()
@@ -115,19 +113,30 @@ def _read_assigned(
         messages = consumer.consume(_RECORDS_PER_POLL, _POLL_S)
         if messages:
             heard_s = clock.monotonic_s()
+            reached, records = _settled(messages, read)
+            waiting += records
+            size += sum(map(len, records))
         elif clock.monotonic_s() - heard_s > poll_timeout_ms / 1000:
             raise RequestTimedOutError(
                 f"brokers sent no record in time {_place(read)} reached={reached}"
                 f" timeout_ms={poll_timeout_ms}"
             )
-        for message in messages:
-            reached = _reached(message, read)
-            if message.error() is None and reached <= read.end_offset:
-                rows.append(tuple(column(message) for column in columns))
-                size += len(message)
-        if size >= batch_bytes or (rows and reached >= read.end_offset):
-            yield message_batch(rows, schema)
-            rows, size = [], 0
+        if size >= batch_bytes or (waiting and reached >= read.end_offset):
+            yield message_batch(waiting, read.topic_partition, schema)
+            waiting, size = [], 0
+
+
+def _settled(messages: Sequence[Message], read: BrokerRead) -> tuple[Offset, Sequence[Message]]:
+    """The offset after these messages, of which there is one at least, and those that are records of
+    the read. Errors are seldom: a record costs no Python code here."""
+    reached = _reached(messages[-1], read)
+    if any(map(Message.error, messages)):
+        reached = max(_reached(each, read) for each in messages)
+        messages = [each for each in messages if each.error() is None]
+    if reached > read.end_offset:
+        within = int(np.searchsorted(offsets_of(messages), read.end_offset))
+        messages = messages[:within]
+    return reached, messages
 
 
 def _reached(message: Message, read: BrokerRead) -> Offset:
@@ -146,48 +155,6 @@ def _reached(message: Message, read: BrokerRead) -> Offset:
     raise RetriableError(
         f"brokers cannot be read {_place(read)} reason={error.str()!r}"
     ) from KafkaException(error)
-
-
-def _columns(schema: pa.Schema) -> list[Callable[[Message], object]]:
-    return [
-        _timestamp_ms
-        if field.name == "timestamp" and field.type == pa.int64()
-        # A table has its own column for times that are too far.
-        else _COLUMNS[field.name]
-        for field in schema
-    ]
-
-
-def _timestamp_ms(message: Message) -> int:
-    milliseconds: int = message.timestamp()[1]
-    return milliseconds
-
-
-def _timestamp_us(message: Message) -> int:
-    milliseconds = _timestamp_ms(message)
-    if abs(milliseconds) > TIMESTAMP_MS_MAX:
-        place = TopicPartition(message.topic() or "", message.partition() or 0)
-        raise malformed_timestamp(place, message.offset() or 0, milliseconds)
-    return milliseconds * 1000
-
-
-def _timestamp_type(message: Message) -> int:
-    kind = message.timestamp()[0]
-    if kind == TIMESTAMP_NOT_AVAILABLE:
-        return -1
-    return 1 if kind == TIMESTAMP_LOG_APPEND_TIME else 0
-
-
-_COLUMNS: dict[str, Callable[[Message], object]] = {
-    "key": lambda message: message.key(),
-    "value": lambda message: message.value(),
-    "topic": lambda message: message.topic(),
-    "partition": lambda message: message.partition(),
-    "offset": lambda message: message.offset(),
-    "timestamp": _timestamp_us,
-    "timestampType": _timestamp_type,
-    "headers": lambda message: message.headers(),
-}
 
 
 def _place(read: BrokerRead) -> str:
