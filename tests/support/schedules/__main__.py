@@ -3,6 +3,7 @@
     python -m tests.support.schedules --seeds 0:2000       runs from seeds
     python -m tests.support.schedules --seeds 17 --story   one of them, and what it did
     python -m tests.support.schedules --explore            every schedule of the scenarios
+    python -m tests.support.schedules --scenario NAME ...  those of some
     python -m tests.support.schedules --scenario NAME --choices 0,0,1    one of them
 
 Exits 1 when one fails.
@@ -25,20 +26,29 @@ from pathlib import Path
 
 from isotherm.clock import SystemClock
 from tests.support.schedules.random_runs import Outcome, RandomRun
-from tests.support.schedules.scenarios import SCENARIOS, Scenario, explore, play, scenario_of
+from tests.support.schedules.scenarios import (
+    RUNS_PER_COLLECTION,
+    SCENARIOS,
+    Scenario,
+    explore,
+    play,
+    scenario_of,
+)
 
 say = partial(print, flush=True)
 _CLOCK = SystemClock()
 _PROGRESS_S = 20.0
 _FAILURES_MAX = 20
-_RUNS_PER_COLLECTION = 50
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
+    gc.collect()
+    gc.freeze()
+    gc.disable()  # where it runs depends on more than the seed or the choices
     with _folder() as folder:
         if options.choices is not None:
-            return _play_again(scenario_of(options.scenario), options.choices, folder)
+            return _play_again(scenario_of(*options.scenario), options.choices, folder)
         is_sound = True
         if options.seeds is not None:
             is_sound = _play_seeds(_range_of(options.seeds), folder, story=options.story)
@@ -52,15 +62,15 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", metavar="A:B", help="play the seeds from A to B, or A alone")
     parser.add_argument("--story", action="store_true", help="print what each run did")
     parser.add_argument("--explore", action="store_true", help="explore every scenario")
-    parser.add_argument("--scenario", choices=[each.name for each in SCENARIOS])
+    parser.add_argument("--scenario", nargs="+", choices=[each.name for each in SCENARIOS])
     parser.add_argument(
         "--choices", help="play one schedule of the scenario, as a failure names it"
     )
     parser.add_argument("--limit", type=int, help="explore no more schedules of a scenario")
     parser.add_argument("--preemptions", type=int, help="allow as many in every scenario")
     options = parser.parse_args(arguments)
-    if options.choices is not None and options.scenario is None:
-        parser.error("--choices needs --scenario")
+    if options.choices is not None and len(options.scenario or ()) != 1:
+        parser.error("--choices needs one --scenario")
     if not (options.seeds or options.explore or options.scenario):
         parser.error("nothing to play: give --seeds, --explore or --scenario")
     return options
@@ -74,7 +84,7 @@ def _range_of(text: str) -> range:
 def _chosen(options: argparse.Namespace) -> tuple[Scenario, ...]:
     chosen = SCENARIOS if options.explore else ()
     if options.scenario is not None:
-        chosen = (scenario_of(options.scenario),)
+        chosen = tuple(map(scenario_of, options.scenario))
     if options.preemptions is None:
         return chosen
     return tuple(replace(each, preemptions=options.preemptions) for each in chosen)
@@ -93,9 +103,6 @@ def _folder() -> Iterator[Path]:
 
 def _play_seeds(seeds: range, folder: Path, *, story: bool) -> bool:
     figures = Figures()
-    gc.collect()
-    gc.freeze()
-    gc.disable()  # where it runs depends on more than the seed
     for seed in seeds:
         figures.begin()
         run = RandomRun(seed, _made(folder / "run"))
@@ -113,7 +120,7 @@ def _play_seeds(seeds: range, folder: Path, *, story: bool) -> bool:
         if story:
             say("\n".join(run.run.story))
         shutil.rmtree(folder / "run")
-        if seed % _RUNS_PER_COLLECTION == 0:
+        if seed % RUNS_PER_COLLECTION == 0:
             gc.collect()
         figures.tell_progress(len(seeds))
         if len(figures.failed) >= _FAILURES_MAX:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
-from types import TracebackType
+from functools import lru_cache
+from types import ModuleType, TracebackType
 from typing import Any
 
 from isotherm.remote.threads import SystemThreads
@@ -212,18 +213,23 @@ class ThreadingNames:
         return getattr(threading, name)
 
 
-@contextmanager
-def cooperative_threading(run: Scheduler) -> Iterator[None]:
-    """Locks and threads that the tier creates within it wait in `run`. The modules must be imported
-    before."""
-    modules = {
+@lru_cache(maxsize=1)
+def _modules(imported: int) -> Mapping[str, ModuleType]:
+    """Those that use `threading`, of so many that are imported."""
+    return {
         name: module
         for name, module in sys.modules.items()
         if name.startswith(PATCHED) and getattr(module, "threading", None) is threading
     }
-    names = {name: ThreadingNames(name) for name in modules}
+
+
+@contextmanager
+def cooperative_threading(run: Scheduler) -> Iterator[None]:
+    """Locks and threads that the tier creates within it wait in `run`. The modules must be imported
+    before."""
+    modules = _modules(len(sys.modules))
     for name, module in modules.items():
-        vars(module)["threading"] = names[name]
+        vars(module)["threading"] = ThreadingNames(name)
     Running.scheduler = run
     try:
         yield

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 from isotherm.errors import OffsetOutOfRangeError, RemoteHoleError
 from isotherm.remote.metadata.api import MetadataTopicRecord
-from isotherm.remote.metadata.wire.events import decode_record
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -23,6 +22,7 @@ from isotherm.remote.segment_metadata import (
     RemotePartitionDeleteState,
 )
 from isotherm.types import Offset, TopicIdPartition, uuid_to_text
+from tests.support.schedules.durable import decoded
 from tests.support.schedules.process import BrokerProcess, Durable, value_of
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
@@ -49,7 +49,7 @@ class FoldedTopic:
             self.next = record.offset + 1
 
     def _fold(self, record: MetadataTopicRecord) -> None:
-        _, event = decode_record(record)
+        _, event = decoded(record.key, record.value)
         key = record.key
         if isinstance(event, RemotePartitionDeleteMetadata):
             if event.state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
@@ -69,7 +69,7 @@ class FoldedTopic:
     def fold_audited(self, record: MetadataTopicRecord) -> None:
         """Apply an event of the audit topic. A start replaces the segment that was started under
         its key."""
-        _, event = decode_record(replace(record, key=None))
+        _, event = decoded(None, record.value)
         if isinstance(event, RemoteLogSegmentMetadata):
             assert record.key is not None
             before = self._keys.get(record.key)

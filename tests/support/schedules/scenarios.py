@@ -8,6 +8,7 @@ the oracle looks at everything.
 
 from __future__ import annotations
 
+import gc
 import random
 import shutil
 import uuid
@@ -45,6 +46,7 @@ from tests.support.schedules.strategies import Exploration, ListedChoices
 PARTITION = TopicIdPartition(uuid.UUID(int=1), "flights", 0)
 _START_MS = 1_700_000_000_000
 DURABLE = ("append", "put", "delete", "rename", "write", "checkpoint")
+RUNS_PER_COLLECTION = 50
 _PROGRAM = "python -m tests.support.schedules"
 SHARED = ("lock metadata partition", "lock log", "lock reader")
 
@@ -266,6 +268,8 @@ def explore(
     for choices in exploration:
         run = play(scenario, choices, directory / str(explored.schedules), manager)
         explored.schedules += 1
+        if explored.schedules % RUNS_PER_COLLECTION == 0:
+            gc.collect()
         explored.points += run.scheduler.points
         explored.crashes += run.scheduler.crash_points
         explored.traces.add(hash(tuple(run.scheduler.trace)))
