@@ -30,8 +30,9 @@ from isotherm.remote.segment_metadata import (
 )
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.remote.tasks.copy import epochs_within, segment_data
+from isotherm.remote.tasks.copy import segment_data
 from isotherm.remote.tasks.copy_plan import CandidateSegment
+from isotherm.segment.leader_epochs import epochs_within
 from isotherm.spark.driver.batch_query import BatchQuery
 from isotherm.spark.driver.tiered_log import TieredLog
 from isotherm.spark.driver.tiers import open_segment_source, tier_settings

@@ -31,8 +31,9 @@ from isotherm.remote.segment_metadata import (
 from isotherm.remote.storage.manifest.aiven_manifest import read_manifest, write_manifest
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.remote.tasks.copy import epochs_within, segment_data
+from isotherm.remote.tasks.copy import segment_data
 from isotherm.remote.tasks.copy_plan import CandidateSegment
+from isotherm.segment.leader_epochs import epochs_within
 from isotherm.types import REMOTE_LOG_METADATA_TOPIC, Offset, TopicIdPartition
 from tests.support.local_log import open_local_log
 

@@ -12,8 +12,9 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentState,
 )
 from isotherm.remote.storage.api import RemoteStorageManager
-from isotherm.remote.tasks.copy import epochs_within, segment_data
+from isotherm.remote.tasks.copy import segment_data
 from isotherm.remote.tasks.copy_plan import CopyLag, plan_copies
+from isotherm.segment.leader_epochs import epochs_within
 from isotherm.types import LeaderEpoch, TopicIdPartition
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +28,7 @@ from isotherm.segment.leader_epoch_checkpoint import (
     encode_leader_epoch_checkpoint,
     read_leader_epoch_checkpoint,
 )
+from isotherm.segment.leader_epochs import epoch_for_offset, first_out_of_order, joined
 from isotherm.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, LeaderEpoch, Offset
 
 
@@ -84,8 +84,8 @@ class LeaderEpochCache:
 
     def epoch_for_offset(self, offset: Offset) -> LeaderEpoch | None:
         """The epoch of the record at `offset`; None below the first entry."""
-        count = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
-        return self.entries[count - 1].epoch if count else None
+        found = epoch_for_offset(self.entries, offset)
+        return None if found is None else found.epoch
 
     def end_offset_for(self, epoch: LeaderEpoch, log_end_offset: Offset) -> EpochEndOffset:
         """The highest known epoch up to `epoch`, and the offset where it ends.
@@ -115,7 +115,7 @@ class LeaderEpochCache:
         """
         count = bisect_right(self.entries, start_offset, key=lambda entry: entry.start_offset)
         if count:
-            self._cut = _joined(self._cut, self.entries[:count])
+            self._cut = joined(self._cut, self.entries[:count])
             cut = EpochEntry(self.entries[count - 1].epoch, start_offset)
             self.entries = (cut, *self.entries[count:])
 
@@ -134,12 +134,12 @@ class LeaderEpochCache:
     def flush(self, end_offset: Offset) -> None:
         """Store the epochs that have records below `end_offset`. Any thread."""
         count = bisect_left(self.entries, end_offset, key=lambda entry: entry.start_offset)
-        self._store(_joined(self._cut, self.entries[:count]))
+        self._store(joined(self._cut, self.entries[:count]))
 
     def _replace(self, below: tuple[EpochEntry, ...], entries: tuple[EpochEntry, ...]) -> None:
         if (below, entries) != (self._cut, self.entries):
             # Stored before it takes effect: a crash must not restore epochs that were truncated.
-            self._store(_joined(below, entries))
+            self._store(joined(below, entries))
             self._cut, self.entries = below, entries
 
     def _store(self, entries: tuple[EpochEntry, ...]) -> None:
@@ -149,22 +149,15 @@ class LeaderEpochCache:
                 self._stored = entries
 
 
-def _joined(below: tuple[EpochEntry, ...], above: tuple[EpochEntry, ...]) -> tuple[EpochEntry, ...]:
-    """Both as one lineage. The last epoch of `below` may continue as the first of `above`."""
-    if below and above and below[-1].epoch == above[0].epoch:
-        return (*below, *above[1:])
-    return (*below, *above)
-
-
 def _load(fs: FileSystem, path: Path) -> tuple[EpochEntry, ...]:
     data = read_if_exists(fs, path)
     if not data:  # Kafka creates a partition with an empty file
         return ()
     check_not_cut(data)
     entries = tuple(read_leader_epoch_checkpoint(data))
-    for before, after in pairwise(entries):
-        if after.epoch <= before.epoch or after.start_offset < before.start_offset:
-            raise CorruptCheckpointError(
-                f"leader epochs do not rise epoch={after.epoch} start_offset={after.start_offset}"
-            )
+    wrong = first_out_of_order(entries)
+    if wrong is not None:
+        raise CorruptCheckpointError(
+            f"leader epochs do not rise epoch={wrong.epoch} start_offset={wrong.start_offset}"
+        )
     return entries

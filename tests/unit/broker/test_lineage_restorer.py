@@ -94,20 +94,19 @@ def test_history_that_is_not_sure_is_refused(segments: list[RemoteLogSegmentMeta
 def test_epochs_of_both_are_joined() -> None:
     last = segment(10, 19, {0: 10, 2: 15})
     checkpoint = entries((0, 4), (2, 15))
-    assert joined_lineage(last, checkpoint, 20, entries((2, 20), (5, 30))) == [
+    assert joined_lineage(last, checkpoint, 20, entries((2, 20), (5, 30))) == (
         *checkpoint,
         EpochEntry(5, 30),
-    ]
-    assert joined_lineage(last, checkpoint, 20, ()) == [*checkpoint]
-    assert joined_lineage(last, checkpoint, 15, entries((2, 15))) == [*checkpoint]
+    )
+    assert joined_lineage(last, checkpoint, 20, ()) == checkpoint
+    assert joined_lineage(last, checkpoint, 15, entries((2, 15))) == checkpoint
 
 
 @pytest.mark.parametrize(
     ("checkpoint", "local"),
     [
-        (entries((0, 4)), ()),  # not that of the segment
         (entries((0, 4), (2, 15)), entries((1, 20))),  # the local log is of an older leader
-        ((), entries((2, 20))),
+        (entries((2, 4), (0, 15)), ()),
     ],
 )
 def test_epochs_that_do_not_fit_are_refused(

@@ -7,18 +7,17 @@ from dataclasses import replace
 
 import pytest
 
+from isotherm.errors import CorruptObjectError
 from isotherm.remote.history.lineage import (
     NO_OFFSET,
     OffsetAndEpoch,
-    epoch_end_offset,
-    epoch_for_offset,
+    checkpoint_of_copy,
     highest_remote_offset,
     is_segment_within_lineage,
     remote_log_start_offset,
-    without_empty_epochs,
 )
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from isotherm.segment.leader_epoch_checkpoint import EpochEntry
+from isotherm.segment.leader_epoch_checkpoint import EpochEntry, encode_leader_epoch_checkpoint
 
 MakeSegment = Callable[..., RemoteLogSegmentMetadata]
 
@@ -70,22 +69,26 @@ def test_no_segment_is_within_an_empty_lineage(remote_segment: MakeSegment) -> N
     assert not is_segment_within_lineage(remote_segment({0: 0}, 5), 90, [])
 
 
-def test_epochs_that_share_a_start_with_the_next_are_empty() -> None:
-    entries = [EpochEntry(*each) for each in ((0, 0), (1, 0), (2, 0), (3, 5), (4, 5), (5, 10))]
-    assert without_empty_epochs(entries) == [EpochEntry(2, 0), EpochEntry(4, 5), EpochEntry(5, 10)]
-    assert without_empty_epochs([]) == []
+@pytest.mark.parametrize(
+    "entries", [[(0, 4), (2, 15)], [(0, 10), (2, 15)], [(0, 4), (2, 15), (3, 20)]]
+)
+def test_checkpoint_of_a_copy_has_the_epochs_of_its_segment(
+    remote_segment: MakeSegment, entries: list[tuple[int, int]]
+) -> None:
+    checkpoint = [EpochEntry(*each) for each in entries]
+    data = encode_leader_epoch_checkpoint(checkpoint)
+    assert checkpoint_of_copy(remote_segment({0: 10, 2: 15}, 19), data) == checkpoint
 
 
-def test_epoch_for_offset_is_the_last_that_starts_at_or_below_it() -> None:
-    assert epoch_for_offset(LINEAGE, 9) == EpochEntry(0, 0)
-    assert epoch_for_offset(LINEAGE, 10) == EpochEntry(1, 10)
-    assert epoch_for_offset(LINEAGE, 1000) == EpochEntry(7, 70)
-    assert epoch_for_offset(LINEAGE[1:], 9) is None
-
-
-def test_epoch_end_offset_is_where_the_next_one_starts() -> None:
-    assert epoch_end_offset(LINEAGE, 5, LOG_END) == 70
-    assert epoch_end_offset(LINEAGE, 7, LOG_END) == LOG_END
+@pytest.mark.parametrize(
+    "entries", [[], [(0, 4)], [(2, 15)], [(0, 4), (1, 12), (2, 15)], [(0, 4), (2, 16)]]
+)
+def test_checkpoint_with_other_epochs_than_its_segment_is_refused(
+    remote_segment: MakeSegment, entries: list[tuple[int, int]]
+) -> None:
+    data = encode_leader_epoch_checkpoint([EpochEntry(*each) for each in entries])
+    with pytest.raises(CorruptObjectError, match="are not those of its metadata"):
+        checkpoint_of_copy(remote_segment({0: 10, 2: 15}, 19), data)
 
 
 def test_highest_remote_offset_of_unknown_log_is_none() -> None:

@@ -25,14 +25,14 @@ from isotherm.broker.replication.leader_endpoint import (
 )
 from isotherm.broker.replication.replica_fetcher import LogChange, Moved
 from isotherm.config.replication import ReplicationConfig
-from isotherm.errors import CorruptObjectError, RemoteStorageError, RemoteStorageNotReadyError
+from isotherm.errors import RemoteStorageError, RemoteStorageNotReadyError
 from isotherm.log.log_manager import LogManager
 from isotherm.log.partition_log import PartitionLog
+from isotherm.remote.history.lineage import checkpoint_of_copy
 from isotherm.remote.metadata.api import RemoteLogMetadataManager
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager
-from isotherm.remote.tasks.copy import epochs_within
-from isotherm.segment.leader_epoch_checkpoint import EpochEntry, read_leader_epoch_checkpoint
+from isotherm.segment.leader_epoch_checkpoint import EpochEntry
 from isotherm.segment.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
 from isotherm.types import UNKNOWN_OFFSET, LeaderEpoch, Offset, TopicIdPartition
 
@@ -155,21 +155,10 @@ class TierHistoryFollower:
         return segment
 
     def _leader_epochs(self, segment: RemoteLogSegmentMetadata) -> list[EpochEntry]:
-        end_offset = segment.end_offset_inclusive + 1
-        checkpoint = read_leader_epoch_checkpoint(
-            bytes(self._storage.fetch_index(segment, IndexType.LEADER_EPOCH))
-        )
+        copied = bytes(self._storage.fetch_index(segment, IndexType.LEADER_EPOCH))
         # A checkpoint may name epochs that begin at the segment's end: they have no record in it.
-        epochs = [each for each in checkpoint if each.start_offset < end_offset]
-        found = epochs_within(tuple(epochs), segment.start_offset, end_offset)
-        # The checkpoint has no CRC, and wrong epochs would let this log diverge without notice.
-        if found != dict(segment.segment_leader_epochs):
-            raise CorruptObjectError(
-                f"leader epochs of a remote segment are not those of its metadata"
-                f" segment={segment.segment_id} found={found}"
-                f" expected={dict(segment.segment_leader_epochs)}"
-            )
-        return epochs
+        end = segment.end_offset_inclusive
+        return [each for each in checkpoint_of_copy(segment, copied) if each.start_offset <= end]
 
     def _producers(self, segment: RemoteLogSegmentMetadata) -> list[ProducerSnapshotEntry]:
         snapshot = self._storage.fetch_index(segment, IndexType.PRODUCER_SNAPSHOT)

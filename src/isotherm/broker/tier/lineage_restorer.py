@@ -14,7 +14,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
 
 from isotherm.broker.background import PeriodicTask
@@ -24,6 +23,7 @@ from isotherm.clock import Clock
 from isotherm.errors import CorruptDataError, CorruptLogError, IsothermError
 from isotherm.log.fs import FileSystem
 from isotherm.log.offline_logs import RESTORE_HINT, LineageLostError, OfflineLog
+from isotherm.remote.history.lineage import checkpoint_of_copy
 from isotherm.remote.metadata.api import RemoteLogMetadataManager
 from isotherm.remote.segment_metadata import (
     IndexType,
@@ -31,12 +31,11 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentState,
 )
 from isotherm.remote.storage.api import RemoteStorageManager
-from isotherm.remote.tasks.copy import epochs_within
 from isotherm.segment.leader_epoch_checkpoint import (
     EpochEntry,
     encode_leader_epoch_checkpoint,
-    read_leader_epoch_checkpoint,
 )
+from isotherm.segment.leader_epochs import first_out_of_order, joined
 from isotherm.types import BrokerId, Offset, TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -149,7 +148,7 @@ class LineageRestorer:
         checkpoint = self._storage.fetch_index(segment, IndexType.LEADER_EPOCH)
         lineage = joined_lineage(
             segment,
-            read_leader_epoch_checkpoint(bytes(checkpoint)),
+            checkpoint_of_copy(segment, bytes(checkpoint)),
             lost.local_start,
             lost.local_epochs,
         )
@@ -221,26 +220,16 @@ def joined_lineage(
     checkpoint: Sequence[EpochEntry],
     local_start: Offset,
     local_epochs: Sequence[EpochEntry],
-) -> list[EpochEntry]:
+) -> tuple[EpochEntry, ...]:
     """The epochs of a segment's checkpoint, followed by those of the local log.
 
-    Raises CorruptLogError if they are no lineage, or the checkpoint does not fit the segment.
+    Raises CorruptLogError if they are no lineage.
     """
-    in_segment = epochs_within(
-        tuple(checkpoint), segment.start_offset, segment.end_offset_inclusive + 1
-    )
     remote = [each for each in checkpoint if each.start_offset < local_start]
-    local = list(local_epochs)
-    if remote and local and local[0].epoch == remote[-1].epoch:
-        del local[0]  # the epoch started in the remote part
-    lineage = [*remote, *local]
-    rises = all(
-        after.epoch > before.epoch and after.start_offset >= before.start_offset
-        for before, after in pairwise(lineage)
-    )
-    if in_segment != dict(segment.segment_leader_epochs) or not rises:
+    lineage = joined(remote, local_epochs)
+    if first_out_of_order(lineage) is not None:
         raise CorruptLogError(
-            "leader epochs of a remote segment fit neither it nor the local log"
+            "leader epochs of a remote segment do not fit the local log"
             f" segment={segment.segment_id}",
             RESTORE_HINT,
         )

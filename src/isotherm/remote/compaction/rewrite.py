@@ -19,6 +19,7 @@ from isotherm.record.batch_header import CONTROL_FLAG
 from isotherm.record.batch_table import verify_crcs
 from isotherm.record.filter import FilteredBatches, copy_batches
 from isotherm.remote.compaction.pieces import Piece, located, read_chunks
+from isotherm.remote.history.lineage import segment_epochs
 from isotherm.remote.segment_metadata import (
     IndexType,
     LogSegmentData,
@@ -35,8 +36,9 @@ from isotherm.segment.leader_epoch_checkpoint import (
     encode_leader_epoch_checkpoint,
     read_leader_epoch_checkpoint,
 )
+from isotherm.segment.leader_epochs import epochs_within
 from isotherm.segment.producer_snapshot import encode_producer_snapshot, read_producer_snapshot
-from isotherm.types import NO_TIMESTAMP, LeaderEpoch, Offset, ProducerId, TimestampMs
+from isotherm.types import NO_TIMESTAMP, ProducerId, TimestampMs
 
 if TYPE_CHECKING:
     from isotherm.record.batch_table import Int64Array
@@ -200,23 +202,13 @@ def _metadata(
         # Of two segments with the same offsets readers of manifests take the newer one.
         event_timestamp_ms=max(rules.now_ms, old.event_timestamp_ms + 1),
         segment_size_in_bytes=indexes.position,
-        segment_leader_epochs=_epochs_within(old, piece.start_offset, piece.end_offset),
+        segment_leader_epochs=epochs_within(
+            segment_epochs(old), piece.start_offset, piece.end_offset
+        ),
         state=RemoteLogSegmentState.COPY_SEGMENT_STARTED,
         custom_metadata=None,
         txn_index_empty=data.transaction_index_path is None,
     )
-
-
-def _epochs_within(
-    segment: RemoteLogSegmentMetadata, start: Offset, end: Offset
-) -> dict[LeaderEpoch, Offset]:
-    epochs = list(segment.segment_leader_epochs.items())
-    ends = [first for _, first in epochs[1:]] + [segment.end_offset_inclusive + 1]
-    return {
-        epoch: max(first, start)
-        for (epoch, first), epoch_end in zip(epochs, ends, strict=True)
-        if first < end and epoch_end > start
-    }
 
 
 def _index_files(

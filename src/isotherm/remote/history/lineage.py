@@ -1,19 +1,25 @@
-"""Leader epochs as a lineage: which remote segments are part of this log's history. Pure.
+"""Which remote segments are part of a log's history, by their leader epochs. Pure.
 
 A segment copied by a leader whose records were later cut off (an unclean election) stays in the
-remote tier; its epochs show that it does not belong to the log. Epochs are given as the entries of a
-leader-epoch checkpoint, ascending: (epoch, start offset). Source: Kafka RemoteLogManager.
+remote tier; its epochs show that it does not belong to the log. The log's epochs are a lineage
+(leader_epochs.py of isotherm.segment). Source: Kafka RemoteLogManager.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
+from isotherm.errors import CorruptObjectError
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from isotherm.segment.leader_epoch_checkpoint import EpochEntry
+from isotherm.segment.leader_epoch_checkpoint import EpochEntry, read_leader_epoch_checkpoint
+from isotherm.segment.leader_epochs import (
+    EpochSpan,
+    cut_at_epochs,
+    epoch_end_offset,
+    epochs_within,
+    without_empty_epochs,
+)
 from isotherm.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, LeaderEpoch, Offset
 
 
@@ -22,23 +28,7 @@ class OffsetAndEpoch(NamedTuple):
     epoch: LeaderEpoch
 
 
-class EpochSpan(NamedTuple):
-    """The part of a segment that belongs to one leader epoch; the end is inclusive."""
-
-    epoch: LeaderEpoch
-    start_offset: Offset
-    end_offset_inclusive: Offset
-
-
-_OFFSET_MIN = -(2**63)
-
 NO_OFFSET = OffsetAndEpoch(UNKNOWN_OFFSET, NO_LEADER_EPOCH)
-
-
-def without_empty_epochs(entries: Sequence[EpochEntry]) -> list[EpochEntry]:
-    """The entries without those that start where the next one starts: they have no records."""
-    kept = [entry for entry, after in pairwise(entries) if entry.start_offset != after.start_offset]
-    return kept + list(entries[-1:])
 
 
 def segment_epochs(metadata: RemoteLogSegmentMetadata) -> list[EpochEntry]:
@@ -52,16 +42,22 @@ def epoch_spans(metadata: RemoteLogSegmentMetadata) -> list[EpochSpan]:
     return cut_at_epochs(epochs, metadata.end_offset_inclusive)
 
 
-def cut_at_epochs(
-    epochs: Sequence[tuple[LeaderEpoch, Offset]], end_offset_inclusive: Offset
-) -> list[EpochSpan]:
-    """As `epoch_spans`, of epochs with their start offsets, ascending."""
-    # Damaged metadata may have any number: an offset has 64 bits all the same.
-    ends = [max(start - 1, _OFFSET_MIN) for _, start in epochs[1:]]
-    return [
-        EpochSpan(epoch, start, end)
-        for (epoch, start), end in zip(epochs, [*ends, end_offset_inclusive], strict=True)
-    ]
+def checkpoint_of_copy(metadata: RemoteLogSegmentMetadata, data: bytes) -> list[EpochEntry]:
+    """The entries of the checkpoint that was copied with a segment.
+
+    It has no CRC, and wrong epochs would let a log diverge without notice: CorruptObjectError unless
+    they are those of the metadata. CorruptCheckpointError for a damaged one.
+    """
+    entries = read_leader_epoch_checkpoint(data)
+    end_offset = metadata.end_offset_inclusive + 1
+    found = epochs_within(entries, metadata.start_offset, end_offset)
+    expected = dict(metadata.segment_leader_epochs)
+    if found != expected:
+        raise CorruptObjectError(
+            "leader epochs of a remote segment are not those of its metadata"
+            f" segment={metadata.segment_id} found={found} expected={expected}"
+        )
+    return entries
 
 
 def is_segment_within_lineage(
@@ -89,20 +85,6 @@ def is_segment_within_lineage(
     return last + 1 == len(lineage) or (
         metadata.end_offset_inclusive < lineage[last + 1].start_offset
     )
-
-
-def epoch_for_offset(lineage: Sequence[EpochEntry], offset: Offset) -> EpochEntry | None:
-    """The last entry whose start is at or below `offset`; None below the first."""
-    index = bisect_right(lineage, offset, key=lambda entry: entry.start_offset)
-    return lineage[index - 1] if index else None
-
-
-def epoch_end_offset(
-    lineage: Sequence[EpochEntry], epoch: LeaderEpoch, log_end_offset: Offset
-) -> Offset:
-    """Where the records of `epoch` end (exclusive): the next epoch's start, or the log end."""
-    index = bisect_right(lineage, epoch, key=lambda entry: entry.epoch)
-    return lineage[index].start_offset if index < len(lineage) else log_end_offset
 
 
 def highest_remote_offset(

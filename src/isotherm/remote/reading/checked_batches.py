@@ -16,7 +16,7 @@ from isotherm.record.batch import BatchHeader, read_batch_header, verify_batch_c
 from isotherm.record.batch_header import CONTROL_FLAG
 from isotherm.record.batch_table import leader_epochs, read_batch_table, verify_crcs
 from isotherm.record.header_contradictions import header_contradictions
-from isotherm.remote.history.batch_chain import EpochSpans
+from isotherm.remote.history.epoch_columns import ExpectedEpochs
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.types import Offset, Position
 
@@ -160,12 +160,12 @@ def check_place(
             f"batch has offsets outside its segment position={position}"
             f" base_offset={header.base_offset} last_offset={header.last_offset}"
         )
-    expected_epoch = EpochSpans(metadata).contradicted_by(header)
-    if expected_epoch is not None:
+    expected, base = ExpectedEpochs(metadata.segment_leader_epochs), np.array([header.base_offset])
+    if expected.wrong(np.array([header.partition_leader_epoch]), base)[0]:
         raise CorruptRecordError(
             f"batch has another leader epoch than its segment position={position}"
             f" base_offset={header.base_offset} epoch={header.partition_leader_epoch}"
-            f" expected_epoch={expected_epoch}"
+            f" expected_epoch={expected.at(base)[0]}"
         )
     if header.base_offset < next_offset:
         raise CorruptRecordError(
@@ -216,7 +216,8 @@ def _count_in_place(
         is_wrong[1:] |= overlaps
         is_wrong[:-1] |= overlaps & ~follows[:-1]
     is_wrong[:1] |= base_offsets[:1] < next_offset
-    is_wrong |= EpochSpans(metadata).wrong(leader_epochs(window, table), base_offsets)
+    expected = ExpectedEpochs(metadata.segment_leader_epochs)
+    is_wrong |= expected.wrong(leader_epochs(window, table), base_offsets)
     for contradiction in header_contradictions(window, table):
         is_wrong |= contradiction.is_wrong
     wrong = np.flatnonzero(is_wrong)

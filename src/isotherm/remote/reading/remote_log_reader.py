@@ -30,12 +30,7 @@ from isotherm.errors import (
 from isotherm.log.log_read import FetchIsolation, aborted_transactions
 from isotherm.remote.damage_log import DamageLog
 from isotherm.remote.history.holes import hole_error
-from isotherm.remote.history.lineage import (
-    epoch_end_offset,
-    epoch_for_offset,
-    is_segment_within_lineage,
-    without_empty_epochs,
-)
+from isotherm.remote.history.lineage import is_segment_within_lineage
 from isotherm.remote.indexes.index_cache import RemoteIndexCache
 from isotherm.remote.metadata.api import RemoteLogMetadataManager, check_ready
 from isotherm.remote.reading.marker_proof import contradicted_transaction
@@ -54,6 +49,11 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentState,
 )
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
+from isotherm.segment.leader_epochs import (
+    epoch_end_offset,
+    epoch_for_offset,
+    without_empty_epochs,
+)
 from isotherm.segment.transaction_index import AbortedTransaction, collect_aborted_transactions
 from isotherm.types import Offset, Position, TopicIdPartition
 

@@ -17,17 +17,14 @@ from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import BatchHeader, read_batch_header, read_records
 from isotherm.remote.damage_log import DamageLog
 from isotherm.remote.history.holes import hole_error
-from isotherm.remote.history.lineage import (
-    epoch_for_offset,
-    is_segment_within_lineage,
-    without_empty_epochs,
-)
+from isotherm.remote.history.lineage import is_segment_within_lineage
 from isotherm.remote.indexes.index_cache import RemoteIndexCache
 from isotherm.remote.metadata.api import RemoteLogMetadataManager, check_ready
 from isotherm.remote.reading.read_wait import ReadWait
 from isotherm.remote.reading.segment_reader import RemoteSegmentReader
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
+from isotherm.segment.leader_epochs import epoch_for_offset, without_empty_epochs
 from isotherm.segment.time_index import TimestampOffset
 from isotherm.types import Offset, Position, TimestampMs, TopicIdPartition
 

@@ -6,17 +6,16 @@ offset index has the last offset and the position of the first of them.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from isotherm.errors import CorruptDataError
-from isotherm.remote.history.lineage import epoch_for_offset
 from isotherm.remote.scrub.findings import FindingKind, Problem
 from isotherm.remote.scrub.log_batches import LogBatches, check_epochs
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry, read_leader_epoch_checkpoint
+from isotherm.segment.leader_epochs import epochs_within, first_out_of_order
 from isotherm.segment.offset_index import check_offset_index, offset_index_entry_count
 from isotherm.segment.time_index import check_time_index, time_index_entry_count
 
@@ -109,27 +108,16 @@ def check_epoch_checkpoint(
         entries = read_leader_epoch_checkpoint(checkpoint)
     except CorruptDataError as error:
         return [Problem(kind, str(error))]
-    if any(
-        later.epoch <= entry.epoch or later.start_offset < entry.start_offset
-        for entry, later in pairwise(entries)
-    ):
+    if first_out_of_order(entries) is not None:
         return [Problem(kind, f"entries do not rise entries={_text(entries)}")]
     if entries and entries[-1].start_offset > segment.end_offset_inclusive:
         return [Problem(kind, f"an epoch begins beyond the segment entries={_text(entries[-1:])}")]
-    by_epoch = dict(entries)
-    for epoch, start in segment.segment_leader_epochs.items():
-        checkpoint_start = by_epoch.get(epoch)
-        if checkpoint_start is None or max(checkpoint_start, segment.start_offset) != start:
-            return [
-                Problem(
-                    kind,
-                    f"checkpoint and metadata differ epoch={epoch} metadata_start={start}"
-                    f" checkpoint_start={checkpoint_start}",
-                )
-            ]
-    if epoch_for_offset(entries, segment.start_offset) is None:
-        return [Problem(kind, "no epoch holds the segment's first offset")]
-    return check_epochs(batches, entries, kind, "the checkpoint")
+    found = epochs_within(entries, segment.start_offset, segment.end_offset_inclusive + 1)
+    expected = dict(segment.segment_leader_epochs)
+    if found != expected:
+        fact = f"checkpoint and metadata differ checkpoint={found} metadata={expected}"
+        return [Problem(kind, fact)]
+    return check_epochs(batches, dict(entries), kind, "the checkpoint")
 
 
 def _text(entries: list[EpochEntry]) -> str:

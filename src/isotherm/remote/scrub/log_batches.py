@@ -7,7 +7,7 @@ damaged, or a control record has an unusual form.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -31,6 +31,7 @@ from isotherm.record.batch_table import (
 )
 from isotherm.record.control_table import NO_MARKER, coordinator_epochs, marker_types
 from isotherm.record.header_contradictions import header_contradictions
+from isotherm.remote.history.epoch_columns import ExpectedEpochs
 from isotherm.remote.scrub.findings import FindingKind, Problem
 from isotherm.remote.scrub.record_checks import check_records
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
@@ -192,21 +193,15 @@ def _gaps(
 
 
 def check_epochs(
-    batches: LogBatches, epochs: Sequence[tuple[LeaderEpoch, Offset]], kind: FindingKind, whose: str
+    batches: LogBatches, epochs: Mapping[LeaderEpoch, Offset], kind: FindingKind, whose: str
 ) -> list[Problem]:
-    """Every batch must have the leader epoch of its offset in `epochs` (ascending)."""
-    rows = batches.rows[batches.rows["leader_epoch"] >= 0]
-    if len(rows) == 0:
-        return []
-    numbers = np.array([epoch for epoch, _ in epochs], dtype=np.int64)
-    starts = np.array([start for _, start in epochs], dtype=np.int64)
-    places = np.searchsorted(starts, rows["base_offset"], side="right") - 1
-    expected = np.where(places < 0, -1, numbers[np.maximum(places, 0)]) if len(epochs) else -1
-    wrong = np.flatnonzero(rows["leader_epoch"] != expected)
+    """Every batch must have the leader epoch of its offset in `epochs`, as `ExpectedEpochs` has them."""
+    expected, rows = ExpectedEpochs(epochs), batches.rows
+    wrong = np.flatnonzero(expected.wrong(rows["leader_epoch"], rows["base_offset"]))
     if len(wrong) == 0:
         return []
     first = rows[wrong[0]]
-    expected_epoch = int(np.broadcast_to(expected, len(rows))[wrong[0]])
+    expected_epoch = expected.at(first["base_offset"])
     return [
         Problem(
             kind,

@@ -268,7 +268,7 @@ class SegmentScrubber:
         offsets = check_offsets(batches, segment, may_have_gaps=self._may_have_gaps)
         if any(each.kind is FindingKind.WRONG_OFFSETS for each in offsets):
             return problems + [each for each in offsets if each.kind is FindingKind.WRONG_OFFSETS]
-        epochs = list(segment.segment_leader_epochs.items())
+        epochs = segment.segment_leader_epochs
         problems += offsets
         problems += check_epochs(batches, epochs, FindingKind.WRONG_EPOCH, "the metadata")
         problems += check_timestamp_types(batches)

@@ -26,7 +26,6 @@ from isotherm.remote.history.lineage import (
     highest_remote_offset,
     is_segment_within_lineage,
     remote_log_start_offset,
-    without_empty_epochs,
 )
 from isotherm.remote.segment_metadata import (
     LogSegmentData,
@@ -37,7 +36,8 @@ from isotherm.remote.segment_metadata import (
 from isotherm.remote.tasks.cancellation import Cancellation
 from isotherm.remote.tasks.copy_plan import CandidateSegment, CopyLag, plan_copies
 from isotherm.remote.tasks.tier import RemoteTierAccess
-from isotherm.segment.leader_epoch_checkpoint import EpochEntry, encode_leader_epoch_checkpoint
+from isotherm.segment.leader_epoch_checkpoint import encode_leader_epoch_checkpoint
+from isotherm.segment.leader_epochs import epochs_within, without_empty_epochs
 from isotherm.types import UNKNOWN_OFFSET, LeaderEpoch, Offset, TopicIdPartition
 
 _logger = logging.getLogger(__name__)
@@ -281,18 +281,6 @@ class CopyTask:
             (TopicGauge.COPY_HALTED_PARTITIONS, int(enabled and self.is_halted)),
         ):
             self._tier.metrics.set(gauge, self._partition.topic, self._partition.partition, value)
-
-
-def epochs_within(
-    lineage: tuple[EpochEntry, ...], start_offset: Offset, end_offset: Offset
-) -> dict[LeaderEpoch, Offset]:
-    """The epochs of [start_offset, end_offset), each with its first offset in there."""
-    return {
-        entry.epoch: max(entry.start_offset, start_offset)
-        for index, entry in enumerate(lineage)
-        if entry.start_offset < end_offset
-        and (index + 1 == len(lineage) or lineage[index + 1].start_offset > start_offset)
-    }
 
 
 def segment_data(log: PartitionLog, candidate: CandidateSegment[LogSegment]) -> LogSegmentData:

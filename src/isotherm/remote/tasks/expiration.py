@@ -15,7 +15,6 @@ from functools import partial
 from isotherm.errors import IsothermError
 from isotherm.log.partition_log import PartitionLog
 from isotherm.metrics.broker_topic_metrics import TopicGauge, TopicMeter
-from isotherm.remote.history.lineage import without_empty_epochs
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.remote.tasks.cancellation import Cancellation
 from isotherm.remote.tasks.copy import find_copied_offset
@@ -27,6 +26,7 @@ from isotherm.remote.tasks.expiration_plan import (
     total_size,
 )
 from isotherm.remote.tasks.tier import RemoteTierAccess
+from isotherm.segment.leader_epochs import without_empty_epochs
 from isotherm.types import UNKNOWN_OFFSET, TopicIdPartition
 
 _logger = logging.getLogger(__name__)

@@ -14,8 +14,9 @@ from contextlib import ExitStack, contextmanager
 
 from isotherm.errors import IsothermError
 from isotherm.log.partition_log import PartitionLog
-from isotherm.remote.history.lineage import epoch_end_offset, epoch_for_offset, epoch_spans
+from isotherm.remote.history.lineage import epoch_spans
 from isotherm.remote.tasks.tier import RemoteTierAccess
+from isotherm.segment.leader_epochs import epoch_end_offset, epoch_for_offset
 from isotherm.types import Offset, TopicIdPartition
 
 _logger = logging.getLogger(__name__)

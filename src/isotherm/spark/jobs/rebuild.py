@@ -30,6 +30,7 @@ from isotherm.errors import (
     RemoteResourceNotFoundError,
     UnsupportedVersionError,
 )
+from isotherm.remote.history.lineage import segment_epochs
 from isotherm.remote.metadata.api import NewMetadataRecord
 from isotherm.remote.metadata.state.segment_columns import LEADER_EPOCH
 from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic, check_is_own_topic
@@ -47,6 +48,7 @@ from isotherm.remote.segment_metadata import (
 from isotherm.remote.storage.layout.aiven_custom_metadata import AivenCustomMetadata
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
+from isotherm.segment.leader_epochs import epochs_within
 from isotherm.segment.producer_snapshot import read_producer_snapshot
 from isotherm.spark.driver.segment_frames import SEGMENT_ARROW, segment_row, segments_of
 from isotherm.spark.jobs.manifests import read_manifests
@@ -174,9 +176,9 @@ def lineage(pieces: Iterable[SegmentPiece]) -> list[EpochEntry]:
     """The leader epochs of a log made of these pieces, ascending."""
     starts: dict[int, int] = {}
     for piece in pieces:
-        for epoch, start in piece.segment.segment_leader_epochs.items():
-            if start < piece.end_offset:
-                starts.setdefault(epoch, max(start, piece.start_offset))
+        epochs = segment_epochs(piece.segment)
+        held = epochs_within(epochs, piece.start_offset, piece.end_offset)
+        starts = held | starts
     entries: list[EpochEntry] = []
     for epoch, start in sorted(starts.items()):
         if not entries or start >= entries[-1].start_offset:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from isotherm.errors import CorruptDataError, CorruptObjectError, CorruptRecordError
 from isotherm.record.batch_header import LOG_OVERHEAD
 from isotherm.record.batch_table import read_sound_batches, verify_crcs
-from isotherm.remote.history.batch_chain import ChainFault, EpochSpans, first_fault
+from isotherm.remote.history.batch_chain import BatchChain, ChainFault
 from isotherm.remote.history.gaps import Gaps
 from isotherm.spark.plan.planning import SegmentRead
 from isotherm.types import NO_TIMESTAMP, Offset, Position, TimestampMs
@@ -107,7 +107,7 @@ class _Chain:
     ) -> None:
         self.read = read
         self.is_begun = False
-        self._spans = EpochSpans(read.segment)
+        self._batches = BatchChain(read.segment, gaps)
         self._gaps = gaps
         self._start = position
         self._start_offset_max = start_offset_max
@@ -159,14 +159,8 @@ class _Chain:
         if len(table):
             if not self.is_begun and self._start:
                 self._check_landing(data, table)
-            fault = first_fault(
-                self.read.segment,
-                self._spans,
-                data,
-                table,
-                self._next_offset,
-                gaps=self._gaps,
-                is_start=not self.is_begun,
+            fault = self._batches.first_fault(
+                data, table, self._next_offset, is_start=not self.is_begun
             )
             if fault is not None:
                 sound = self._sound_count(table, fault)

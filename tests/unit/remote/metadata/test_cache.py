@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from isotherm.errors import RemoteResourceNotFoundError
-from isotherm.remote.history.lineage import EpochSpan, epoch_spans
+from isotherm.remote.history.lineage import epoch_spans
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
 from isotherm.remote.metadata.state.epoch_state import RemoteLogLeaderEpochState
 from isotherm.remote.segment_metadata import (
@@ -18,6 +18,7 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
+from isotherm.segment.leader_epochs import EpochSpan
 from isotherm.types import TopicIdPartition
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from isotherm.remote.scrub.findings import FindingKind
 from isotherm.remote.scrub.segment_scrub import SegmentScrubber
-from isotherm.remote.segment_metadata import RemoteLogSegmentState
+from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentState
 from tests.support.planted_bucket import PlantedBucket
 from tests.support.planted_damage import PLANTED, Damage, damage_table, plant_all
 
@@ -48,6 +49,19 @@ def test_planted_damage_is_named(planted: PlantedBucket, damage: Damage) -> None
 
 def test_sound_segments_have_no_findings(planted: PlantedBucket) -> None:
     assert kinds_in(planted, "sound-0") == set()
+
+
+def test_records_below_the_log_start_have_no_epoch_in_the_metadata(tmp_path: Path) -> None:
+    """A log start within a segment: its copy holds the batches below, its epochs begin there."""
+    bucket = PlantedBucket(tmp_path)
+    topic = bucket.add_topic("cut")
+    first = topic.segments[0]
+    log_start_offset = first.start_offset + 7
+    topic.segments[0] = replace(first, segment_leader_epochs={2: log_start_offset})
+    topic.retell_manifest(first, segmentLeaderEpochs={"2": log_start_offset})
+    position = topic.index_position(first, IndexType.LEADER_EPOCH)
+    topic.change_bytes(first, "indexes", position, f"0\n1\n2 {log_start_offset}\n".encode())
+    assert kinds_in(bucket, "cut") == set()
 
 
 def test_page_has_every_kind_of_damage() -> None:

@@ -22,9 +22,9 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
-from isotherm.remote.tasks.copy import CopyTask, CustomMetadataTooLargeError, epochs_within
+from isotherm.remote.tasks.copy import CopyTask, CustomMetadataTooLargeError
 from isotherm.remote.tasks.expiration import ExpirationTask
-from isotherm.segment.leader_epoch_checkpoint import EpochEntry, read_leader_epoch_checkpoint
+from isotherm.segment.leader_epoch_checkpoint import read_leader_epoch_checkpoint
 from isotherm.segment.transaction_index import TRANSACTION_INDEX_ENTRY_SIZE
 from isotherm.testing.faulty_store import Fault, FaultyStore, Operation
 from isotherm.types import UNKNOWN_OFFSET
@@ -555,13 +555,6 @@ def test_copied_bytes_and_requests_are_counted(filled: TieredPartition) -> None:
     for topic in ("flights", ""):
         assert filled.metrics.value(f"{prefix}bytes_total", topic=topic) == size
         assert filled.metrics.value(f"{prefix}requests_total", topic=topic) == 2
-
-
-def test_epochs_of_a_segment_are_cut_to_it(tiered: TieredPartition) -> None:
-    lineage = tuple(EpochEntry(*each) for each in ((0, 0), (2, 10), (3, 20), (5, 40)))
-    assert epochs_within(lineage, 15, 40) == {2: 15, 3: 20}
-    assert epochs_within(lineage, 20, 45) == {3: 20, 5: 40}
-    assert epochs_within(lineage, 50, 60) == {5: 50}
 
 
 def test_leader_epochs_go_with_the_segment_up_to_its_end(tiered: TieredPartition) -> None:

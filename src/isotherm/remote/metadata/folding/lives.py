@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from isotherm.kernels.event_table import ADD, NOTHING, PARTITION_DELETE, PUT, TOMBSTONE, UPDATE
+from isotherm.remote.history.epoch_columns import span_ends
 from isotherm.remote.metadata.folding.decoded_run import segment_ids
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
 from isotherm.remote.metadata.state.lifecycle import is_valid_transition
@@ -217,9 +218,7 @@ def _spans_and_plain_lives(run: DecodedRun, lives: Lives, before: Before) -> tup
     of_epoch = run.leader_epochs(records)
     epoch, start = of_epoch["epoch"].astype(np.int64), of_epoch["start_offset"].astype(np.int64)
     life = np.repeat(lives.life[whole], counts)
-    # A span ends where the next epoch of its segment starts, the last one where the segment ends.
-    end = np.concatenate((start[1:], [0]))[: len(start)] - 1
-    end[np.cumsum(counts) - 1] = events["end"][records]
+    end = span_ends(start, counts, events["end"][records])
     unsorted = Spans(life, lives.place[life], epoch, start, end)
 
     is_plain = np.ones(len(lives.first), np.bool_)

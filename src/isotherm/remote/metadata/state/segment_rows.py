@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import struct
 
-from isotherm.remote.history.lineage import EpochSpan, cut_at_epochs
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
+from isotherm.segment.leader_epochs import EpochSpan, cut_at_epochs
 from isotherm.types import BrokerId, LeaderEpoch, Offset, TimestampMs
 
 HAS_CUSTOM_METADATA = 1
