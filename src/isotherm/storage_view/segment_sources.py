@@ -49,7 +49,7 @@ class _Numbered:
         self.take()
 
     def take(self) -> None:
-        caches = self.followed.caches()
+        caches = self.followed.partitions.caches()
         self.rows = {cache.partition: cache.rows_and_keys()[0] for cache in caches}
         self.columns = {}
 
@@ -98,12 +98,11 @@ class MetadataTopicSource:
         if known is None or (end is not None and end < known.followed.next_offset):
             # The second: the topic was deleted and made again.
             began_s = self._clock.monotonic_s()
-            first, _ = self._topic.offsets(number)
             followed = FollowedPartition(
                 self._topic, number, lambda partition: self._wants_topic(partition.topic)
             )
+            self.folded_offsets += followed.catch_up()
             self.fold_s += self._clock.monotonic_s() - began_s
-            self.folded_offsets += followed.next_offset - first
             self._numbered[number] = _Numbered(followed)
         elif end != known.followed.next_offset and known.followed.catch_up():
             known.take()

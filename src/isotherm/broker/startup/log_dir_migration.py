@@ -57,9 +57,10 @@ from isotherm.remote.metadata.api import (
     MetadataTopicRecord,
     NewMetadataRecord,
 )
+from isotherm.remote.metadata.folding.fold import OnCorrupt, refuse
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic.log_dir_topic import LogDirMetadataTopic
-from isotherm.remote.metadata.upkeep.migration import OnCorrupt, PartitionMigration, PartitionSurvey
+from isotherm.remote.metadata.upkeep.migration import PartitionMigration, PartitionSurvey
 from isotherm.types import (
     CLUSTER_METADATA_TOPIC,
     REMOTE_LOG_METADATA_AUDIT_TOPIC,
@@ -82,7 +83,7 @@ def migrate_log_dirs(
     fs: FileSystem,
     rng: random.Random,
     progress: Progress,
-    on_corrupt: OnCorrupt | None = None,
+    on_corrupt: OnCorrupt = refuse,
     audit_retention_ms: int | None = None,
 ) -> list[PartitionSurvey]:
     """Migrate a stopped broker's log directories to level 1; returns the plan of each partition.
@@ -159,7 +160,7 @@ def _migrate(
     number: int,
     clock: Clock,
     progress: Progress,
-    on_corrupt: OnCorrupt | None,
+    on_corrupt: OnCorrupt,
 ) -> PartitionSurvey:
     migration = PartitionMigration(topic, number, clock=clock, on_corrupt=on_corrupt)
     survey = migration.survey()

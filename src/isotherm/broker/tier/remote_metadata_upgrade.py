@@ -22,9 +22,10 @@ from isotherm.broker.tier.remote_metadata_topics import (
 )
 from isotherm.clock import Clock
 from isotherm.errors import CorruptMetadataError, RemoteStorageNotReadyError
+from isotherm.remote.metadata.folding.fold import OnCorrupt, refuse
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
-from isotherm.remote.metadata.upkeep.migration import OnCorrupt, PartitionMigration
+from isotherm.remote.metadata.upkeep.migration import PartitionMigration
 
 _logger = logging.getLogger(__name__)
 
@@ -89,11 +90,11 @@ class MetadataUpgrade:
         self._topic.roll(number)
         _logger.info("metadata partition is at level 1 metadata_partition=%d", number)
 
-    def _on_corrupt(self) -> OnCorrupt | None:
+    def _on_corrupt(self) -> OnCorrupt:
         """The policy of the topic's readers: refuse corrupt records, or skip them."""
         if self._settings.remote_log_metadata_corrupt_record_policy == "skip":
             return _log_corrupt
-        return None
+        return refuse
 
 
 def _log_corrupt(error: CorruptMetadataError) -> None:

@@ -84,7 +84,7 @@ class TopicSegmentSource:
         return [
             segment
             for _, followed in self._followed.values()
-            for cache in followed.caches()
+            for cache in followed.partitions.caches()
             for segment in cache.segments()
             if _is_visible(segment)
         ]
@@ -103,11 +103,13 @@ class TopicSegmentSource:
     ) -> tuple[frozenset[TopicIdPartition], FollowedPartition]:
         if not self._follows(number, wanted):
             records_min = 0 if columnar else COLUMNAR_RECORDS_MIN
-            return wanted, FollowedPartition(
+            followed = FollowedPartition(
                 self._topic, number, wanted.__contains__, columnar_records_min=records_min
             )
-        self._followed[number][1].catch_up()
-        return self._followed[number]
+        else:
+            _, followed = self._followed[number]
+        followed.catch_up()
+        return wanted, followed
 
 
 class UsersSegmentSource:

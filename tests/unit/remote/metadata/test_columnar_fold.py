@@ -191,11 +191,12 @@ def test_fold_of_windows_is_that_of_each_record(
             expected_problems.append(offset)
     cache = store.get(PARTITION)
     assert problems == expected_problems
-    assert [described(each.cache) for each in fold.results()] == (
+    folded = fold.partitions.folded(next(offsets))
+    assert [described(each.cache) for each in folded.partitions] == (
         [] if cache is None else [described(cache)]
     )
     deleted = store.finished_deletion(PARTITION)
-    assert fold.deleted() == ([] if deleted is None else [deleted])
+    assert folded.deleted == ([] if deleted is None else [deleted])
 
 
 def described(cache: RemoteLogMetadataCache) -> dict[str, object]:

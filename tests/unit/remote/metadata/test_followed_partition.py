@@ -58,7 +58,7 @@ def append(topic: MemoryMetadataTopic, *events: RemoteLogMetadataEvent) -> None:
 
 
 def held(followed: FollowedPartition) -> dict[TopicIdPartition, list[RemoteLogSegmentMetadata]]:
-    return {cache.partition: cache.segments() for cache in followed.caches()}
+    return {cache.partition: cache.segments() for cache in followed.partitions.caches()}
 
 
 def folded(topic: MemoryMetadataTopic) -> dict[TopicIdPartition, list[RemoteLogSegmentMetadata]]:
@@ -70,6 +70,7 @@ def test_later_events_and_later_partitions_are_taken_in() -> None:
     topic = MemoryMetadataTopic(1)
     append(topic, started(ONE, 0))
     followed = FollowedPartition(topic, 0, lambda _: True)
+    followed.catch_up()
     assert held(followed) == folded(topic)
     append(topic, finished(started(ONE, 0)), started(OTHER, 1))
     assert followed.catch_up() == 2
@@ -82,6 +83,7 @@ def test_deleted_partition_is_gone_and_stays_so() -> None:
     topic = MemoryMetadataTopic(1)
     append(topic, started(ONE, 0), started(OTHER, 1))
     followed = FollowedPartition(topic, 0, lambda _: True)
+    followed.catch_up()
     append(topic, *(deletion(ONE, state) for state in RemotePartitionDeleteState))
     followed.catch_up()
     assert list(held(followed)) == [OTHER]
@@ -94,6 +96,7 @@ def test_what_is_not_wanted_is_left_out() -> None:
     topic = MemoryMetadataTopic(1)
     append(topic, started(ONE, 0))
     followed = FollowedPartition(topic, 0, lambda partition: partition == OTHER)
+    followed.catch_up()
     append(topic, started(OTHER, 1), replace(started(ONE, 2)))
     assert followed.catch_up() == 2
     assert list(held(followed)) == [OTHER]

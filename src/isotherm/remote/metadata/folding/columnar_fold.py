@@ -22,13 +22,9 @@ from isotherm.kernels.event_table import PUT, TOMBSTONE
 from isotherm.remote.metadata.api import MetadataColumns
 from isotherm.remote.metadata.folding.decoded_run import DecodedRun, segment_ids
 from isotherm.remote.metadata.folding.lives import Window, grouped, weigh
+from isotherm.remote.metadata.folding.wanted_partitions import Wanted, WantedPartitions
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
-from isotherm.remote.metadata.state.partition_store import (
-    FoldedPartition,
-    RemotePartitionMetadataStore,
-)
 from isotherm.remote.metadata.wire.events import joined_columns
-from isotherm.remote.segment_metadata import RemotePartitionDeleteMetadata
 from isotherm.types import LeaderEpoch, Offset, TopicIdPartition
 
 if TYPE_CHECKING:
@@ -60,23 +56,21 @@ class _Weighed(NamedTuple):
 
 
 class ColumnarFold:
-    """Folds the records of one metadata partition, once. Not thread-safe."""
+    """Folds the records of one metadata partition, once, into `partitions`. Not thread-safe."""
 
     def __init__(
         self,
-        wanted: Callable[[TopicIdPartition], bool],
+        wanted: Wanted,
         on_corrupt: OnCorrupt,
         *,
         waiting_max_bytes: int = _WAITING_MAX_BYTES,
     ) -> None:
-        self._wanted = wanted
+        self.partitions = WantedPartitions(wanted)
         self._on_corrupt = on_corrupt
         self._waiting_max_bytes = waiting_max_bytes
         self._waiting: _Weighed | None = None
-        self._store = RemotePartitionMetadataStore()
-        self._partitions: list[TopicIdPartition] = []
-        # Index in `_partitions`, -1 for an unwanted one: by partition, and by the fields of an
-        # event.
+        self._by_number: list[TopicIdPartition] = []
+        # Index in `_by_number`, -1 for an unwanted one: by partition, and by the fields of an event.
         self._numbers: dict[TopicIdPartition, int] = {}
         self._places: dict[tuple[int, ...], int] = {}
 
@@ -100,22 +94,9 @@ class ColumnarFold:
             waiting, self._waiting = self._waiting, None
             self._apply(waiting.run, waiting.window, waiting.places)
 
-    def results(self) -> list[FoldedPartition]:
-        """Each wanted partition in the records, without those whose deletion is finished."""
-        return [
-            FoldedPartition(cache, self._store.deletion(cache.partition))
-            for cache in map(self._store.get, self._partitions)
-            if cache is not None
-        ]
-
-    def deleted(self) -> list[RemotePartitionDeleteMetadata]:
-        """The last event of each wanted partition whose deletion is finished."""
-        found = map(self._store.finished_deletion, self._partitions)
-        return [event for event in found if event is not None]
-
     def _cache(self, place: int) -> RemoteLogMetadataCache:
         """The cache of an open partition. Records of other partitions have no place."""
-        cache = self._store.get(self._partitions[place])
+        cache = self.partitions.cache(self._by_number[place])
         assert cache is not None
         return cache
 
@@ -141,17 +122,16 @@ class ColumnarFold:
         place = self._places.get(identity)
         if place is None:
             place = self._places[identity] = self._number_of(run.partition(number))
-        is_open = place >= 0 and self._store.get(self._partitions[place]) is not None
+        is_open = place >= 0 and self.partitions.cache(self._by_number[place]) is not None
         return place if is_open else -1
 
     def _number_of(self, partition: TopicIdPartition) -> int:
         number = self._numbers.get(partition)
         if number is None:
             number = -1
-            if self._wanted(partition):
-                number = len(self._partitions)
-                self._partitions.append(partition)
-                self._store.open(partition)
+            if self.partitions.opens(partition):
+                number = len(self._by_number)
+                self._by_number.append(partition)
             self._numbers[partition] = number
         return number
 
@@ -168,7 +148,7 @@ class ColumnarFold:
                 self._on_corrupt(int(run.offset[number]), str(error))
 
     def _apply_one(self, run: DecodedRun, number: int, _place: int) -> None:
-        self._store.apply_change(run.change(number))
+        self.partitions.apply_change(run.change(number))
 
     def _settle(self, run: DecodedRun, window: Window, places: Int64Array) -> None:
         """Add the settled lives to the caches, one partition at a time, then their spans for

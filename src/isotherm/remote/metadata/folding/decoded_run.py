@@ -24,10 +24,10 @@ from isotherm.remote.metadata.state.segment_rows import HAS_CUSTOM_METADATA, TXN
 from isotherm.remote.metadata.wire.events import MetadataChange, decode_change
 from isotherm.remote.metadata.wire.serde import (
     decode_partition,
-    encode_event,
+    encode_event_without_key,
     encode_keyed_event,
 )
-from isotherm.types import NO_LEADER_EPOCH, TopicIdPartition
+from isotherm.types import TopicIdPartition
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -145,8 +145,8 @@ def _plain_value(key: bytes | None, value: bytes | None) -> bytes | None:
     event = decode_change(key, value).event
     if event is None:
         return None
-    if key is None and getattr(event, "broker_leader_epoch", NO_LEADER_EPOCH) == NO_LEADER_EPOCH:
-        return encode_event(event)
+    if key is None:
+        return encode_event_without_key(event)
     return encode_keyed_event(event)  # type: ignore[arg-type]
 
 

@@ -18,18 +18,10 @@ from isotherm.remote.metadata.api import (
     MetadataTopic,
     MetadataTopicRecord,
 )
+from isotherm.remote.metadata.folding.wanted_partitions import Wanted, WantedPartitions
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
-from isotherm.remote.metadata.state.partition_store import (
-    Folded,
-    FoldedPartition,
-    RemotePartitionMetadataStore,
-)
-from isotherm.remote.metadata.wire.events import (
-    corrupt_record,
-    decode_record,
-    iterate_records,
-    partition_of,
-)
+from isotherm.remote.metadata.state.partition_store import Folded
+from isotherm.remote.metadata.wire.events import corrupt_record, iterate_records
 from isotherm.types import Offset, TopicIdPartition
 
 # Below it, reading record by record takes less than loading the kernels does.
@@ -38,8 +30,12 @@ COLUMNAR_RECORDS_MIN = 10_000
 # Bytes of a run. It bounds the memory of a fold, about seven times this beside what it results in.
 RUN_MAX_BYTES = 16 * 1024 * 1024
 
-Wanted = Callable[[TopicIdPartition], bool]
 OnCorrupt = Callable[[CorruptMetadataError], None]
+
+
+def refuse(error: CorruptMetadataError) -> None:
+    """Ends a fold: an `OnCorrupt`."""
+    raise error
 
 
 def fold_metadata_topic(
@@ -64,7 +60,7 @@ def fold_metadata_partition(
     topic: MetadataTopic,
     number: int,
     wanted: Wanted,
-    on_corrupt: OnCorrupt | None = None,
+    on_corrupt: OnCorrupt = refuse,
     *,
     columnar_records_min: int = COLUMNAR_RECORDS_MIN,
     run_max_bytes: int = RUN_MAX_BYTES,
@@ -77,19 +73,23 @@ def fold_metadata_partition(
     """
     start, end = bounds = topic.offsets(number)
     # Of this very end: a leader that is asked again may be another one, which has been deposed.
-    has_all = (
-        topic.has_all_below(number, end)
-        if isinstance(topic, ConditionalMetadataTopic)
-        else topic.is_current(number)
-    )
+    has_all = has_all_below(topic, number, end)
     if end - start < columnar_records_min:
-        folded = _fold_records(topic, number, wanted, on_corrupt or _refuse, bounds)
+        folded = _fold_records(topic, number, wanted, on_corrupt, bounds)
     else:
-        folded = _fold_columns(topic, number, wanted, on_corrupt or _refuse, bounds, run_max_bytes)
+        folded = _fold_columns(topic, number, wanted, on_corrupt, bounds, run_max_bytes)
     if has_all:
         # Compaction may leave no record before the end.
         return folded._replace(next_offset=max(end, folded.next_offset))
     return folded
+
+
+def has_all_below(topic: MetadataTopic, number: int, end: Offset) -> bool:
+    """Whether a read that finds no record below `end` means that there is none. A replica may be behind
+    its leader."""
+    if isinstance(topic, ConditionalMetadataTopic):
+        return topic.has_all_below(number, end)
+    return topic.is_current(number)
 
 
 def _fold_records(
@@ -99,32 +99,15 @@ def _fold_records(
     on_corrupt: OnCorrupt,
     bounds: tuple[Offset, Offset],
 ) -> Folded:
-    store = RemotePartitionMetadataStore()
-    seen: set[TopicIdPartition] = set()
+    partitions = WantedPartitions(wanted)
     next_offset, end = bounds
     for record in iterate_records(topic, number, end_offset=end):
         next_offset = record.offset + 1
         try:
-            change = decode_record(record)
-            if change.event is not None:
-                partition = partition_of(change.event)
-                if not wanted(partition):
-                    continue
-                if partition not in seen:
-                    seen.add(partition)
-                    store.open(partition)
-            store.apply_record(record, change)
+            partitions.apply(record)
         except CorruptMetadataError as error:
             on_corrupt(error)
-    return Folded(
-        [
-            FoldedPartition(cache, store.deletion(cache.partition))
-            for cache in map(store.get, seen)
-            if cache is not None
-        ],
-        [event for event in map(store.finished_deletion, seen) if event is not None],
-        next_offset,
-    )
+    return partitions.folded(next_offset)
 
 
 def _fold_columns(
@@ -147,7 +130,7 @@ def _fold_columns(
         fold.feed(columns)
         position = columns.next_offset
     fold.finish()
-    return Folded(fold.results(), fold.deleted(), position)
+    return fold.partitions.folded(position)
 
 
 def _runs(
@@ -165,7 +148,3 @@ def _runs(
             if position < end:
                 reading = reader.submit(topic.read_columns, number, position, run_max_bytes)
             yield columns
-
-
-def _refuse(error: CorruptMetadataError) -> None:
-    raise error

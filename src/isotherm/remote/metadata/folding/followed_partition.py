@@ -1,26 +1,27 @@
 """One partition of the metadata topic, folded once and followed from there, for readers outside of a
-broker: Spark's driver, the command line, the console."""
+broker's manager: Spark's driver, the console, a migration."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from isotherm.remote.metadata.api import MetadataTopic
+from isotherm.errors import CorruptMetadataError
+from isotherm.remote.metadata.api import MetadataTopic, MetadataTopicRecord
 from isotherm.remote.metadata.folding.fold import (
     COLUMNAR_RECORDS_MIN,
-    Wanted,
+    OnCorrupt,
     fold_metadata_partition,
+    has_all_below,
+    refuse,
 )
-from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
-from isotherm.remote.metadata.state.partition_store import RemotePartitionMetadataStore
-from isotherm.remote.metadata.wire.events import decode_record, iterate_records, partition_of
-from isotherm.types import Offset, TopicIdPartition
+from isotherm.remote.metadata.folding.wanted_partitions import Wanted, WantedPartitions
+from isotherm.remote.metadata.wire.events import DEFAULT_READ_MAX_BYTES
+from isotherm.types import Offset
 
 
 class FollowedPartition:
     """The partitions that `wanted` accepts, also those whose first event comes later. Not thread-safe.
 
-    CorruptMetadataError, of the first fold or of `catch_up`, names the record that cannot be applied.
+    `on_corrupt` as in `fold_metadata_partition`. What is stored below `next_offset` is applied; it is -1
+    until the first `catch_up`.
     """
 
     def __init__(
@@ -28,50 +29,50 @@ class FollowedPartition:
         topic: MetadataTopic,
         number: int,
         wanted: Wanted,
+        on_corrupt: OnCorrupt = refuse,
         *,
         columnar_records_min: int = COLUMNAR_RECORDS_MIN,
     ) -> None:
         self._topic = topic
         self._number = number
         self._wanted = wanted
-        self._store = RemotePartitionMetadataStore()
-        # In the order of their first events; a partition is deleted once.
-        self._opened: dict[TopicIdPartition, None] = {}
-        folded = fold_metadata_partition(
-            topic, number, wanted, columnar_records_min=columnar_records_min
-        )
-        for cache, _ in folded.partitions:
-            self._open(cache.partition)
-        for deletion in folded.deleted:
-            self._open(deletion.topic_id_partition)
-        self._store.install(folded)
-        self._next_offset = folded.next_offset
+        self._on_corrupt = on_corrupt
+        self._columnar_records_min = columnar_records_min
+        self.partitions = WantedPartitions(wanted)
+        self.next_offset: Offset = -1
 
-    @property
-    def next_offset(self) -> Offset:
-        """What is stored below it is applied."""
-        return self._next_offset
+    def catch_up(self, end: Offset | None = None) -> int:
+        """Fold, and later apply what has come since, at least up to `end`, by default that of the topic
+        now. How many offsets that were."""
+        first, topic_end = self._topic.offsets(self._number)
+        before = self.next_offset
+        if before < 0:
+            before = first
+            folded = fold_metadata_partition(
+                self._topic,
+                self._number,
+                self._wanted,
+                self._on_corrupt,
+                columnar_records_min=self._columnar_records_min,
+            )
+            self.partitions.take_in(folded)
+            self.next_offset = folded.next_offset
+        end = topic_end if end is None else end
+        has_all = has_all_below(self._topic, self._number, end)
+        while self.next_offset < end:
+            records = self._topic.read(self._number, self.next_offset, DEFAULT_READ_MAX_BYTES)
+            for record in records:
+                self._apply(record)
+            if not records and not has_all:
+                break
+            if not records:
+                # Compaction may leave no record before the end.
+                self.next_offset = end
+        return self.next_offset - before
 
-    def catch_up(self) -> int:
-        """Apply what has come since; how many records that were."""
-        count = 0
-        for record in iterate_records(self._topic, self._number, start_offset=self._next_offset):
-            change = decode_record(record)
-            if change.event is not None and self._wanted(partition_of(change.event)):
-                self._open(partition_of(change.event))
-            self._store.apply_record(record, change)
-            self._next_offset = record.offset + 1
-            count += 1
-        return count
-
-    def caches(self) -> Iterator[RemoteLogMetadataCache]:
-        """Of the partitions that are not deleted."""
-        for partition in self._opened:
-            cache = self._store.get(partition)
-            if cache is not None:
-                yield cache
-
-    def _open(self, partition: TopicIdPartition) -> None:
-        if partition not in self._opened:
-            self._opened[partition] = None
-            self._store.open(partition)
+    def _apply(self, record: MetadataTopicRecord) -> None:
+        try:
+            self.partitions.apply(record)
+        except CorruptMetadataError as error:
+            self._on_corrupt(error)
+        self.next_offset = record.offset + 1

@@ -24,10 +24,9 @@ from isotherm.remote.metadata.state.key_table import KeyedSegment
 from isotherm.remote.metadata.state.segment_columns import id_bytes, id_texts
 from isotherm.remote.metadata.state.segment_rows import row_key
 from isotherm.remote.metadata.wire.events import MetadataChange
-from isotherm.remote.metadata.wire.serde import decode_event, encode_event, encode_keyed_event
+from isotherm.remote.metadata.wire.serde import decode_event, encode_event_without_key
 from isotherm.remote.segment_metadata import RemotePartitionDeleteMetadata
 from isotherm.types import (
-    NO_LEADER_EPOCH,
     LeaderEpoch,
     Offset,
     TopicIdPartition,
@@ -87,15 +86,16 @@ class SegmentFold(ColumnarFold):
         self.finish()
         tables = [SEGMENTS.empty_table()]
         keys: list[OtherKey] = []
-        results = self.results()
-        for cache, _ in results:
+        # The offset does not matter: it is in no state.
+        folded = self.partitions.folded(0)
+        for cache, _ in folded.partitions:
             rows, all_keys = cache.rows_and_keys()
             own, others = _split_keys(cache.partition, rows, all_keys)
             offsets = self._offsets[self._numbers[cache.partition]]
             tables.append(_table(cache.partition, rows, own, offsets))
             keys += others
-        under_way = [deletion for _, deletion in results if deletion is not None]
-        deletions = [_encoded(each) for each in (*under_way, *self.deleted())]
+        under_way = [deletion for _, deletion in folded.partitions if deletion is not None]
+        deletions = [encode_event_without_key(each) for each in (*under_way, *folded.deleted)]
         return FoldState(pa.concat_tables(tables), keys, deletions)
 
     def restore(self, state: FoldState) -> None:
@@ -104,12 +104,12 @@ class SegmentFold(ColumnarFold):
             deletion = decode_event(value)
             assert isinstance(deletion, RemotePartitionDeleteMetadata)
             if self._number_of(deletion.topic_id_partition) >= 0:
-                self._store.apply_change(MetadataChange(None, deletion))
+                self.partitions.apply_change(MetadataChange(None, deletion))
         self._restore_segments(state.segments.combine_chunks())
         for key in state.other_keys:
             partition = TopicIdPartition(uuid_from_text(key.topic_id), key.topic, key.partition)
             place = self._number_of(partition)
-            cache = self._store.get(partition)
+            cache = self.partitions.cache(partition)
             if place >= 0 and cache is not None:
                 (segment,) = id_bytes([key.segment_id])
                 cache.lay_down({}, [(key.end_offset, key.broker_leader_epoch, segment)])
@@ -216,9 +216,3 @@ def _owners(segments: pa.Table) -> Iterator[TopicIdPartition]:
 def _texts(segments: pa.Table, name: str) -> list[str]:
     texts: list[Any] = segments[name].to_pylist()
     return texts
-
-
-def _encoded(deletion: RemotePartitionDeleteMetadata) -> bytes:
-    if deletion.broker_leader_epoch == NO_LEADER_EPOCH:
-        return encode_event(deletion)
-    return encode_keyed_event(deletion)

@@ -23,11 +23,17 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from isotherm.clock import Clock
-from isotherm.errors import CorruptMetadataError
 from isotherm.remote.history.lineage import epoch_spans
 from isotherm.remote.metadata.api import MetadataTopic, NewMetadataRecord
+from isotherm.remote.metadata.folding.fold import OnCorrupt, refuse
+from isotherm.remote.metadata.folding.followed_partition import FollowedPartition
+from isotherm.remote.metadata.folding.wanted_partitions import WantedPartitions
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
-from isotherm.remote.metadata.upkeep.migration_views import KeyedRecords, MetadataView, RecordCounts
+from isotherm.remote.metadata.upkeep.migration_views import (
+    CountedRecords,
+    KeyedRecords,
+    RecordCounts,
+)
 from isotherm.remote.metadata.wire.keys import MetadataKey, SegmentKey, partition_key, segment_key
 from isotherm.remote.metadata.wire.serde import encode_keyed_event
 from isotherm.remote.segment_metadata import (
@@ -45,7 +51,6 @@ RECORDS_PER_APPEND = 500
 ROUNDS_MAX = 10
 
 Progress = Callable[[int, int], None]
-OnCorrupt = Callable[[CorruptMetadataError], None]
 
 
 class KeyedState(NamedTuple):
@@ -98,7 +103,7 @@ class PartitionMigration:
         number: int,
         *,
         clock: Clock,
-        on_corrupt: OnCorrupt | None = None,
+        on_corrupt: OnCorrupt = refuse,
         target: MetadataTopic | None = None,
     ) -> None:
         """`target` is another topic for the keyed records, with as many partitions. By default they
@@ -108,8 +113,9 @@ class PartitionMigration:
         self._number = number
         self._clock = clock
         self._counts = RecordCounts()
-        self._all = MetadataView(topic, number, on_corrupt, self._counts)
-        self._keyed = MetadataView(KeyedRecords(self._target), number, on_corrupt)
+        counted = CountedRecords(topic, self._counts)
+        self._all = FollowedPartition(counted, number, _every, on_corrupt)
+        self._keyed = FollowedPartition(KeyedRecords(self._target), number, _every, on_corrupt)
 
     def plan(self) -> PartitionPlan:
         """Read to the topic's end, and compare. Writes nothing."""
@@ -128,16 +134,16 @@ class PartitionMigration:
         self._keyed.catch_up(None if self._is_apart else self._all.next_offset)
 
     def _writes(self) -> Iterator[KeyedState]:
-        for partition in self._all.partitions():
-            yield from _writes_of(partition, self._all, self._keyed)
+        for partition in self._all.partitions:
+            yield from _writes_of(partition, self._all.partitions, self._keyed.partitions)
 
     def _survey_of(self, writes: Iterable[KeyedState]) -> PartitionSurvey:
         states = tombstones = live_segments = size_compacted = 0
         for write in writes:
             states += write.state is not None
             tombstones += write.state is None
-        for cache in map(self._all.cache, self._all.partitions()):
-            for segment in cache.segments() if cache is not None else ():
+        for cache in self._all.partitions.caches():
+            for segment in cache.segments():
                 live_segments += 1
                 size_compacted += len(_key_of(segment).encode()) + len(encode_keyed_event(segment))
         return PartitionSurvey(
@@ -183,8 +189,8 @@ class PartitionMigration:
         `plan` or `run`."""
         return [
             line
-            for partition in self._all.partitions()
-            for line in _differences_of(partition, self._all, self._keyed)
+            for partition in self._all.partitions
+            for line in _differences_of(partition, self._all.partitions, self._keyed.partitions)
         ]
 
     @property
@@ -205,8 +211,12 @@ class PartitionMigration:
         self._target.append_all(self._number, records)
 
 
+def _every(_partition: TopicIdPartition) -> bool:
+    return True
+
+
 def _writes_of(
-    partition: TopicIdPartition, everything: MetadataView, keyed: MetadataView
+    partition: TopicIdPartition, everything: WantedPartitions, keyed: WantedPartitions
 ) -> Iterator[KeyedState]:
     cache, keyed_cache = everything.cache(partition), keyed.cache(partition)
     if cache is None:
@@ -279,7 +289,7 @@ def _answers(segment: RemoteLogSegmentMetadata, cache: RemoteLogMetadataCache) -
 
 
 def _differences_of(
-    partition: TopicIdPartition, everything: MetadataView, keyed: MetadataView
+    partition: TopicIdPartition, everything: WantedPartitions, keyed: WantedPartitions
 ) -> Iterator[str]:
     cache, keyed_cache = everything.cache(partition), keyed.cache(partition)
     if cache is None:

@@ -1,4 +1,4 @@
-"""The two views of a migration: a metadata partition as it is, and after compaction."""
+"""The records that a migration reads of a metadata partition: all, counted, and those with a key."""
 
 from __future__ import annotations
 
@@ -6,24 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from isotherm.errors import CorruptMetadataError
 from isotherm.remote.metadata.api import (
     MetadataColumns,
     MetadataTopic,
     MetadataTopicRecord,
     NewMetadataRecord,
 )
-from isotherm.remote.metadata.folding.fold import OnCorrupt, fold_metadata_partition
-from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
-from isotherm.remote.metadata.state.partition_store import RemotePartitionMetadataStore
-from isotherm.remote.metadata.wire.events import (
-    DEFAULT_READ_MAX_BYTES,
-    decode_record,
-    next_offset,
-    partition_of,
-)
-from isotherm.remote.segment_metadata import RemotePartitionDeleteMetadata
-from isotherm.types import Offset, TimestampMs, TopicIdPartition
+from isotherm.remote.metadata.wire.events import next_offset
+from isotherm.types import Offset, TimestampMs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,74 +48,6 @@ class RecordCounts:
         self.tombstones += keyed.value.null_count
         self.size_without_key += size - size_with_key
         self.size_with_key += size_with_key
-
-
-class MetadataView:
-    """A fold that follows a metadata partition. Not thread-safe."""
-
-    def __init__(
-        self,
-        topic: MetadataTopic,
-        number: int,
-        on_corrupt: OnCorrupt | None,
-        counts: RecordCounts | None = None,
-    ) -> None:
-        self._topic = topic if counts is None else CountedRecords(topic, counts)
-        self._number = number
-        self._on_corrupt = on_corrupt
-        self._store = RemotePartitionMetadataStore()
-        self._partitions: dict[TopicIdPartition, None] = {}
-        self.next_offset: Offset = -1
-
-    def catch_up(self, end: Offset | None = None) -> None:
-        """Read on to `end`, by default that of the topic now."""
-        if self.next_offset < 0:
-            self._fold()
-        end = self._topic.offsets(self._number)[1] if end is None else end
-        while self.next_offset < end:
-            records = self._topic.read(self._number, self.next_offset, DEFAULT_READ_MAX_BYTES)
-            for record in records:
-                self._apply(record)
-            self.next_offset = next_offset(records, end)
-
-    def partitions(self) -> list[TopicIdPartition]:
-        """Every user partition in the records."""
-        return list(self._partitions)
-
-    def cache(self, partition: TopicIdPartition) -> RemoteLogMetadataCache | None:
-        """None for a partition with a finished deletion, or without records."""
-        return self._store.get(partition)
-
-    def deletion(self, partition: TopicIdPartition) -> RemotePartitionDeleteMetadata | None:
-        return self._store.deletion(partition)
-
-    def _fold(self) -> None:
-        folded = fold_metadata_partition(
-            self._topic, self._number, lambda _: True, self._on_corrupt
-        )
-        for partition in (
-            *(each.cache.partition for each in folded.partitions),
-            *(each.topic_id_partition for each in folded.deleted),
-        ):
-            self._open(partition)
-        self._store.install(folded)
-        self.next_offset = folded.next_offset
-
-    def _open(self, partition: TopicIdPartition) -> None:
-        if partition not in self._partitions:
-            self._partitions[partition] = None
-            self._store.open(partition)
-
-    def _apply(self, record: MetadataTopicRecord) -> None:
-        try:
-            change = decode_record(record)
-            if change.event is not None:
-                self._open(partition_of(change.event))
-            self._store.apply_record(record, change)
-        except CorruptMetadataError as error:
-            if self._on_corrupt is None:
-                raise
-            self._on_corrupt(error)
 
 
 class _Reading:

@@ -135,6 +135,13 @@ def encode_keyed_event(event: KeyedEvent) -> bytes:
     return _join(api_key, KEYED_API_VERSION, body, tags)
 
 
+def encode_event_without_key(event: RemoteLogMetadataEvent) -> bytes:
+    """The value of a record without a key: of level 1 if the broker leader epoch is known."""
+    if getattr(event, "broker_leader_epoch", NO_LEADER_EPOCH) == NO_LEADER_EPOCH:
+        return encode_event(event)
+    return encode_keyed_event(event)  # type: ignore[arg-type]
+
+
 def decode_event(value: bytes | memoryview) -> RemoteLogMetadataEvent:
     """The event in a record's value.
 

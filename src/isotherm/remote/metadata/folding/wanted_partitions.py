@@ -1,0 +1,84 @@
+"""The user partitions that a reader wants of the records of a metadata partition, with their caches.
+
+Each is opened at its first event. A broker opens its own by their assignment instead
+(metadata_partition_reader.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from isotherm.remote.metadata.api import MetadataTopicRecord
+from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
+from isotherm.remote.metadata.state.partition_store import (
+    Folded,
+    FoldedPartition,
+    RemotePartitionMetadataStore,
+)
+from isotherm.remote.metadata.wire.events import MetadataChange, decode_record, partition_of
+from isotherm.remote.segment_metadata import RemotePartitionDeleteMetadata
+from isotherm.types import Offset, TopicIdPartition
+
+Wanted = Callable[[TopicIdPartition], bool]
+
+
+class WantedPartitions:
+    """In the order of their first events. A partition is deleted once: later events do not open it
+    again. Not thread-safe."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._store = RemotePartitionMetadataStore()
+        self._is_wanted: dict[TopicIdPartition, bool] = {}
+
+    def __iter__(self) -> Iterator[TopicIdPartition]:
+        """Also those whose deletion is finished."""
+        return (partition for partition, is_wanted in self._is_wanted.items() if is_wanted)
+
+    def opens(self, partition: TopicIdPartition) -> bool:
+        """Whether a partition with an event is wanted."""
+        is_wanted = self._is_wanted.get(partition)
+        if is_wanted is None:
+            is_wanted = self._is_wanted[partition] = self._wanted(partition)
+            if is_wanted:
+                self._store.open(partition)
+        return is_wanted
+
+    def apply(self, record: MetadataTopicRecord) -> None:
+        """CorruptMetadataError names a record that cannot be applied, also an unwanted one."""
+        change = decode_record(record)
+        if change.event is None or self.opens(partition_of(change.event)):
+            self._store.apply_record(record, change)
+
+    def apply_change(self, change: MetadataChange) -> None:
+        """Of a partition that is open; see `RemotePartitionMetadataStore.apply_change`."""
+        self._store.apply_change(change)
+
+    def take_in(self, folded: Folded) -> None:
+        """Start from a fold; call it before the first record."""
+        for cache, _ in folded.partitions:
+            self.opens(cache.partition)
+        for deletion in folded.deleted:
+            self.opens(deletion.topic_id_partition)
+        self._store.install(folded)
+
+    def cache(self, partition: TopicIdPartition) -> RemoteLogMetadataCache | None:
+        """None for a partition with a finished deletion, or without records."""
+        return self._store.get(partition)
+
+    def caches(self) -> Iterator[RemoteLogMetadataCache]:
+        """Of the partitions that are not deleted."""
+        return (cache for cache in map(self._store.get, self) if cache is not None)
+
+    def deletion(self, partition: TopicIdPartition) -> RemotePartitionDeleteMetadata | None:
+        """The last event of a deletion under way."""
+        return self._store.deletion(partition)
+
+    def folded(self, next_offset: Offset) -> Folded:
+        """What the records before `next_offset` come to."""
+        finished = map(self._store.finished_deletion, self)
+        return Folded(
+            [FoldedPartition(cache, self.deletion(cache.partition)) for cache in self.caches()],
+            [event for event in finished if event is not None],
+            next_offset,
+        )
