@@ -16,7 +16,11 @@ from isotherm.errors import (
     RemoteResourceNotFoundError,
 )
 from isotherm.record.header_contradictions import header_contradictions
-from isotherm.remote.reading.segment_blocks import segment_blocks_ahead, unreadable_records
+from isotherm.remote.reading.segment_blocks import (
+    BatchJoiner,
+    segment_blocks_ahead,
+    unreadable_records,
+)
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.segment.cleaning.chunk import Chunk, read_chunk
@@ -61,14 +65,12 @@ def read_chunks(
     Raises CorruptObjectError naming the segment when it is missing, cut off, or its batches are
     not in order; the CRCs are the caller's to check.
     """
-    rest = memoryview(b"")
+    joiner = BatchJoiner(piece.segment.segment_size_in_bytes)
     next_offset = piece.segment.start_offset
     waiting: Chunk | None = None
     with located(piece), ThreadPoolExecutor(1, "isotherm-compaction-fetch") as pool:
         for block in segment_blocks_ahead(storage, piece.segment, fetch_bytes, pool):
-            rest = memoryview(bytes(rest) + block) if len(rest) else block
-            while (chunk := read_chunk(rest)) is not None:
-                rest = rest[chunk.size :]
+            for chunk in _chunks(joiner, block):
                 chunk.check_order(next_offset)
                 _check_headers(chunk)
                 next_offset = int(chunk.last_offsets[-1]) + 1
@@ -82,10 +84,18 @@ def read_chunks(
                 if waiting is not None:
                     yield waiting, False
                 waiting = wanted
-        if len(rest):
-            raise CorruptRecordError(f"bytes end inside a record batch size_left={len(rest)}")
+        joiner.end()
         if waiting is not None:
             yield waiting, True
+
+
+def _chunks(joiner: BatchJoiner, block: memoryview) -> Iterator[Chunk]:
+    for part in joiner.parts(block):
+        rest = part
+        while (chunk := read_chunk(rest)) is not None:
+            rest = rest[chunk.size :]
+            yield chunk
+        joiner.took(part, len(part) - len(rest))
 
 
 def _check_headers(chunk: Chunk) -> None:

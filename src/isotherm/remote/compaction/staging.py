@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from isotherm.errors import CorruptObjectError, CorruptRecordError
 from isotherm.record.batch_table import read_batch_table, verify_crcs
@@ -13,7 +14,7 @@ from isotherm.remote.compaction.journal import (
     SegmentReplacement,
 )
 from isotherm.remote.compaction.rewrite import RewrittenSegment
-from isotherm.remote.reading.segment_blocks import segment_blocks
+from isotherm.remote.reading.segment_blocks import BatchJoiner, segment_blocks
 from isotherm.remote.segment_metadata import (
     IndexType,
     LogSegmentData,
@@ -21,6 +22,9 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentState,
 )
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
+
+if TYPE_CHECKING:
+    from isotherm.record.batch_table import BatchTable
 
 
 def stage_segment(
@@ -56,22 +60,15 @@ def verify_staged(
     digest = hashlib.sha256()
     records = 0
     next_offset = metadata.start_offset
-    rest = b""
+    joiner = BatchJoiner(metadata.segment_size_in_bytes)
     for block in segment_blocks(storage, metadata, fetch_bytes):
         digest.update(block)
-        data = rest + block
-        try:
-            batches, end = read_batch_table(data)
-            verify_crcs(data, batches)
-        except CorruptRecordError as error:
-            raise _differs(metadata, str(error)) from error
-        if len(batches):
+        for batches in _sound_batches(joiner, block, metadata):
             if int(batches["base_offset"][0]) < next_offset:
                 raise _differs(metadata, "its batches are not in order")
             next_offset = int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1
             records += int(batches["records_count"].sum())
-        rest = data[end:]
-    if rest or digest.digest() != rewritten.digest:
+    if joiner.position != metadata.segment_size_in_bytes or digest.digest() != rewritten.digest:
         raise _differs(metadata, "its bytes are not those that were written")
     if records != rewritten.counts.records_kept:
         raise _differs(metadata, f"it holds {records} records")
@@ -80,6 +77,20 @@ def verify_staged(
     for index_type, content in _index_contents(rewritten.data):
         if storage.fetch_index(metadata, index_type) != content:
             raise _differs(metadata, f"its index {index_type.value} is not that written")
+
+
+def _sound_batches(
+    joiner: BatchJoiner, block: memoryview, metadata: RemoteLogSegmentMetadata
+) -> Iterator[BatchTable]:
+    try:
+        for part in joiner.parts(block):
+            batches, end = read_batch_table(part)
+            verify_crcs(part, batches)
+            joiner.took(part, end)
+            if len(batches):
+                yield batches
+    except CorruptRecordError as error:
+        raise _differs(metadata, str(error)) from error
 
 
 def _index_contents(data: LogSegmentData) -> Iterator[tuple[IndexType, bytes]]:

@@ -18,7 +18,6 @@ from isotherm.record.batch import read_batch_header, verify_batch_crc
 from isotherm.record.batch_header import (
     BASE_SEQUENCE_POSITION,
     DELETE_HORIZON_FLAG,
-    LOG_OVERHEAD,
     PRODUCER_EPOCH_POSITION,
     TIMESTAMP_TYPE_FLAG,
     TRANSACTIONAL_FLAG,
@@ -32,6 +31,7 @@ from isotherm.record.batch_table import (
 from isotherm.record.control_table import NO_MARKER, coordinator_epochs, marker_types
 from isotherm.record.header_contradictions import header_contradictions
 from isotherm.remote.history.epoch_columns import ExpectedEpochs
+from isotherm.remote.reading.segment_blocks import BatchJoiner
 from isotherm.remote.scrub.findings import FindingKind, Problem
 from isotherm.remote.scrub.record_checks import check_records
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
@@ -72,8 +72,6 @@ _POSITION = re.compile(r"\bposition=(\d+)")
 _PROBLEMS_MAX = 10
 """Problems of one kind in one segment; more would add nothing."""
 
-_LENGTH_POSITION = 8
-
 
 @dataclass(frozen=True, slots=True)
 class LogBatches:
@@ -108,44 +106,30 @@ def read_log_batches(
     `with_records` batches are checked by their headers and CRCs alone."""
     tables: list[Rows] = []
     problems: list[Problem] = []
-    size = 0
-    pending: list[memoryview] = []
-    wanted = 0
-    for block in blocks:
-        pending.append(block)
-        if sum(map(len, pending)) < wanted:
-            continue
-        data = pending[0] if len(pending) == 1 else memoryview(b"".join(pending))
-        try:
-            batches, position_end = read_batch_table(data)
-        except CorruptRecordError as error:
-            problems.append(Problem(FindingKind.DAMAGED_BATCH, _moved(str(error), size)))
-            return LogBatches(_joined(tables), size, tuple(problems))
-        is_wrong, crc_problems = _wrong_crcs(data, batches, size)
-        problems += crc_problems
-        problems += _wrong_headers(data, batches[~is_wrong], size)
-        if with_records:
-            problems += check_records(data, batches[~is_wrong], size)
-        tables.append(_rows(data, batches, size))
-        size += position_end
-        rest = data[position_end:]
-        pending = [rest] if len(rest) else []
-        wanted = _size_of_batch(rest)
-        if size + wanted > log_size:
-            break
-    if size < log_size:
-        problems.append(
-            Problem(FindingKind.DAMAGED_BATCH, f"batch goes beyond the log's end position={size}")
-        )
-    return LogBatches(_joined(tables), size, tuple(problems[:_PROBLEMS_MAX]))
+    joiner = BatchJoiner(log_size)
+    try:
+        for block in blocks:
+            for data in joiner.parts(block):
+                start = joiner.position
+                batches, size = _read_table(data, start)
+                is_wrong, crc_problems = _wrong_crcs(data, batches, start)
+                problems += crc_problems
+                problems += _wrong_headers(data, batches[~is_wrong], start)
+                if with_records:
+                    problems += check_records(data, batches[~is_wrong], start)
+                tables.append(_rows(data, batches, start))
+                joiner.took(data, size)
+        joiner.end()
+    except CorruptRecordError as error:
+        problems.append(Problem(FindingKind.DAMAGED_BATCH, str(error)))
+    return LogBatches(_joined(tables), joiner.position, tuple(problems))
 
 
-def _size_of_batch(data: memoryview) -> int:
-    """The size of the incomplete batch at this position; that of its length field if the header is
-    incomplete."""
-    if len(data) < LOG_OVERHEAD:
-        return LOG_OVERHEAD
-    return LOG_OVERHEAD + int.from_bytes(data[_LENGTH_POSITION:LOG_OVERHEAD], "big")
+def _read_table(data: memoryview, start: Position) -> tuple[BatchTable, int]:
+    try:
+        return read_batch_table(data)
+    except CorruptRecordError as error:
+        raise CorruptRecordError(_moved(str(error), start)) from error
 
 
 def check_offsets(

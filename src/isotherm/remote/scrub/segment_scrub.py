@@ -6,9 +6,8 @@ are looked into alike. A segment's log is fetched in ranges and held a range at 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from isotherm.errors import (
     RemoteResourceNotFoundError,
     UnsupportedVersionError,
 )
+from isotherm.remote.reading.segment_blocks import segment_blocks_ahead
 from isotherm.remote.scrub.findings import Finding, FindingKind, Problem, segment_finding
 from isotherm.remote.scrub.index_checks import (
     check_epoch_checkpoint,
@@ -248,14 +248,9 @@ class SegmentScrubber:
 
     def _blocks(self, segment: RemoteLogSegmentMetadata) -> Generator[memoryview, None, None]:
         with ThreadPoolExecutor(_FETCH_AHEAD, thread_name_prefix="isotherm-scrub") as pool:
-            under_way: deque[Future[memoryview]] = deque()
-            for start in range(0, segment.segment_size_in_bytes, FETCH_BYTES):
-                end = start + FETCH_BYTES - 1
-                under_way.append(pool.submit(self._storage.fetch_log_segment, segment, start, end))
-                if len(under_way) > _FETCH_AHEAD:
-                    yield under_way.popleft().result()
-            while under_way:
-                yield under_way.popleft().result()
+            yield from segment_blocks_ahead(
+                self._storage, segment, FETCH_BYTES, pool, ahead=_FETCH_AHEAD
+            )
 
     def _log_problems(
         self, segment: RemoteLogSegmentMetadata, batches: LogBatches

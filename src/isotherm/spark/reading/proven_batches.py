@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from isotherm.errors import CorruptDataError, CorruptObjectError, CorruptRecordError
-from isotherm.record.batch_header import LOG_OVERHEAD
 from isotherm.record.batch_table import read_sound_batches, verify_crcs
 from isotherm.remote.history.batch_chain import BatchChain, ChainFault
 from isotherm.remote.history.gaps import Gaps
+from isotherm.remote.reading.segment_blocks import BatchJoiner
 from isotherm.spark.plan.planning import SegmentRead
 from isotherm.types import NO_TIMESTAMP, Offset, Position, TimestampMs
 
@@ -127,29 +127,18 @@ class _Chain:
 
     def runs(self, blocks: Iterable[memoryview]) -> Iterator[ProvenRun]:
         """Runs that end with a batch. Only a batch across two blocks is copied."""
-        straddling = bytearray()
+        joiner = BatchJoiner(self.read.segment.segment_size_in_bytes, self._position)
         for block in blocks:
-            begun = block
-            if straddling:
-                missing = self._size_missing(straddling + block[:LOG_OVERHEAD], len(straddling))
-                straddling += block[:missing]
-                if missing > len(block):
-                    continue
-                yield from self._linked(memoryview(straddling))
-                begun = block[missing:]
-                straddling = bytearray()
-            if self.is_complete:
-                return
-            end = 0
-            for run in self._linked(begun):
-                yield run
-                end = len(run.data)
-            straddling = bytearray(begun[end:])
-        if straddling and not self.is_complete:
-            raise CorruptRecordError(
-                f"bytes end inside a record batch position={self._position}"
-                f" size_left={len(straddling)}"
-            )
+            for part in joiner.parts(block):
+                if self.is_complete:
+                    return
+                size = 0
+                for run in self._linked(part):
+                    yield run
+                    size = len(run.data)
+                joiner.took(part, size)
+        if not self.is_complete:
+            joiner.end()
         self._check_end()
 
     def _linked(self, data: memoryview) -> Iterator[ProvenRun]:
@@ -256,16 +245,3 @@ class _Chain:
             f" size={self.read.segment.segment_size_in_bytes}",
             (max(reached, self.read.start_offset), end),
         )
-
-    def _size_missing(self, head: bytes | bytearray, size: int) -> int:
-        """The number of missing bytes of a batch with `size` bytes so far. For a damaged batch it
-        is enough to detect the damage. Raises CorruptRecordError if the batch would end beyond its
-        segment."""
-        if len(head) < LOG_OVERHEAD:
-            return LOG_OVERHEAD
-        batch_size = int.from_bytes(head[8:LOG_OVERHEAD], signed=True) + LOG_OVERHEAD
-        if self._position + batch_size > self.read.segment.segment_size_in_bytes:
-            raise CorruptRecordError(
-                f"bytes end inside a record batch position={self._position} size_left={size}"
-            )
-        return batch_size - size if batch_size > size else LOG_OVERHEAD

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -31,7 +30,12 @@ from isotherm.record.batch_header import SEQUENCE_MASK
 from isotherm.record.batch_table import verify_crcs
 from isotherm.record.columns import RecordColumns, decode_columns
 from isotherm.remote.history.gaps import Gaps
-from isotherm.remote.reading.segment_blocks import segment_blocks, unreadable_records
+from isotherm.remote.reading.segment_blocks import (
+    block_ranges,
+    fetch_ahead,
+    segment_blocks,
+    unreadable_records,
+)
 from isotherm.remote.segment_metadata import IndexType
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.segment.offset_index import (
@@ -91,6 +95,14 @@ class LocatedRead(NamedTuple):
     positions: PositionRange
 
 
+class _Block(NamedTuple):
+    """Bytes [start, end) of the `.log` of a read's segment."""
+
+    of: LocatedRead
+    start: Position
+    end: Position
+
+
 class SegmentReadError(CorruptObjectError):
     """The segment of `read`, which the message names, is damaged."""
 
@@ -136,53 +148,43 @@ def read_segments(
     Offsets outside a read's range are left out. Raises CorruptObjectError naming the object's
     place and the offsets; the store's own failures (RemoteStorageError) pass through.
     """
-    with ThreadPoolExecutor(settings.fetch_ahead, thread_name_prefix="isotherm-fetch") as pool:
-        fetched = _fetch_ahead(reads, storage, pool, settings)
-        with closing(fetched):
-            for located, blocks in groupby(fetched, key=lambda item: item[0]):
-                results = (block.result() for _, block in blocks)
-                for decoded in _decode(located, storage, results, columns, settings):
-                    yield located.read, decoded
+    with (
+        ThreadPoolExecutor(settings.fetch_ahead, thread_name_prefix="isotherm-fetch") as pool,
+        closing(_fetched(reads, storage, pool, settings)) as fetched,
+    ):
+        for located, blocks in groupby(fetched, key=lambda item: item[0].of):
+            results = (block.result() for _, block in blocks)
+            for decoded in _decode(located, storage, results, columns, settings):
+                yield located.read, decoded
 
 
-def _fetch_ahead(
-    reads: Sequence[SegmentRead],
+def _fetched(
+    reads: Iterable[SegmentRead],
     storage: RemoteStorageManager,
     pool: ThreadPoolExecutor,
     settings: ReadSettings,
-) -> Generator[tuple[LocatedRead, Future[memoryview]], None, None]:
-    under_way: deque[tuple[LocatedRead, Future[memoryview]]] = deque()
-    try:
-        for read in reads:
-            positions = locate(read, storage)
-            located = LocatedRead(read, positions)
-            if positions.start == positions.end:
-                under_way.append((located, _nothing()))
-            for start in range(positions.start, positions.end, settings.fetch_bytes):
-                end = min(start + settings.fetch_bytes, positions.end)
-                block = pool.submit(_fetch, read, storage, start, end)
-                under_way.append((located, block))
-                if len(under_way) > settings.fetch_ahead:
-                    yield under_way.popleft()
-        while under_way:
-            yield under_way.popleft()
-    finally:
-        for _, block in under_way:
-            block.cancel()
+) -> Generator[tuple[_Block, Future[memoryview]], None, None]:
+    def fetch(block: _Block) -> memoryview:
+        if block.start == block.end:
+            return memoryview(b"")
+        with named(block.of.read):
+            return storage.fetch_log_segment(block.of.read.segment, block.start, block.end - 1)
+
+    blocks = _blocks(reads, storage, settings.fetch_bytes)
+    return fetch_ahead(blocks, fetch, pool, settings.fetch_ahead)
 
 
-def _fetch(
-    read: SegmentRead, storage: RemoteStorageManager, start: Position, end: Position
-) -> memoryview:
-    with named(read):
-        return storage.fetch_log_segment(read.segment, start, end - 1)
-
-
-def _nothing() -> Future[memoryview]:
-    """The empty block of a segment without bytes, so that its missing offsets are checked too."""
-    empty: Future[memoryview] = Future()
-    empty.set_result(memoryview(b""))
-    return empty
+def _blocks(
+    reads: Iterable[SegmentRead], storage: RemoteStorageManager, fetch_bytes: int
+) -> Iterator[_Block]:
+    for read in reads:
+        located = LocatedRead(read, locate(read, storage))
+        start, end = located.positions.start, located.positions.end
+        if start == end:
+            # A segment without bytes has an empty block, so that its missing offsets are checked too.
+            yield _Block(located, start, end)
+        for position, block_end in block_ranges(start, end, fetch_bytes):
+            yield _Block(located, position, block_end)
 
 
 def locate(read: SegmentRead, storage: RemoteStorageManager) -> PositionRange:
@@ -484,10 +486,10 @@ def batches_of(
     settings = ReadSettings(_LOOKUP_FETCH_BYTES, fetch_ahead=1, gaps=gaps)
     with (
         ThreadPoolExecutor(settings.fetch_ahead, thread_name_prefix="isotherm-fetch") as pool,
-        closing(_fetch_ahead([read], storage, pool, settings)) as fetched,
+        closing(_fetched([read], storage, pool, settings)) as fetched,
         named(read),
     ):
-        for located, blocks in groupby(fetched, key=lambda item: item[0]):
+        for located, blocks in groupby(fetched, key=lambda item: item[0].of):
             results = (block.result() for _, block in blocks)
             for run in _proven(located, storage, results, settings):
                 verify_crcs(run.data, run.table)
