@@ -15,13 +15,17 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Iterable
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from isotherm.errors import CorruptIndexError
 from isotherm.segment.offset_index import RELATIVE_OFFSET_MAX, Buffer
 from isotherm.types import NO_TIMESTAMP, Offset, TimestampMs
+
+if TYPE_CHECKING:
+    from isotherm.record.batch import BatchHeader
 
 TIME_INDEX_ENTRY_SIZE = 12
 
@@ -32,6 +36,39 @@ _TIMESTAMP = struct.Struct(">q4x")
 class TimestampOffset(NamedTuple):
     timestamp_ms: TimestampMs
     offset: Offset
+
+
+class SkippedBy:
+    """The entries by which a search for the first record of a time skips earlier batches, ascending.
+
+    An index has no CRC: each entry must name the largest timestamp so far, and an offset of the batch
+    that has it. The methods raise CorruptIndexError for an entry that the log contradicts: the search
+    begins again without the index.
+    """
+
+    def __init__(self, entries: Iterable[TimestampOffset] = ()) -> None:
+        self._left = deque(entries)
+
+    def pass_batch(self, header: BatchHeader) -> None:
+        """Call with each batch of the search, in order."""
+        while self._left and self._left[0].offset <= header.last_offset:
+            _check_named(self._left.popleft(), header)
+
+    def end(self, header: BatchHeader | None = None) -> None:
+        """The record is found in this batch; None at the end of what is searched. The next entry has a lower
+        time than the record, so it is wrong unless it has been passed."""
+        if self._left:
+            _check_named(self._left.popleft(), header)
+
+
+def _check_named(entry: TimestampOffset, header: BatchHeader | None) -> None:
+    is_there = header is not None and header.base_offset <= entry.offset <= header.last_offset
+    if header is None or not is_there or header.max_timestamp != entry.timestamp_ms:
+        batch = None if header is None else f"{header.base_offset}-{header.last_offset}"
+        raise CorruptIndexError(
+            f"time index entry leads to no batch of its time offset={entry.offset}"
+            f" timestamp_ms={entry.timestamp_ms} batch={batch}"
+        )
 
 
 def time_index_entry_count(buffer: Buffer) -> int:

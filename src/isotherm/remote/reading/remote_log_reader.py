@@ -48,7 +48,6 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
-from isotherm.segment.leader_epoch_checkpoint import EpochEntry
 from isotherm.segment.leader_epochs import (
     epoch_end_offset,
     epoch_for_offset,
@@ -136,14 +135,15 @@ class RemoteLogReader:
         """
         log, partition = asked.log, asked.partition
         check_ready(self._metadata, partition)
-        lineage = without_empty_epochs(log.leader_epochs.entries)
+        # As of now: the log may get other epochs while it is read.
+        asked = asked._replace(lineage=without_empty_epochs(log.leader_epochs.entries))
         with self._lock:
             went_on = (partition, asked.offset) in self._stops
         try:
             try:
-                taken = self._take_spans(asked, lineage)
+                taken = self._take_spans(asked)
             except _SegmentReplacedError:
-                taken = self._take_spans(asked, lineage)
+                taken = self._take_spans(asked)
         except RemoteHoleError as error:
             self._damage_log.log_once(error.place, str(error))
             raise
@@ -154,11 +154,11 @@ class RemoteLogReader:
         aborted = None
         if asked.isolation is FetchIsolation.TXN_COMMITTED:
             end_offset = last.run.next_offset
-            aborted = self._aborted_transactions(asked, lineage, end_offset)
+            aborted = self._aborted_transactions(asked, end_offset)
             # Without aborted transactions only a marker can contradict the indexes, and most reads have
             # neither.
             if aborted or any(each.run.may_have_markers for each in taken):
-                aborted = self._proven_by_markers(asked, lineage, taken, aborted)
+                aborted = self._proven_by_markers(asked, taken, aborted)
         size = sum(each.run.size for each in taken)
         if size > 0:
             self._note_stop(partition, last)
@@ -167,7 +167,7 @@ class RemoteLogReader:
                 last.metadata,
                 last.end,
                 size,
-                lambda segment: self._following_segment(partition, lineage, segment),
+                lambda segment: self._following_segment(asked, segment),
             )
         return RemoteRead(
             tuple(piece for each in taken for piece in each.run.records),
@@ -180,11 +180,11 @@ class RemoteLogReader:
             aborted,
         )
 
-    def _take_spans(self, asked: ReadRequest, lineage: Sequence[EpochEntry]) -> list[_Taken]:
+    def _take_spans(self, asked: ReadRequest) -> list[_Taken]:
         """The batches read of each segment; at least one entry, which may be empty."""
         taken: list[_Taken] = []
         next_offset, room = asked.offset, asked.max_bytes
-        span = self._span(asked, lineage, next_offset)
+        span = self._span(asked, next_offset)
         if span is None:
             raise self._nothing_holds(asked, next_offset)
         ended_early: list[RemoteLogSegmentMetadata] = []
@@ -208,32 +208,29 @@ class RemoteLogReader:
                 if has_records:
                     break
                 ended_early.append(span.metadata)
-                next_offset, span = self._past_end(asked, lineage, ended_early, span, next_offset)
+                next_offset, span = self._past_end(asked, ended_early, span, next_offset)
                 continue
             next_offset = span.end_offset
             is_enough = room <= 0 or next_offset >= asked.log.local_log_start_offset
             if not found.run.is_last or (has_records and is_enough):
                 break
-            span = self._span(asked, lineage, next_offset)
+            span = self._span(asked, next_offset)
         kept = [each for each in taken if each.run.size > 0]
         return kept or taken[:1]
 
-    def _span(
-        self, asked: ReadRequest, lineage: Sequence[EpochEntry], offset: Offset
-    ) -> _Span | None:
-        entry = epoch_for_offset(lineage, offset)
+    def _span(self, asked: ReadRequest, offset: Offset) -> _Span | None:
+        entry = epoch_for_offset(asked.lineage, offset)
         if entry is None:
             return None
         metadata = self._metadata.remote_log_segment_metadata(asked.partition, entry.epoch, offset)
         if metadata is None:
             return None
-        epoch_end = epoch_end_offset(lineage, entry.epoch, asked.log.log_end_offset)
+        epoch_end = epoch_end_offset(asked.lineage, entry.epoch, asked.log.log_end_offset)
         return _Span(metadata, min(metadata.end_offset_inclusive + 1, epoch_end))
 
     def _past_end(
         self,
         asked: ReadRequest,
-        lineage: Sequence[EpochEntry],
         ended_early: Sequence[RemoteLogSegmentMetadata],
         span: _Span,
         offset: Offset,
@@ -245,7 +242,7 @@ class RemoteLogReader:
         offset there (docs/decisions/0066).
         """
         _check_may_ask_index(asked)
-        others = self._overlapping(asked, lineage, ended_early, span, offset)
+        others = self._overlapping(asked, ended_early, span, offset)
         holder = next((each for each in others if each.start_offset <= offset), None)
         if holder is None:
             for each in ended_early:
@@ -257,7 +254,7 @@ class RemoteLogReader:
                         f" last_named={last} hint='`isotherm pipeline scrub` names what is missing'",
                     )
         if not others:
-            return span.end_offset, self._span(asked, lineage, span.end_offset)
+            return span.end_offset, self._span(asked, span.end_offset)
         going_on = holder or min(others, key=lambda each: each.start_offset)
         end_offset = min(span.end_offset, going_on.end_offset_inclusive + 1)
         return max(offset, going_on.start_offset), _Span(going_on, end_offset)
@@ -265,13 +262,12 @@ class RemoteLogReader:
     def _overlapping(
         self,
         asked: ReadRequest,
-        lineage: Sequence[EpochEntry],
         ended_early: Sequence[RemoteLogSegmentMetadata],
         span: _Span,
         offset: Offset,
     ) -> list[RemoteLogSegmentMetadata]:
         """The lineage's other segments with offsets of `span` from `offset` on."""
-        entry = epoch_for_offset(lineage, offset)
+        entry = epoch_for_offset(asked.lineage, offset)
         known = {each.segment_id for each in ended_early}
         return [
             each
@@ -283,7 +279,7 @@ class RemoteLogReader:
             and entry is not None
             and each.segment_leader_epochs.get(entry.epoch, span.end_offset)
             <= max(offset, each.start_offset)
-            and is_segment_within_lineage(each, asked.log.log_end_offset, lineage)
+            and is_segment_within_lineage(each, asked.log.log_end_offset, asked.lineage)
         ]
 
     def _take(self, asked: ReadRequest, span: _Span, from_offset: Offset, room: int) -> _Taken:
@@ -369,19 +365,13 @@ class RemoteLogReader:
         return self._nothing_holds(asked, offset)
 
     def _following_segment(
-        self,
-        partition: TopicIdPartition,
-        lineage: Sequence[EpochEntry],
-        metadata: RemoteLogSegmentMetadata,
+        self, asked: ReadRequest, metadata: RemoteLogSegmentMetadata
     ) -> RemoteLogSegmentMetadata | None:
-        offset = metadata.end_offset_inclusive + 1
-        entry = epoch_for_offset(lineage, offset)
-        if entry is None:
-            return None
-        return self._metadata.remote_log_segment_metadata(partition, entry.epoch, offset)
+        span = self._span(asked, metadata.end_offset_inclusive + 1)
+        return None if span is None else span.metadata
 
     def _aborted_transactions(
-        self, asked: ReadRequest, lineage: Sequence[EpochEntry], end_offset: Offset
+        self, asked: ReadRequest, end_offset: Offset
     ) -> list[AbortedTransaction]:
         """Aborted transactions that overlap what was read, up to `end_offset`. Their markers may lie
         in any later segment, of either tier."""
@@ -389,7 +379,7 @@ class RemoteLogReader:
         found: set[AbortedTransaction] = set()
         if end_offset <= offset:
             return []
-        for metadata in self._segments_with_transactions(partition, lineage, offset):
+        for metadata in self._segments_with_transactions(asked):
             _check_may_ask_index(asked)
             entries = self._index_cache.get(metadata).transaction_index
             aborted, complete = collect_aborted_transactions(entries, offset, end_offset)
@@ -407,7 +397,6 @@ class RemoteLogReader:
     def _proven_by_markers(
         self,
         asked: ReadRequest,
-        lineage: Sequence[EpochEntry],
         taken: Sequence[_Taken],
         aborted: list[AbortedTransaction],
     ) -> list[AbortedTransaction]:
@@ -416,7 +405,7 @@ class RemoteLogReader:
         for _ in taken:
             if self._is_as_the_markers_say(taken, aborted):
                 return aborted
-            aborted = self._aborted_transactions(asked, lineage, taken[-1].run.next_offset)
+            aborted = self._aborted_transactions(asked, taken[-1].run.next_offset)
         self._check_markers(taken, aborted)
         return aborted
 
@@ -440,10 +429,9 @@ class RemoteLogReader:
         if found is not None:
             raise damaged_segment(_holder(taken, found.offset), found.fact)
 
-    def _segments_with_transactions(
-        self, partition: TopicIdPartition, lineage: Sequence[EpochEntry], offset: Offset
-    ) -> Iterator[RemoteLogSegmentMetadata]:
-        """Segments with a transaction index from the one that holds `offset` on."""
+    def _segments_with_transactions(self, asked: ReadRequest) -> Iterator[RemoteLogSegmentMetadata]:
+        """Segments with a transaction index from the one that holds the offset asked for on."""
+        partition, offset, lineage = asked.partition, asked.offset, asked.lineage
         seen: set[RemoteLogSegmentId] = set()
         for index, entry in enumerate(lineage):
             is_past = index + 1 < len(lineage) and lineage[index + 1].start_offset <= offset

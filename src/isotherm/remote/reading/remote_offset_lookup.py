@@ -8,13 +8,12 @@ Source: Kafka RemoteLogManager.findOffsetByTimestamp.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Sequence
 
 from isotherm.errors import CorruptIndexError
 from isotherm.log.log_segment import TimestampAndOffset
 from isotherm.log.partition_log import PartitionLog
-from isotherm.record.batch import BatchHeader, read_batch_header, read_records
+from isotherm.record.batch import read_batch_header, read_records
 from isotherm.remote.damage_log import DamageLog
 from isotherm.remote.history.holes import hole_error
 from isotherm.remote.history.lineage import is_segment_within_lineage
@@ -25,7 +24,7 @@ from isotherm.remote.reading.segment_reader import RemoteSegmentReader
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
 from isotherm.segment.leader_epochs import epoch_for_offset, without_empty_epochs
-from isotherm.segment.time_index import TimestampOffset
+from isotherm.segment.time_index import SkippedBy
 from isotherm.types import Offset, Position, TimestampMs, TopicIdPartition
 
 _logger = logging.getLogger(__name__)
@@ -117,19 +116,17 @@ class RemoteOffsetLookup:
             older = indexes.entries_before(timestamp_ms)
             # Of two entries the first is where to begin, and both are held against their batches.
             start = older[0].offset if len(older) == 2 else metadata.start_offset
-            is_relied_on = start > starting_offset
+            skipped_by = SkippedBy(older if start > starting_offset else ())
             hint = indexes.lookup_offset(max(start, starting_offset))
             position = self._segments.proven(metadata, hint, ReadWait())
-            return self._search(
-                metadata, position, timestamp_ms, starting_offset, older if is_relied_on else []
-            )
+            return self._search(metadata, position, timestamp_ms, starting_offset, skipped_by)
         except CorruptIndexError as error:
             _logger.warning(
                 "index is damaged, segment is searched from its start segment=%s reason=%r",
                 metadata.segment_id,
                 str(error),
             )
-            return self._search(metadata, 0, timestamp_ms, starting_offset, [])
+            return self._search(metadata, 0, timestamp_ms, starting_offset, SkippedBy())
 
     def _search(
         self,
@@ -137,42 +134,24 @@ class RemoteOffsetLookup:
         position: Position,
         timestamp_ms: TimestampMs,
         starting_offset: Offset,
-        relied_on: list[TimestampOffset],
+        skipped_by: SkippedBy,
     ) -> TimestampAndOffset | None:
-        """Search from the batch at `position`. The entries of the time index in `relied_on` let the
-        search skip what lies before them: CorruptIndexError when a batch contradicts one of them."""
-        left = deque(relied_on)
+        """Search from the batch at `position`. CorruptIndexError when a batch contradicts the time index."""
         for checked in self._segments.batches_from(metadata, position):
             for index in range(checked.index_of(position), len(checked.positions)):
                 batch = checked.bytes_between(index, index + 1)
                 header = read_batch_header(batch)
-                while left and left[0].offset <= header.last_offset:
-                    _check_entry(left.popleft(), header)
+                skipped_by.pass_batch(header)
                 if header.max_timestamp < timestamp_ms or header.last_offset < starting_offset:
                     continue
                 with self._segments.damage_named(metadata):
                     records = list(read_records(batch, 0, header))
                 for record in records:
                     if record.timestamp_ms >= timestamp_ms and record.offset >= starting_offset:
-                        if left:
-                            _check_entry(left.popleft(), header)
+                        skipped_by.end(header)
                         return TimestampAndOffset(
                             record.timestamp_ms, record.offset, header.partition_leader_epoch
                         )
             position = checked.end
-        if left:
-            _check_entry(left.popleft(), None)
+        skipped_by.end()
         return None
-
-
-def _check_entry(entry: TimestampOffset, header: BatchHeader | None) -> None:
-    """An entry names the largest timestamp so far, and an offset of the batch that has it."""
-    if (
-        header is None
-        or not header.base_offset <= entry.offset <= header.last_offset
-        or entry.timestamp_ms != header.max_timestamp
-    ):
-        raise CorruptIndexError(
-            "time index entry leads to no batch of its time"
-            f" offset={entry.offset} timestamp_ms={entry.timestamp_ms}"
-        )

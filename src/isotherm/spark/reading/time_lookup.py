@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Iterable
 from contextlib import closing
 
@@ -21,7 +20,7 @@ from isotherm.record.columns import decode_columns
 from isotherm.remote.history.gaps import Gaps
 from isotherm.remote.segment_metadata import IndexType
 from isotherm.remote.storage.api import RemoteStorageManager
-from isotherm.segment.time_index import TimestampOffset, read_time_index
+from isotherm.segment.time_index import SkippedBy, TimestampOffset, read_time_index
 from isotherm.spark.plan.planning import SegmentPiece, SegmentRead
 from isotherm.spark.reading.readers import batches_of, named
 from isotherm.types import NO_TIMESTAMP, Offset, TimestampMs
@@ -67,10 +66,6 @@ def _may_be_young(
     return not entries or entries[-1].timestamp_ms >= timestamp_ms
 
 
-class _WrongEntryError(CorruptIndexError):
-    """An entry of a time index contradicts the log."""
-
-
 def _first_young_offset(
     whole: SegmentRead, storage: RemoteStorageManager, timestamp_ms: TimestampMs, gaps: Gaps
 ) -> Offset | None:
@@ -85,13 +80,13 @@ def _first_young_offset(
     end = whole.end_offset
     cut = max(start, min(entries[count].offset + 1, end) if count < len(entries) else end)
     try:
-        relied_on = deque(hints if start > whole.start_offset else ())
-        found = _first_young_record(whole.of(start, cut), storage, timestamp_ms, gaps, relied_on)
-    except _WrongEntryError as error:
+        skipped_by = SkippedBy(hints if start > whole.start_offset else ())
+        found = _first_young_record(whole.of(start, cut), storage, timestamp_ms, gaps, skipped_by)
+    except CorruptIndexError as error:
         _logger.warning("looked up without the time index: %s", error)
-        return _first_young_record(whole, storage, timestamp_ms, gaps)
+        return _first_young_record(whole, storage, timestamp_ms, gaps, SkippedBy())
     if found is None:
-        found = _first_young_record(whole.of(cut, end), storage, timestamp_ms, gaps)
+        found = _first_young_record(whole.of(cut, end), storage, timestamp_ms, gaps, SkippedBy())
     return found
 
 
@@ -112,44 +107,22 @@ def _first_young_record(
     storage: RemoteStorageManager,
     timestamp_ms: TimestampMs,
     gaps: Gaps,
-    relied_on: deque[TimestampOffset] | None = None,
+    skipped_by: SkippedBy,
 ) -> Offset | None:
-    """`relied_on` are the entries of the time index, ascending, by which earlier batches are
-    skipped. Raises _WrongEntryError if one contradicts the log, or is not found in the read."""
+    """CorruptIndexError when a batch contradicts the time index."""
     if read.start_offset >= read.end_offset:
-        _check_all_met(relied_on, read)
+        skipped_by.end()
         return None
     with closing(batches_of(read, storage, gaps)) as batches:
         for header, batch in batches:
-            while relied_on and relied_on[0].offset <= header.last_offset:
-                _check_entry(relied_on.popleft(), header)
+            skipped_by.pass_batch(header)
             if header.max_timestamp >= timestamp_ms and header.last_offset >= read.start_offset:
                 offset = _young_offset_in(read, header, batch, timestamp_ms)
-                if offset is not None and relied_on:
-                    _check_entry(relied_on.popleft(), header)
                 if offset is not None:
+                    skipped_by.end(header)
                     return offset
-    _check_all_met(relied_on, read)
+    skipped_by.end()
     return None
-
-
-def _check_all_met(relied_on: deque[TimestampOffset] | None, read: SegmentRead) -> None:
-    if relied_on:
-        raise _WrongEntryError(
-            f"time index entry leads beyond what is looked through offset={relied_on[0].offset}"
-            f" end_offset={read.end_offset}"
-        )
-
-
-def _check_entry(entry: TimestampOffset, header: BatchHeader) -> None:
-    """An entry names the largest timestamp so far, and an offset of the batch that has it."""
-    is_there = header.base_offset <= entry.offset <= header.last_offset
-    if not is_there or header.max_timestamp != entry.timestamp_ms:
-        raise _WrongEntryError(
-            f"time index entry leads to no batch of its time offset={entry.offset}"
-            f" timestamp_ms={entry.timestamp_ms} batch={header.base_offset}-{header.last_offset}"
-            f" batch_timestamp_ms={header.max_timestamp}"
-        )
 
 
 def _young_offset_in(
