@@ -46,82 +46,98 @@ REQUESTS_AT_ONCE = 100
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
+_Port = Annotated[int, typer.Option(help="The port of the pages.")]
+_Host = Annotated[
+    str,
+    typer.Option(
+        help="The address to listen at. Any but this machine's own needs --credentials-file."
+    ),
+]
+_CredentialsFile = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="NAME:PASSWORD on each line: the pages ask for one of them (HTTP basic).",
+    ),
+]
+_WithoutLogin = Annotated[
+    bool,
+    typer.Option(
+        "--without-login",
+        help="Listen at an address of the network all the same: a proxy before it asks who it is.",
+    ),
+]
+_TlsCertificate = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Serve https with this certificate and its chain (PEM)."),
+]
+_TlsKey = Annotated[
+    str | None, typer.Option(metavar="FILE", help="The certificate's private key (PEM).")
+]
+_Reports = Annotated[
+    Path | None,
+    typer.Option(
+        exists=True,
+        file_okay=False,
+        metavar="FOLDER",
+        help="Show the reports of jobs in it: JOB-ANYTHING.jsonl, as isotherm pipeline JOB --json prints.",
+    ),
+]
+_AllowChanges = Annotated[
+    bool,
+    typer.Option(
+        "--allow-changes",
+        help="Pages may start audits, and with --path sweeps, that only report. Needs --reports.",
+    ),
+]
+_AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="A host name of the pages' address in browsers, such as a reverse proxy's. May be"
+        " given many times.",
+    ),
+]
+_Interval = Annotated[
+    float, typer.Option(min=1, help="Read the cluster at most once in so many seconds.")
+]
+_Metrics = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="URL",
+        help="A broker's metrics for Prometheus (http://broker:9404/metrics), to count its errors of"
+        " the last hour, and what is read from the remote tier. May be given many times.",
+    ),
+]
+_MetricsLogin = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="NAME:PASSWORD: the metrics ask for it (HTTP basic)."),
+]
+_Layout = Annotated[
+    str, typer.Option(help="How the bucket names objects: aiven or local-tiered-storage.")
+]
+_KeyPrefix = Annotated[
+    str | None, typer.Option(help="The bucket's key.prefix, to show whole object keys.")
+]
+
+
 def console(
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
-    port: Annotated[int, typer.Option(help="The port of the pages.")] = DEFAULT_PORT,
-    host: Annotated[
-        str,
-        typer.Option(
-            help="The address to listen at. Any but this machine's own needs --credentials-file."
-        ),
-    ] = "127.0.0.1",
-    credentials_file: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="NAME:PASSWORD on each line: the pages ask for one of them (HTTP basic).",
-        ),
-    ] = None,
-    without_login: Annotated[
-        bool,
-        typer.Option(
-            "--without-login",
-            help="Listen at an address of the network all the same: a proxy before it asks who it is.",
-        ),
-    ] = False,
-    tls_certificate: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Serve https with this certificate and its chain (PEM)."),
-    ] = None,
-    tls_key: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The certificate's private key (PEM).")
-    ] = None,
-    reports: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True,
-            file_okay=False,
-            metavar="FOLDER",
-            help="Show the reports of jobs in it: JOB-ANYTHING.jsonl, as isotherm pipeline JOB --json prints.",
-        ),
-    ] = None,
-    allow_changes: Annotated[
-        bool,
-        typer.Option(
-            "--allow-changes",
-            help="Pages may start audits, and with --path sweeps, that only report. Needs --reports.",
-        ),
-    ] = False,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="A host name of the pages' address in browsers, such as a reverse proxy's. May be"
-            " given many times.",
-        ),
-    ] = None,
-    interval_s: Annotated[
-        float, typer.Option(min=1, help="Read the cluster at most once in so many seconds.")
-    ] = 5.0,
-    metrics: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="URL",
-            help="A broker's metrics for Prometheus (http://broker:9404/metrics), to count its errors of"
-            " the last hour, and what is read from the remote tier. May be given many times.",
-        ),
-    ] = None,
-    metrics_login: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="NAME:PASSWORD: the metrics ask for it (HTTP basic)."),
-    ] = None,
+    port: _Port = DEFAULT_PORT,
+    host: _Host = "127.0.0.1",
+    credentials_file: _CredentialsFile = None,
+    without_login: _WithoutLogin = False,
+    tls_certificate: _TlsCertificate = None,
+    tls_key: _TlsKey = None,
+    reports: _Reports = None,
+    allow_changes: _AllowChanges = False,
+    allow_host: _AllowHost = None,
+    interval_s: _Interval = 5.0,
+    metrics: _Metrics = None,
+    metrics_login: _MetricsLogin = None,
     price: Price = DEFAULT_PRICE,
-    layout: Annotated[
-        str, typer.Option(help="How the bucket names objects: aiven or local-tiered-storage.")
-    ] = AIVEN,
-    key_prefix: Annotated[
-        str | None, typer.Option(help="The bucket's key.prefix, to show whole object keys.")
-    ] = None,
+    layout: _Layout = AIVEN,
+    key_prefix: _KeyPrefix = None,
     path: BucketPath = None,
     option: StoreOption = None,
     registry: Registry = None,
@@ -167,12 +183,9 @@ def console(
         source = None if bucket is None else open_bucket_source(bucket, lambda _: True)
         return StorageReader(properties, clock, source=source)
 
-    runner = None
-    if allow_changes:
-        if reports is None:
-            raise ConfigError("where do reports go? key=--reports hint='--allow-changes needs it'")
-        own = _client_arguments(bootstrap_server, client_property, command_config)
-        runner = JobRunner(reports, job_commands(own, path, option), clock)
+    own = _client_arguments(bootstrap_server, client_property, command_config)
+    jobs = job_commands(own, path, option)
+    runner = JobRunner(_needed(reports), jobs, clock) if allow_changes else None
     with ExitStack() as closing:
         cluster = WatchedCluster(open_reader, clock, interval_s)
         storage = None if bucket is None else _opened(bucket)
@@ -206,6 +219,12 @@ def _serve(app: Starlette, host: str, port: int, certificate: str | None, key: s
         raise ConfigError(
             f"the console cannot listen there host={host} port={port} hint='--port'"
         ) from error
+
+
+def _needed(reports: Path | None) -> Path:
+    if reports is None:
+        raise ConfigError("where do reports go? key=--reports hint='--allow-changes needs it'")
+    return reports
 
 
 def sweep_command(bootstrap_server: str, path: str | None) -> str:

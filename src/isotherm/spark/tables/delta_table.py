@@ -15,7 +15,7 @@ from __future__ import annotations
 import io
 import json
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,9 +32,10 @@ from pyarrow import parquet
 
 from isotherm.clock import Clock, SystemClock
 from isotherm.errors import ConfigError, RemoteStorageError, TableOvertakenError
-from isotherm.remote.storage.object_client import ObjectClient, open_object_store
+from isotherm.remote.storage.object_client import open_object_store
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.tables.delta_statistics import file_statistics
+from isotherm.spark.tables.folder_place import FolderPlace, plain_url
 from isotherm.spark.tables.table_rows import dead_schema, rows_schema
 from isotherm.spark.tables.time_partitions import (
     partition_column,
@@ -68,37 +69,20 @@ _FOOTER_THREADS = 16
 
 
 @dataclass(frozen=True)
-class DeltaPlace:
-    """The folder of a Delta table. Files have URLs as names, in which nothing is escaped."""
-
-    settings: ObjectStoreSettings
-    folder: str
-
-    def put(self, name: str, path: Path) -> str:
-        _client(self.settings).put(f"{self.folder}/{name}", path)
-        return f"{self.root}{name}"
+class DeltaPlace(FolderPlace):
+    """The folder of a Delta table. Files have URLs as names, and paths in the table's log."""
 
     def open(self, name: str) -> IO[bytes]:
         """Raises FileNotFoundError or OSError where the store does."""
         key = f"{self.folder}/{self.path_of(name)}"
         if self.settings.scheme == "file":
-            return Path(_plain(self.settings.url), key).open("rb")
+            return Path(plain_url(self.settings.url).removeprefix("file://"), key).open("rb")
         store = open_object_store(self.settings, create_folder=False)
         return io.BufferedReader(_StoredFile(obstore.open_reader(store, key)))
 
-    def delete(self, files: Sequence[str]) -> None:
-        client = _client(self.settings)
-        for name in files:
-            client.delete(f"{self.folder}/{self.path_of(name)}")
-
     @property
     def root(self) -> str:
-        scheme = "file://" if self.settings.scheme == "file" else ""
-        return f"{scheme}{_plain(self.settings.url)}/{self.folder}/"
-
-    def path_of(self, name: str) -> str:
-        """As the table's log has it."""
-        return name.removeprefix(self.root)
+        return f"{plain_url(self.settings.url)}/{self.folder}/"
 
 
 class _StoredFile(io.RawIOBase):
@@ -457,15 +441,6 @@ def _files(table: DeltaTable) -> dict[str, int]:
 def _columns(table: DeltaTable) -> pa.Schema:
     columns: Any = table.schema().to_arrow()
     return pa.schema(columns)
-
-
-def _plain(url: str) -> str:
-    url = url.rstrip("/")
-    return unquote(url.removeprefix("file://")) if url.startswith("file://") else url
-
-
-def _client(settings: ObjectStoreSettings) -> ObjectClient:
-    return ObjectClient(settings, open_object_store(settings, create_folder=True))
 
 
 @contextmanager

@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
-from urllib.parse import unquote
+from typing import Any
 
 import pyarrow as pa
 
 from isotherm.errors import CorruptMetadataError, RemoteResourceNotFoundError, TableOvertakenError
-from isotherm.remote.storage.object_client import ObjectClient, open_object_store
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.tables.folder_place import FolderPlace, plain_url, store_client
 from isotherm.spark.tables.table_rows import dead_schema, rows_schema
 from isotherm.spark.tables.topic_table import (
     DEAD_LETTERS_SUFFIX,
@@ -41,33 +39,13 @@ _COMMIT_SIZE_MAX = 256 * 1024 * 1024
 _COMMIT_THREADS = 16
 
 
-@dataclass(frozen=True)
-class StagedPlace:
-    """Where files wait for the commit."""
-
-    settings: ObjectStoreSettings
-    folder: str
-
-    def put(self, name: str, path: Path) -> str:
-        _client(self.settings).put(f"{self.folder}/{name}", path)
-        return name
-
-    def open(self, name: str) -> IO[bytes]:
-        raise NotImplementedError("a table in a folder is only appended to")
-
-    def delete(self, files: Sequence[str]) -> None:
-        client = _client(self.settings)
-        for name in files:
-            client.delete(f"{self.folder}/{name}")
-
-
 class ParquetTable:
     """See TopicTable."""
 
     def __init__(self, settings: ObjectStoreSettings, name: str) -> None:
         self.name = name
         self._settings = settings
-        self._client = _client(settings)
+        self._client = store_client(settings)
         self._identity: Identity | None = None
         self._types: DecodedTypes = KeyValue(None, None)
         self._last: dict[str, Any] = {}
@@ -115,8 +93,7 @@ class ParquetTable:
         # The run of the last commit may still be moving its files, or was killed before.
         folder = f"{self.name}/_staged/"
         staged = {each.key.removeprefix(folder) for each in self._client.list_objects(folder)}
-        url = self._settings.url.rstrip("/")
-        url = unquote(url) if url.startswith("file://") else url
+        url = plain_url(self._settings.url)
         last = [
             f"{url}/{self.name}/{'_staged/' if name in staged else ''}{name}"
             for name in self._last["rows"]
@@ -125,7 +102,7 @@ class ParquetTable:
 
     def places(self, types: DecodedTypes) -> FilePlaces:
         self._types = types
-        staged = StagedPlace(self._settings, f"{self.name}/_staged")
+        staged = FolderPlace(self._settings, f"{self.name}/_staged")
         rows = rows_schema(types)
         by = self._known_identity.partition_by
         return FilePlaces(staged, rows, staged, dead_schema(), rows, by)
@@ -162,7 +139,3 @@ class ParquetTable:
                 except RemoteResourceNotFoundError:
                     continue  # moved before
                 self._client.delete(staged)
-
-
-def _client(settings: ObjectStoreSettings) -> ObjectClient:
-    return ObjectClient(settings, open_object_store(settings, create_folder=True))

@@ -1,0 +1,50 @@
+"""A folder of an object store, or of this machine, in which files of a table lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+from urllib.parse import unquote
+
+from isotherm.remote.storage.object_client import ObjectClient, open_object_store
+from isotherm.remote.storage.settings import ObjectStoreSettings
+
+
+@dataclass(frozen=True)
+class FolderPlace:
+    """See `Place`. The name of a file is its path below the folder, after `root`."""
+
+    settings: ObjectStoreSettings
+    folder: str
+
+    @property
+    def root(self) -> str:
+        return ""
+
+    def path_of(self, name: str) -> str:
+        """Below the folder."""
+        return name.removeprefix(self.root)
+
+    def put(self, name: str, path: Path) -> str:
+        store_client(self.settings).put(f"{self.folder}/{name}", path)
+        return f"{self.root}{name}"
+
+    def open(self, name: str) -> IO[bytes]:
+        raise NotImplementedError("a table in a folder is only appended to")
+
+    def delete(self, files: Sequence[str]) -> None:
+        client = store_client(self.settings)
+        for name in files:
+            client.delete(f"{self.folder}/{self.path_of(name)}")
+
+
+def store_client(settings: ObjectStoreSettings) -> ObjectClient:
+    return ObjectClient(settings, open_object_store(settings, create_folder=True))
+
+
+def plain_url(url: str) -> str:
+    """Of a folder on this machine nothing is escaped: readers take it for a path."""
+    url = url.rstrip("/")
+    return unquote(url) if url.startswith("file://") else url
