@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 import isotherm.spark
 from isotherm.errors import ConfigError
 from isotherm.record.batch import NewRecord, build_batch
+from isotherm.spark import sql_views
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from oracle.consumed_records import consume_all
 from tests.spark.conftest import Tier
@@ -79,6 +80,39 @@ def test_table_and_bucket_are_the_topic(
     assert counted.n == sum(
         "usd" in (value or {}) for (at, _), value in good(tier).items() if at == 0
     )
+
+
+def test_sql_names_topics(
+    spark: SparkSession, tier: Tier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = str(tmp_path / "lake")
+    read = {"path": tier.folder.as_uri()}
+    put(tier, OWNER, documents(range(20)))
+    run_table("prices", tier.folder, "--value", "json", "--warehouse", lake)
+    isotherm.spark.register(isotherm.spark.topic(spark, "prices", read, warehouse=lake), "prices")
+    sql = "SELECT count(*), sum(value.n) FROM isotherm.prices"
+    (before,) = spark.sql(sql).collect()
+    assert before == (20, sum(n for n in range(20) if n % 11 != 5))
+
+    # What it is settles with the call, in each session of the application.
+    put(tier, OWNER, documents(range(5)))
+    assert spark.newSession().sql(sql).collect() == [before]
+    isotherm.spark.register(isotherm.spark.topic(spark, "prices", read, warehouse=lake), "prices")
+    assert spark.sql(sql).first() == (25, before[1] + 10)
+
+    # A topic without a table, by a name that SQL takes in backticks alone.
+    log = isotherm.spark.read(spark, {**read, "subscribe": "prices"})
+    name = isotherm.spark.register(log, "eu-west.prices_1")
+    assert name == "isotherm.`eu-west.prices_1`"
+    assert spark.sql(f"SELECT max(offset) FROM {name}").first() == (24,)
+    assert {row.viewName for row in spark.sql("SHOW VIEWS IN isotherm").collect()} >= {
+        "prices",
+        "eu-west.prices_1",
+    }
+
+    monkeypatch.setattr(sql_views, "VIEWS_DATABASE", "topics")
+    with pytest.raises(ConfigError, match=r"another database database=isotherm wanted=topics hint"):
+        isotherm.spark.register(log, "prices")
 
 
 def test_brokers_give_the_tail(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from isotherm.extras import SPARK, missing_extra
 try:
     from isotherm.spark.mapped_read import read
     from isotherm.spark.session import session
+    from isotherm.spark.sql_views import register
     from isotherm.spark.streaming.progress import (
         OffsetsBehindLatest,
         offsets_behind_latest,
@@ -23,6 +24,7 @@ __all__ = [
     "offsets_behind_latest",
     "offsets_for_times",
     "read",
+    "register",
     "session",
     "source_metrics",
     "topic",

@@ -7,6 +7,7 @@ Its settings, with reasons:
   name for a source that it discovered.
 - The session's time zone is UTC, so that timestamps print as Kafka has them.
 - Workers talk over Unix domain sockets, which start a task sooner than TCP.
+- Global views are in the database `isotherm` (sql_views.py). Spark settles that name once, before the session starts.
 - A local session stays on the loopback interface and has no web page. Its workers are forked with
   their modules loaded (worker_daemon.py). On a cluster that needs Isotherm on every node, so it is not
   set there.
@@ -30,6 +31,7 @@ from typing import TYPE_CHECKING
 
 from isotherm.errors import ConfigError
 from isotherm.spark.requirements import check_requirements
+from isotherm.spark.sql_views import VIEWS_DATABASE, VIEWS_DATABASE_OPTION
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,6 +48,7 @@ _WHAT_TO_RUN = (
 _CONFIG = {
     "spark.sql.session.timeZone": "UTC",
     "spark.python.unix.domain.socket.enabled": "true",
+    VIEWS_DATABASE_OPTION: VIEWS_DATABASE,
     "spark.ui.showConsoleProgress": "false",
 }
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
