@@ -37,6 +37,13 @@ VALUES = st.one_of(
             *(b'{"a":1', b',"b":2}', b'1}{"v":2', b'1},"v":{"a":2}', b'1,"w":2', b'{"a":1}{}'),
             *(b'{"a":1,"a":2}', b' {"a" :\n1}\n', b'{"a":1e400}', b'{"":1}', b'{"x.y":1}'),
             *(b'{"a":18446744073709551616}', b'{"a":1.0}', b'{"\\udc00":1}', b'{"b":[{"x.y":1}]}'),
+            *(
+                b'{"A":1}',
+                b'{"a":1,"A":2}',
+                b'{"A":null}',
+                b'{"c":[{"x":1},{"X":2}]}',
+                b'{"Z":{},"z":1}',
+            ),
             *(b'{"x.y":null}', b'{"":[{}]}', b'{"c":{"a":1,"a":null}}', b'{"a":"\\ud83d\\ude00"}'),
         ]
     ),
@@ -155,6 +162,38 @@ def test_types_of_a_table_stay_and_new_fields_follow() -> None:
     )
 
 
+def test_of_names_that_differ_in_case_only_the_first_is_a_column() -> None:
+    both = b'{"id":1,"ID":2,"Id":3}'
+    assert str(settled([b'{"id":1}', b'{"ID":2}', both])) == "struct<id: int64>"
+    assert str(settled([both, b'{"ID":2}'])) == "struct<id: int64>"
+    known = settled([b'{"ID":2,"o":[{"B":1}]}', b'{"id":1}', b'{"new":1,"o":[{"b":1,"c":1}]}'])
+    assert str(known) == "struct<ID: int64, o: list<item: struct<B: int64, c: int64>>, new: int64>"
+    decoded = decode([b'{"ID":2}', b'{"id":1}', b'{"id":null}', b'{"o":[{"b":1}]}', both], known)
+    assert [each.place for each in decoded.dead] == [1, 3, 4]
+    assert [row["ID"] for row in decoded.column.to_pylist()] == [2, None]
+
+
+def test_tasks_that_met_different_cases_give_one_column() -> None:
+    one, other = settled([b'{"id":1,"o":{"x":1}}']), settled([b'{"ID":"a","o":{"X":1,"y":1}}'])
+    assert str(merged(one, other)) == "struct<id: int64, o: struct<x: int64, y: int64>>"
+    # A table that has both keeps both.
+    both = pa.struct([("id", pa.int64()), ("ID", pa.int64())])
+    assert decode([b'{"id":1,"ID":2}'], both).column.to_pylist() == [{"id": 1, "ID": 2}]
+
+
+def test_many_values_with_the_wrong_case_cost_no_start_of_arrow_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started = counted_starts(monkeypatch)
+    values: list[bytes | None] = [b'{"id":1}', b'{"ID":2}', b'{"id":1,"ID":2}'] * 2000
+    known = settled(values)
+    # Values are looked at one by one until the column is known.
+    assert len(started) < len(values) / 10
+    started.clear()
+    assert len(decode(values, known).dead) == 4000
+    assert len(started) < len(values) / 20
+
+
 def test_reason_names_the_field() -> None:
     known = settled([b'{"price":{"eur":1}}'])
     (dead,) = decode([b'{"price":{"eur":1}}', b'{"price":{"eur":"free"}}'], known).dead
@@ -212,6 +251,8 @@ def test_merging_keeps_the_first_type_of_a_conflict() -> None:
         (b'{"price":{"eur":99999999999999999999}}', "field price/eur is not a whole number of 64"),
         (b'{"price":{"eur":1.0}}', "field price/eur is not a whole number of 64"),
         (b'{"price":{"eur":1,"eur":2}}', "field eur was specified twice"),
+        (b'{"Price":5}', "field Price differs in case only from price"),
+        (b'{"price":{"EUR":1}}', "field price/EUR differs in case only from eur"),
         (b'{"more":{"a.b":1}}', "a column cannot have this name field='a.b'"),
         (b'{"more":"\\ud800"}', "half of a surrogate pair is no text"),
         (b'{"\\udc00":null}', "half of a surrogate pair is no text"),
@@ -232,27 +273,32 @@ def test_a_bad_value_has_the_same_reason_among_any_others(value: bytes, reason: 
     assert reasons.pop().startswith(reason)
 
 
-def test_arrow_is_not_started_for_each_bad_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    started = 0
+def counted_starts(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Has an element for each start of Arrow's reader from now on."""
+    started: list[None] = []
     read = json_values._read_json
 
     def counted(*arguments: Any) -> Any:
-        nonlocal started
-        started += 1
+        started.append(None)
         return read(*arguments)
 
     monkeypatch.setattr(json_values, "_read_json", counted)
+    return started
+
+
+def test_arrow_is_not_started_for_each_bad_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = counted_starts(monkeypatch)
     bad = [
         *(b"{", b'{"n":"text"}', b'{"n":{"more":1}}', b'{"n":1.5}', b'{"n":1,"n":1}', b'{"x.y":1}'),
         b'{"n":"\\ud800"}',
     ] * 500
     assert len(decode(bad, settled([b'{"n":1}'])).dead) == len(bad)
-    assert started < len(bad) / 20
+    assert len(started) < len(bad) / 20
     # Before the first commit, when a column may still become a double. In the first part of a batch
     # no column is known.
-    started = 0
+    started.clear()
     assert str(settled([b'{"n":1}', *[b'{"n":"text"}'] * 20_000])) == "struct<n: int64>"
-    assert started < 20_000 / 20
+    assert len(started) < 20_000 / 20
 
 
 def test_fields_of_a_settled_type_are_all_there_are() -> None:

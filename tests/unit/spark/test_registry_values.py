@@ -148,6 +148,23 @@ def test_whole_numbers_become_doubles_until_the_column_is_settled() -> None:
     assert decoded.dead == [DeadValue(1, "field a changed from int64 to double schema_id=1")]
 
 
+def test_schemas_with_names_that_differ_in_case_only_make_dead_letters() -> None:
+    fields = [{"name": name, "type": "long"} for name in ("a", "A")]
+    schemas = [
+        {"type": "record", "name": f"R{n}", "fields": some}
+        for n, some in enumerate((fields[:1], fields[1:], fields))
+    ]
+    rows = [{"a": 1}, {"A": 2}, {"a": 3, "A": 4}]
+    payloads = pa.array([framed(n, schemas[n], row) for n, row in enumerate(rows)])
+    decoder = settled(schemas, payloads)
+    assert str(decoder.known) == "struct<a: int64>"
+    decoded = decoder.decode(payloads)
+    assert decoded.column.to_pylist() == [{"a": 1}]
+    assert decoded.dead == [
+        DeadValue(n, f"field A differs in case only from a schema_id={n}") for n in (1, 2)
+    ]
+
+
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [

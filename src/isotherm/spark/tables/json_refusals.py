@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from pyarrow import types
 
-from isotherm.spark.tables.value_types import ValueType
+from isotherm.spark.tables.value_types import ValueType, twin_reason
 
 # As Arrow calls them.
 _JSON_KINDS: dict[type, str] = {
@@ -110,15 +110,27 @@ def _conflicts(value: object, kind: pa.DataType, path: str, grows: _Grows) -> It
         yield from _lost_digits(value, path, grows)
     elif isinstance(value, dict) and isinstance(kind, pa.StructType):
         for name, inner in value.items():
-            index = kind.get_field_index(name)
-            if index >= 0:
-                inside = f"{path}/{name}" if path else name
-                yield from _conflicts(inner, kind.field(index).type, inside, grows)
-            elif grows.fields:
-                raise _Unsure
+            inside = f"{path}/{name}" if path else name
+            yield from _conflicts_of_field(name, inner, kind, inside, grows)
     elif isinstance(value, list) and isinstance(kind, pa.ListType):
         for inner in value:
             yield from _conflicts(inner, kind.value_type, f"{path}/[]", grows)
+
+
+def _conflicts_of_field(
+    name: str, value: object, beside: pa.StructType, path: str, grows: _Grows
+) -> Iterator[str]:
+    index = beside.get_field_index(name)
+    if index >= 0:
+        yield from _conflicts(value, beside.field(index).type, path, grows)
+    elif _check_names(value) and (first := _in_other_case(name, beside)) is not None:
+        yield twin_reason(path, first)
+    elif grows.fields:
+        raise _Unsure
+
+
+def _in_other_case(name: str, kind: pa.StructType) -> str | None:
+    return next((field.name for field in kind if field.name.lower() == name.lower()), None)
 
 
 def _lost_digits(value: object, path: str, grows: _Grows) -> Iterator[str]:

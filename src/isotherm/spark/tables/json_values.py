@@ -22,7 +22,7 @@ import pyarrow.compute
 from pyarrow import json, types
 
 from isotherm.spark.tables.json_refusals import refusal
-from isotherm.spark.tables.value_types import FieldNameError, ValueType, column_type, merged
+from isotherm.spark.tables.value_types import FieldNameError, ValueType, column_type, merged, twin
 
 Values: TypeAlias = "pa.Array[Any]"
 Places: TypeAlias = npt.NDArray[np.int64]
@@ -99,7 +99,7 @@ class JsonDecoder:
         count = len(values)
         try:
             column = parse(values, self.known)
-            found = column_type(column.type)
+            found = _columns_of(column, self.known)
         except (pa.ArrowInvalid, FieldNameError) as error:
             if not is_screened and count <= _SCREENED_MAX:
                 self._screen(values, places, parts, dead)
@@ -144,6 +144,15 @@ class JsonDecoder:
         before = self.known
         self.known = merged(before, alone, self._fixed)
         return self.known != before
+
+
+def _columns_of(column: Values, known: ValueType) -> ValueType:
+    """Raises FieldNameError if a field cannot be a column beside those of `known`."""
+    found = column_type(column.type)
+    reason = twin(found, known)
+    if reason is not None:
+        raise FieldNameError(reason)
+    return found
 
 
 def parse(values: Values, known: ValueType) -> Values:

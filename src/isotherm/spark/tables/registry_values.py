@@ -16,7 +16,7 @@ from isotherm.spark.tables.column_fit import conflict, conformed, nulls
 from isotherm.spark.tables.framed_values import NO_VALUE, SchemaName, framed, not_framed
 from isotherm.spark.tables.json_values import DeadValue, DecodedValues, Places, Values
 from isotherm.spark.tables.schema_registry import UnknownSchemaError
-from isotherm.spark.tables.value_types import ValueType, merged
+from isotherm.spark.tables.value_types import ValueType, merged, twin
 
 _REASON_SIZE_MAX = 200
 
@@ -99,7 +99,11 @@ class RegistryDecoder:
     def _decoded(self, name: SchemaName, payloads: Values, kind: pa.DataType) -> DecodedValues:
         """The values as `kind`, and the others."""
         codec = self._codecs[name]
-        reason = codec if isinstance(codec, str) else conflict(codec.column, self.known)
+        reason = (
+            codec
+            if isinstance(codec, str)
+            else twin(codec.column, self.known) or conflict(codec.column, self.known)
+        )
         if isinstance(codec, str) or reason is not None:
             return DecodedValues(
                 nulls(0, kind),

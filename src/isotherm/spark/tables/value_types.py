@@ -9,6 +9,9 @@ A column never changes once it is in the table: of these types Iceberg can promo
 only this run has found may still go from int64 to double. Otherwise the first type stays, in the
 order of partitions and offsets, and records with another become dead letters
 (docs/decisions/0141-the-first-type-of-a-field-stays.md).
+
+Engines find columns without regard to case. So of fields whose names differ in case only the first becomes a
+column (docs/decisions/0179-names-that-differ-in-case-only.md).
 """
 
 from __future__ import annotations
@@ -67,9 +70,12 @@ def column_type(parsed: pa.DataType) -> ValueType:
 
 
 def merged(known: ValueType, found: ValueType, fixed: ValueType = None) -> ValueType:
-    """`known` with the fields of `found` that it lacks. `fixed`, a part of `known`, keeps its types."""
-    if known is None or found is None:
-        return known if found is None else found
+    """`known` with the fields of `found` that it lacks, but no twins (see twin). `fixed`, a part of `known`,
+    keeps its types."""
+    if found is None or known == found:
+        return known
+    if known is None:
+        return _without_twins(found)
     if isinstance(known, pa.StructType) and isinstance(found, pa.StructType):
         return _merged_fields(known, found, fixed)
     if isinstance(known, pa.ListType) and isinstance(found, pa.ListType):
@@ -91,6 +97,36 @@ def merged_types(known: DecodedTypes, found: DecodedTypes, fixed: DecodedTypes) 
     return KeyValue(*(merged(*each) for each in zip(known, found, fixed, strict=True)))
 
 
+def twin(found: ValueType, known: ValueType, path: str = "") -> str | None:
+    """The first field of `found` that is no column, since its name differs in case only from that of a field beside
+    it, of `known` or of `found`: the reason for a dead letter. Fields of `known` are columns."""
+    if isinstance(found, pa.StructType):
+        columns = (
+            {field.name: field.type for field in known} if isinstance(known, pa.StructType) else {}
+        )
+        names = {name.lower(): name for name in columns}
+        for field in found:
+            inside = f"{path}/{field.name}" if path else field.name
+            first = names.setdefault(field.name.lower(), field.name)
+            if field.name not in columns and first != field.name:
+                return twin_reason(inside, first)
+            reason = twin(field.type, columns.get(field.name), inside)
+            if reason is not None:
+                return reason
+        return None
+    if isinstance(found, pa.ListType):
+        inner = known.value_type if isinstance(known, pa.ListType) else None
+        return twin(found.value_type, inner, f"{path}/[]")
+    if isinstance(found, pa.MapType):
+        inner = known.item_type if isinstance(known, pa.MapType) else None
+        return twin(found.item_type, inner, f"{path}/{{}}")
+    return None
+
+
+def twin_reason(path: str, first: str) -> str:
+    return f"field {path} differs in case only from {first}"
+
+
 def decoded_types(schema: pa.Schema) -> DecodedTypes:
     """The types of these columns in a table, or in some of its columns."""
     return KeyValue(
@@ -103,6 +139,20 @@ def _merged_fields(known: StructType, found: StructType, fixed: ValueType) -> pa
     fixed_kinds = (
         {field.name: field.type for field in fixed} if isinstance(fixed, pa.StructType) else {}
     )
+    names = {name.lower() for name in kinds}
     for field in found:
+        if field.name not in kinds and field.name.lower() in names:
+            continue
+        names.add(field.name.lower())
         kinds[field.name] = merged(kinds.get(field.name), field.type, fixed_kinds.get(field.name))
     return pa.struct([pa.field(name, kind) for name, kind in kinds.items()])
+
+
+def _without_twins(found: pa.DataType) -> pa.DataType:
+    if isinstance(found, pa.StructType):
+        return _merged_fields(pa.struct([]), found, None)
+    if isinstance(found, pa.ListType):
+        return pa.list_(_without_twins(found.value_type))
+    if isinstance(found, pa.MapType):
+        return pa.map_(found.key_type, _without_twins(found.item_type))
+    return found
