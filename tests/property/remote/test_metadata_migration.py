@@ -192,6 +192,59 @@ def test_migration_killed_at_an_append_goes_on_from_there(
     assert_compaction_changes_nothing(topic)
 
 
+def upload(number: int, start: int, end: int) -> tuple[RemoteLogSegmentId, bytes]:
+    segment_id = RemoteLogSegmentId(PARTITIONS[0], uuid.UUID(int=number))
+    started = RemoteLogSegmentMetadata(
+        segment_id=segment_id,
+        start_offset=start,
+        end_offset_inclusive=end,
+        max_timestamp_ms=0,
+        broker_id=0,
+        event_timestamp_ms=0,
+        segment_size_in_bytes=1,
+        segment_leader_epochs={0: start},
+    )
+    return segment_id, encode_event(started)
+
+
+def test_progress_counts_over_rounds_and_appends() -> None:
+    topic = MemoryMetadataTopic(1)
+    append(topic, [upload(number, 10 * number, 10 * number + 9)[1] for number in range(7)])
+    meanwhile = [upload(number, 10 * number, 10 * number + 9)[1] for number in range(7, 11)]
+    seen: list[tuple[int, int]] = []
+
+    def progress(written: int, known: int) -> None:
+        seen.append((written, known))
+        append(topic, meanwhile[:])
+        meanwhile.clear()
+
+    assert PartitionMigration(topic, 0, clock=SystemClock()).run(progress)
+    assert seen == [(3, 7), (6, 7), (7, 7), (10, 11), (11, 11)]
+
+
+def test_only_a_finished_copy_that_another_covers_has_a_lower_key() -> None:
+    (covered, *events), (wider, started), (unfinished, alone), (deleted, going) = (
+        upload(1, 3, 9),
+        upload(2, 0, 19),
+        upload(3, 20, 29),
+        upload(4, 30, 39),
+    )
+    events += [_update(covered, STATES.COPY_SEGMENT_FINISHED, 1)]
+    events += [started, _update(wider, STATES.COPY_SEGMENT_FINISHED, 2), alone, going]
+    events += [_update(deleted, STATES.COPY_SEGMENT_FINISHED, 3)]
+    events += [_update(deleted, STATES.DELETE_SEGMENT_STARTED, 4)]
+    topic = MemoryMetadataTopic(1)
+    append(topic, events)
+    assert PartitionMigration(topic, 0, clock=SystemClock()).run()
+    migrated = caches(topic)[PARTITIONS[0]].segments()
+    assert {each.segment_id: each.broker_leader_epoch for each in migrated} == {
+        covered: -2,
+        wider: -1,
+        unfinished: -1,
+        deleted: -1,
+    }
+
+
 def test_error_of_the_topic_is_raised_and_nothing_is_lost() -> None:
     topic = MemoryMetadataTopic(1)
     segment_id = RemoteLogSegmentId(PARTITIONS[0], uuid.UUID(int=1))
@@ -201,21 +254,7 @@ def test_error_of_the_topic_is_raised_and_nothing_is_lost() -> None:
     def fail(_partition: int, _value: bytes | None) -> None:
         raise LogDirFailedError("the disk is full")
 
-    (add,) = [
-        encode_event(
-            RemoteLogSegmentMetadata(
-                segment_id=segment_id,
-                start_offset=0,
-                end_offset_inclusive=9,
-                max_timestamp_ms=0,
-                broker_id=0,
-                event_timestamp_ms=0,
-                segment_size_in_bytes=1,
-                segment_leader_epochs={0: 0},
-            )
-        )
-    ]
-    append(topic, [add])
+    append(topic, [upload(1, 0, 9)[1]])
     topic.before_append = fail
     with pytest.raises(LogDirFailedError):
         PartitionMigration(topic, 0, clock=SystemClock()).run()

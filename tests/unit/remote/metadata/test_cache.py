@@ -4,6 +4,7 @@ RemoteLogSegmentLifecycleTest, and the two in which Kafka loses offsets and Isot
 from __future__ import annotations
 
 import uuid
+from array import array
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -305,3 +306,108 @@ def test_cache_next_segment_with_txn_index_walks_over_those_without(
     assert found.segment_id == indexed.segment_id
     assert cache.find_with_txn_index(0, 40) is None
     assert cache.find_with_txn_index(1, 0) is None
+
+
+def keyed(segment: RemoteLogSegmentMetadata, leader: int) -> RemoteLogSegmentMetadata:
+    return replace(segment, state=FINISHED, broker_leader_epoch=leader)
+
+
+@pytest.mark.parametrize(("own", "other"), [(6, 3), (3, 6)])
+def test_cache_tombstone_drops_a_segment_only_under_the_key_of_its_state(
+    cache: RemoteLogMetadataCache, make_segment: MakeSegment, own: int, other: int
+) -> None:
+    """A late record of a deposed leader gives a segment a second key, but not another state."""
+    segment = replace(keyed(make_segment(0, 99), own), state=DELETE_STARTED)
+    cache.put(segment)
+    cache.put(keyed(segment, other))
+    assert cache.keys() == [(99, 3), (99, 6)]
+    cache.remove_key(99, other)
+    assert cache.segments() == [segment]
+    assert cache.keys() == [(99, own)]
+    cache.remove_key(99, own)
+    assert cache.is_empty()
+
+
+@pytest.mark.parametrize(("own", "other"), [(6, 3), (3, 6)])
+def test_cache_key_used_again_drops_its_segment_unless_that_has_its_state_elsewhere(
+    cache: RemoteLogMetadataCache, make_segment: MakeSegment, own: int, other: int
+) -> None:
+    segment = replace(keyed(make_segment(0, 99), own), state=DELETE_STARTED)
+    cache.put(segment)
+    cache.put(keyed(segment, other))
+    for key, left in ((other, [segment]), (own, [])):
+        following = replace(make_segment(0, 99), broker_leader_epoch=key)
+        cache.put(following)
+        assert [each for each in cache.segments() if each.state is DELETE_STARTED] == left
+
+
+@pytest.mark.parametrize("state", [STARTED, FINISHED, DELETE_STARTED])
+@pytest.mark.parametrize(("before", "after"), [(0, 1), (1, 0)])
+def test_cache_whole_state_with_other_epochs_leaves_no_trace_of_the_first(
+    cache: RemoteLogMetadataCache,
+    partition: TopicIdPartition,
+    make_segment: MakeSegment,
+    state: RemoteLogSegmentState,
+    before: int,
+    after: int,
+) -> None:
+    segment = replace(make_segment(0, 99), state=state)
+    last = replace(segment, segment_leader_epochs={after: 0})
+    cache.put(replace(segment, segment_leader_epochs={before: 0}))
+    cache.put(last)
+    alone = RemoteLogMetadataCache(partition)
+    alone.put(last)
+    for epoch in (before, after):
+        assert cache.segments(epoch) == alone.segments(epoch)
+        assert cache.find(epoch, 50) == alone.find(epoch, 50)
+
+
+def test_cache_state_that_is_stored_twice_changes_nothing(
+    cache: RemoteLogMetadataCache, make_segment: MakeSegment
+) -> None:
+    """The covered segment stays covered, also when later ones have come meanwhile."""
+    covered, wider, later = (keyed(make_segment(*each), 5) for each in ((5, 9), (0, 12), (13, 20)))
+    for segment in (covered, wider, later, wider):
+        cache.put(segment)
+        if segment is not covered:
+            assert cache.find(0, 7) == wider
+
+
+def test_cache_laid_down_is_the_one_that_was_applied(
+    cache: RemoteLogMetadataCache, partition: TopicIdPartition, make_segment: MakeSegment
+) -> None:
+    """Level 1, and a deletion of one of two segments that look-ups find in two epochs."""
+    first, second = (
+        keyed(make_segment(start, start + 9, {start // 20: start, start // 20 + 1: start + 5}), 3)
+        for start in (0, 20)
+    )
+    for segment in (first, second):
+        cache.put(segment)
+    laid = RemoteLogMetadataCache(partition)
+    rows, keys = cache.rows_and_keys()
+    laid.lay_down(rows, [(end, each.broker_leader_epoch, each.segment_id) for end, each in keys])
+    for segment in (first, second):
+        for epoch, start, end in epoch_spans(segment):
+            laid.append_finished(
+                epoch,
+                [segment.segment_id.id.bytes],
+                array("q", [start]),
+                array("q", [end]),
+                array("i", [3]),
+            )
+    assert shown(laid) == shown(cache)
+    laid.bury([first.segment_id.id.bytes])
+    for state in (DELETE_STARTED, DELETE_FINISHED):
+        cache.put(replace(first, state=state))
+    assert shown(laid) == shown(cache)
+    assert laid.stale_keys() == [(9, 3, first.segment_id.id)]
+
+
+def shown(cache: RemoteLogMetadataCache) -> list[object]:
+    return [
+        *(cache.segments(), cache.keys(), cache.stale_keys()),
+        *(
+            (cache.segments(epoch), cache.tail(epoch), [cache.find(epoch, at) for at in range(35)])
+            for epoch in range(3)
+        ),
+    ]

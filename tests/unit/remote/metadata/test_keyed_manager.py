@@ -48,8 +48,9 @@ MakeSegment = Callable[..., RemoteLogSegmentMetadata]
 class World:
     """Both topics, and managers that come and go."""
 
-    def __init__(self, partition: TopicIdPartition) -> None:
+    def __init__(self, partition: TopicIdPartition, level: int = 1) -> None:
         self.partition = partition
+        self.level = level
         self.topic = MemoryMetadataTopic(1)
         self.audit = MemoryMetadataTopic(1)
         self.metrics = Metrics()
@@ -61,7 +62,7 @@ class World:
             clock=SimClock(auto_advance=True),
             metrics=self.metrics,
             settings=TopicBasedSettings(**settings),  # type: ignore[arg-type]
-            keyed=KeyedMetadata(self.audit, lambda _: 1),
+            keyed=KeyedMetadata(self.audit, lambda _: self.level),
         )
         self.manager.on_partition_leadership_changes([self.partition], ())
         self.manager.poll()
@@ -69,6 +70,9 @@ class World:
 
     def add(self, segment: RemoteLogSegmentMetadata) -> None:
         self.manager.add_remote_log_segment_metadata(segment).result(0)
+
+    def replace(self, compacted: RemoteLogSegmentMetadata) -> None:
+        self.manager.replace_remote_log_segment(compacted).result(0)
 
     def move(self, segment: RemoteLogSegmentMetadata, *states: RemoteLogSegmentState) -> None:
         for state in states:
@@ -162,6 +166,15 @@ def test_every_value_of_the_metadata_topic_is_the_whole_state(
     world.move(segment, FINISHED)
     last = decode_event(world.topic.records()[-1].value or b"")
     assert last == segment.updated(update(segment, FINISHED))
+
+
+def test_level_0_writes_the_event_alone_and_without_a_key(
+    partition: TopicIdPartition, segment: RemoteLogSegmentMetadata
+) -> None:
+    world = World(partition, level=0)
+    world.add(segment)
+    assert [record.key for record in world.topic.records()] == [None]
+    assert world.audit.records() == []
 
 
 def test_event_that_the_audit_topic_refuses_happens_nowhere(
@@ -292,6 +305,58 @@ def test_start_over_a_marker_buries_what_the_marker_speaks_for_first(
     world.topic.compact()
     world.start()
     assert world.states() == {other.segment_id.id: STARTED}
+
+
+@pytest.mark.parametrize(("epoch", "key"), [(4, "0:9:5"), (5, "0:9:5"), (6, "0:9:6")])
+def test_deletion_is_written_under_a_later_leaders_epoch_and_a_finish_is_not(
+    world: World, segment: RemoteLogSegmentMetadata, epoch: int, key: str
+) -> None:
+    world.add(segment)
+    for state in (FINISHED, DELETE_STARTED):
+        world.publish(update(segment, state, epoch))
+    assert [key for key, _ in shown(world.topic)] == ["0:9:5", "0:9:5", key]
+
+
+def compacted(segment: RemoteLogSegmentMetadata, **changes: object) -> RemoteLogSegmentMetadata:
+    """Of the same offsets, with fewer records."""
+    other = replace(segment.segment_id, id=uuid.UUID(int=99))
+    return replace(segment, segment_id=other, state=FINISHED, **changes)
+
+
+def test_compacted_segment_takes_the_place_of_the_finished_one(
+    world: World, segment: RemoteLogSegmentMetadata
+) -> None:
+    world.add(segment)
+    world.move(segment, FINISHED)
+    for _ in ("at first", "once more"):
+        world.replace(compacted(segment))
+        assert world.states() == {uuid.UUID(int=99): FINISHED}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"start_offset": 1, "segment_leader_epochs": {0: 1}},
+        {"start_offset": 1},
+        {"segment_leader_epochs": {0: 0, 1: 4}},
+        {"broker_leader_epoch": 6},
+        {"end_offset_inclusive": 8},
+    ],
+    ids=str,
+)
+def test_compacted_segment_that_differs_takes_no_place(
+    world: World, segment: RemoteLogSegmentMetadata, changes: dict[str, object]
+) -> None:
+    world.add(segment)
+    with pytest.raises(RemoteResourceNotFoundError, match="take the place"):
+        world.replace(compacted(segment))
+    world.move(segment, FINISHED)
+    with pytest.raises(RemoteResourceNotFoundError, match="take the place"):
+        world.replace(compacted(segment, **changes))
+    world.move(segment, DELETE_STARTED)
+    with pytest.raises(RemoteResourceNotFoundError, match="take the place"):
+        world.replace(compacted(segment))
+    assert world.states() == {segment.segment_id.id: DELETE_STARTED}
 
 
 def test_deletion_of_a_partition_does_not_go_back(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from isotherm.errors import CorruptRecordError, RemoteStorageError, RequestTimedOutError
+from isotherm.log.log_segment import LogSegment
 from isotherm.log.mending import MARKER_READ_SIZE
 from isotherm.metrics.broker_topic_metrics import TopicGauge
 from isotherm.record.batch import build_batch
@@ -75,16 +76,44 @@ def test_copy_takes_every_closed_segment_and_never_the_active_one(
 def test_log_that_begins_with_a_segment_without_bytes_begins_later(
     filled: TieredPartition,
 ) -> None:
-    """A power loss has left the segment's name alone."""
-    first, second, _ = filled.log.segments()
-    filled.log.close()
-    for path in (first.log_path, first.offset_index_path, first.time_index_path):
-        path.write_bytes(b"")
-    filled.restart()
+    second = filled.log.segments()[1]
+    without_bytes(filled, 0)
     assert [each.size_in_bytes == 0 for each in filled.log.segments()] == [True, False, False]
     filled.copy_task.run()
     assert [each.start_offset for each in filled.segments()] == [second.base_offset]
     assert filled.log.log_start_offset == second.base_offset
+
+
+def without_bytes(filled: TieredPartition, index: int) -> LogSegment:
+    """A power loss has left a segment's name alone."""
+    segment = filled.log.segments()[index]
+    filled.log.close()
+    for path in (segment.log_path, segment.offset_index_path, segment.time_index_path):
+        path.write_bytes(b"")
+    filled.restart()
+    return segment
+
+
+def test_log_that_begins_within_a_segment_without_bytes_begins_after_it(
+    filled: TieredPartition,
+) -> None:
+    second = filled.log.segments()[1]
+    without_bytes(filled, 0)
+    filled.log.maybe_increment_log_start_offset(1)
+    filled.copy_task.run()
+    assert filled.log.log_start_offset == second.base_offset
+
+
+def test_segment_without_bytes_takes_no_remote_segment_away(filled: TieredPartition) -> None:
+    filled.copy_task.run()
+    filled.delete_local_segments()
+    for number in range(6):
+        filled.append(b"more-%d" % number)
+    first = without_bytes(filled, 0)
+    assert filled.log.segments()[0].base_offset == first.base_offset > 0
+    filled.copy_task.run()
+    assert filled.log.log_start_offset == 0
+    assert filled.segments()[0].start_offset == 0
 
 
 def test_copy_publishes_started_then_copies_then_publishes_finished(

@@ -72,6 +72,19 @@ def test_copy_lag_of_segment_with_a_timestamp_in_the_future_has_passed() -> None
     assert CopyLag(1000, -1).has_passed(NOW_MS + 1, 0, NOW_MS)
 
 
+@pytest.mark.parametrize(
+    ("age_ms", "lag_ms", "passed"),
+    [(0, 1, False), (1, 1, True), (1, 2, False), (2, 2, True), (-1, 2, True)],
+)
+def test_copy_lag_in_time_passes_at_its_end(age_ms: int, lag_ms: int, passed: bool) -> None:
+    assert CopyLag(lag_ms, -1).has_passed(NOW_MS - age_ms, 0, NOW_MS) is passed
+
+
+@pytest.mark.parametrize(("bytes_after", "passed"), [(0, False), (1, True)])
+def test_copy_lag_of_one_byte_passes_with_one_byte(bytes_after: int, passed: bool) -> None:
+    assert CopyLag(-1, 1).has_passed(NOW_MS - 1, bytes_after, NOW_MS) is passed
+
+
 def test_copy_lag_minus_one_is_the_local_retention() -> None:
     config = replace(
         TopicConfig(),
