@@ -4,21 +4,27 @@
 
 A mutant is one small change that cosmic-ray makes to a module (`>` to `>=`, a number one higher, a
 `not` left out). It is run against the tests that mirror the module, in a copy of the sources; the
-first failure kills it. What survives is printed as a diff: either a test is missing, or the change
-makes no difference, which is for a reader to say. A whole run would take days: the sample is drawn
-by a seed, and another seed looks elsewhere.
+first failure kills it (mutant_runs.py). What survives is printed as a diff: either a test is missing, or
+the change makes no difference, which is for a reader to say. The sample is drawn by a seed, and another
+seed looks elsewhere.
 """
 
 from __future__ import annotations
 
 import argparse
+import compileall
 import difflib
+import itertools
+import json
 import os
+import py_compile
 import random
 import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +36,25 @@ ROOT = Path(__file__).parent.parent
 SOURCES = "src/isotherm"
 TIMEOUT_S = 240
 
+# Outcomes of mutant_runs.py.
+SURVIVED, NO_TEST, IMPORTED = "survived", "no test reaches it", "runs at import"
+SAME = "compiles to the same code"
+
 # Module -> what is run against its mutants. Those that decide and destroy come first.
 TESTS: dict[str, str] = {
     "remote/tasks/copy.py": "tests/unit/remote/tasks tests/unit/remote/test_tier_metrics.py",
-    "remote/tasks/copy_plan.py": "tests/unit/remote/tasks/test_copy_plan.py tests/unit/remote/tasks/test_copy.py",
+    "remote/tasks/copy_plan.py": "tests/unit/remote/tasks",
     "remote/tasks/expiration.py": "tests/unit/remote/tasks tests/unit/remote/test_tier_metrics.py",
-    "remote/tasks/expiration_plan.py": "tests/unit/remote/tasks/test_expiration_plan.py tests/unit/remote/tasks/test_expiration.py",
-    "remote/tasks/partition_deletion.py": "tests/unit/remote/tasks",
+    "remote/tasks/expiration_plan.py": "tests/unit/remote/tasks tests/unit/remote/test_lineage.py",
+    "remote/tasks/partition_deletion.py": "tests/unit/remote/tasks tests/unit/remote/test_remote_log_manager.py",
     "remote/tasks/tier.py": "tests/unit/remote/tasks tests/unit/remote/test_remote_log_manager.py",
     "remote/tasks/local_deletion.py": "tests/unit/remote/tasks",
-    "remote/metadata/upkeep/cleanup.py": "tests/unit/remote/metadata/test_cleanup.py",
-    "remote/metadata/state/cache.py": "tests/unit/remote/metadata/test_cache.py tests/unit/remote/metadata/test_columnar_fold.py",
-    "remote/metadata/state/lifecycle.py": "tests/unit/remote/metadata/test_lifecycle.py",
-    "remote/metadata/topic/keyed_writes.py": "tests/unit/remote/metadata/test_keyed_manager.py tests/unit/remote/metadata/test_kip_1266_scenarios.py tests/unit/remote/compaction",
+    "remote/metadata/upkeep/cleanup.py": "tests/unit/remote/metadata/test_cleanup.py tests/unit/remote/metadata/test_kip_1266_scenarios.py",
+    "remote/metadata/state/cache.py": "tests/unit/remote/metadata tests/property/remote/test_metadata_cache.py tests/property/remote/test_columnar_fold.py tests/property/remote/test_segment_fold.py",
+    "remote/metadata/state/lifecycle.py": "tests/unit/remote/metadata/test_lifecycle.py tests/unit/remote/metadata/test_cache.py",
+    "remote/metadata/topic/keyed_writes.py": "tests/unit/remote/metadata tests/unit/remote/compaction tests/unit/remote/tasks/test_stale_decisions.py",
     "remote/metadata/upkeep/migration.py": "tests/property/remote/test_metadata_migration.py tests/unit/remote/metadata/test_migration_survey.py",
-    "remote/metadata/topic/event_writer.py": "tests/unit/remote/metadata/test_keyed_manager.py tests/unit/remote/tasks/test_stale_decisions.py",
+    "remote/metadata/topic/event_writer.py": "tests/unit/remote/metadata tests/unit/remote/tasks/test_stale_decisions.py tests/property/remote/test_several_metadata_writers.py",
     "remote/tasks/replacement_target.py": "tests/unit/remote/compaction",
     "remote/compaction/finisher.py": "tests/unit/remote/compaction",
     "remote/compaction/recovery.py": "tests/unit/remote/compaction tests/unit/spark/test_compact_recovery.py",
@@ -54,13 +64,13 @@ TESTS: dict[str, str] = {
     "spark/jobs/table_retention.py": "tests/unit/spark/test_table_retention.py tests/spark/test_table_retention.py",
     "spark/tables/iceberg_snapshots.py": "tests/unit/spark/test_topic_tables.py tests/unit/spark/test_table_upkeep.py",
     "spark/tables/iceberg_upkeep.py": "tests/unit/spark/test_table_upkeep.py",
-    "log/partition_log.py": "tests/unit/log/test_partition_log.py tests/unit/log/test_follower_append.py tests/unit/remote/tasks",
+    "log/partition_log.py": "tests/unit/log tests/unit/remote/tasks",
     "log/log_manager.py": "tests/unit/log/test_log_manager.py tests/unit/log/test_log_copy.py",
     "broker/replication/replica_fetcher.py": "tests/unit/broker/replication/test_replica_fetcher.py",
     "broker/replication/tier_follower.py": "tests/unit/broker/replication/test_tier_follower.py",
     "broker/replication/replica_roles.py": "tests/unit/broker/replication/test_replica_roles.py",
     "broker/partitions/log_dir_moves.py": "tests/unit/broker/test_log_dir_moves.py tests/unit/broker/apis/test_alter_replica_log_dirs.py",
-    "log/retention.py": "tests/unit/log/test_retention.py tests/unit/log/test_partition_log.py",
+    "log/retention.py": "tests/unit/log/test_retention.py tests/unit/log/test_partition_log.py tests/unit/remote/tasks",
     "log/roll.py": "tests/unit/log/test_roll.py tests/unit/log/test_partition_log.py",
     "log/cleaner/plan.py": "tests/unit/log/cleaner",
     "log/mending.py": "tests/unit/remote/tasks/test_copy.py",
@@ -70,19 +80,36 @@ TESTS: dict[str, str] = {
     "remote/indexes/index_cache.py": "tests/unit/remote/test_index_cache.py",
     "remote/history/lineage.py": "tests/unit/remote/test_lineage.py tests/unit/remote/tasks",
     "remote/quota.py": "tests/unit/remote/test_quota.py",
-    "broker/groups/classic_group.py": "tests/unit/broker/groups",
+    "broker/groups/classic_group.py": "tests/unit/broker/groups tests/property/broker/test_classic_group_histories.py",
     "broker/transactions/transaction_coordinator.py": "tests/unit/broker/transactions",
 }
 
-# Annotations are never evaluated, so a mutant of `A | B` there is none. The inserter wants names.
-LEFT_OUT = ("core/ReplaceBinaryOperator_BitOr_", "core/VariableInserter", "core/VariableReplacer")
+# Annotations are never evaluated, so a mutant of `A | B` there is none. The inserter wants names. No class
+# here defines what `==` is for enumerations, the only constants that `is` is used for besides None.
+LEFT_OUT = (
+    "core/ReplaceBinaryOperator_BitOr_",
+    "core/ReplaceComparisonOperator_Is_Eq",
+    "core/ReplaceComparisonOperator_IsNot_NotEq",
+    "core/VariableInserter",
+    "core/VariableReplacer",
+)
 
 
-def places_of(source: str) -> list[tuple[str, int]]:
-    """Every mutant there is: an operator's name, and which of its places in the source."""
+@dataclass(frozen=True)
+class Place:
+    """Where a mutant differs: an operator's name, and which of its places in the source."""
+
+    operator: str
+    occurrence: int
+
+    def mutated(self, source: str) -> str:
+        return mutate_code(source, get_operator(self.operator)(), self.occurrence)
+
+
+def places_of(source: str) -> list[Place]:
     nodes = list(ast_nodes(get_ast(source)))
     return [
-        (name, occurrence)
+        Place(name, occurrence)
         for name in sorted(operator_names())
         if not name.startswith(LEFT_OUT)
         for occurrence in range(_place_count(name, nodes))
@@ -94,69 +121,172 @@ def _place_count(name: str, nodes: list[Any]) -> int:
     return sum(1 for node in nodes for _ in operator.mutation_positions(node))
 
 
-def is_killed(copy: Path, tests: str) -> bool:
-    # Compiled code is told from its source by size and second, which two mutants may share.
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(copy / "src"),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests.split()]
-    try:
-        done = subprocess.run(  # noqa: S603 - our own tests
-            command, cwd=ROOT, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return True
-    return done.returncode != 0
+@dataclass(frozen=True)
+class Sample:
+    """Mutants of one module."""
+
+    module: str
+    source: str
+    places: list[Place]
+    count: int
+    """Of all places."""
+
+    @classmethod
+    def draw(cls, module: str, size: int, rng: random.Random) -> Sample:
+        source = (ROOT / SOURCES / module).read_text(encoding="utf-8")
+        places = places_of(source)
+        shuffled = iter(rng.sample(places, len(places)))
+        sound = (place for place in shuffled if _compiles(place.mutated(source)))
+        return cls(module, source, list(itertools.islice(sound, size)), len(places))
+
+    def mutants(self) -> list[str]:
+        return [place.mutated(self.source) for place in self.places]
 
 
-def run_module(copy: Path, module: str, tests: str, sample: int, rng: random.Random) -> bool:
-    """Print the module's line and its survivors; whether its tests pass as it is."""
-    path = copy / SOURCES / module
-    source = path.read_text(encoding="utf-8")
-    if is_killed(copy, tests):
-        print(f"{module}: its tests fail without a mutant", flush=True)
-        return False
-    places = places_of(source)
-    chosen = rng.sample(places, min(sample, len(places)))
-    survivors = []
-    for name, occurrence in chosen:
-        mutated = mutate_code(source, get_operator(name)(), occurrence)
-        path.write_text(mutated, encoding="utf-8")
-        if not is_killed(copy, tests):
-            survivors.append((name, mutated))
-    path.write_text(source, encoding="utf-8")
-    killed = len(chosen) - len(survivors)
-    print(f"{module}: {killed} of {len(chosen)} killed, {len(places)} in all", flush=True)
-    for name, mutated in survivors:
-        lines = difflib.unified_diff(source.splitlines(), mutated.splitlines(), n=0, lineterm="")
-        print(f"    survived {name}")
-        print("\n".join(f"        {line}" for line in list(lines)[2:]), flush=True)
+def _compiles(source: str) -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of `is` with a number
+        try:
+            compile(source, "mutant", "exec", dont_inherit=True)
+        except SyntaxError:
+            return False
     return True
+
+
+class Copy:
+    """A copy of the sources, in which one module at a time is another."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        shutil.copytree(ROOT / "src", directory / "src")
+        # Compiled code is told from its source by size and second, which two mutants may share.
+        compileall.compile_dir(
+            directory / SOURCES,
+            quiet=1,
+            force=True,
+            invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH,
+        )
+
+    def outcomes(self, samples: list[Sample], *, at_import: bool) -> list[list[str]]:
+        """Of each mutant: SURVIVED, NO_TEST, SAME, or the test that kills it; IMPORTED only without
+        `at_import`."""
+        answers = self._directory / "outcomes.json"
+        modules = [
+            {
+                "name": f"isotherm.{sample.module.removesuffix('.py').replace('/', '.')}",
+                "path": str(self._directory / SOURCES / sample.module),
+                "tests": TESTS[sample.module].split(),
+                "mutants": sample.mutants(),
+            }
+            for sample in samples
+        ]
+        job = {"modules": modules, "outcomes": str(answers)}
+        (self._directory / "job.json").write_text(json.dumps(job))
+        paths = {path for sample in samples for path in TESTS[sample.module].split()}
+        nested = {each for each in paths for other in paths if each.startswith(f"{other}/")}
+        failed = self._run(sorted(paths - nested), None, "-p", "scripts.mutant_runs")
+        answer = json.loads(answers.read_text()) if answers.exists() else {"broken": failed}
+        if "broken" in answer:
+            raise RuntimeError(answer["broken"])
+        outcomes: list[list[str]] = answer["outcomes"]
+        for sample, found in zip(samples, outcomes, strict=True):
+            for index, outcome in enumerate(found):
+                if outcome == IMPORTED and at_import:
+                    found[index] = self._outcome_of_import(sample, sample.places[index])
+        return outcomes
+
+    def _outcome_of_import(self, sample: Sample, place: Place) -> str:
+        path = self._directory / SOURCES / sample.module
+        path.write_text(place.mutated(sample.source), encoding="utf-8")
+        killed = self._run(TESTS[sample.module].split(), TIMEOUT_S, "-x")
+        path.write_text(sample.source, encoding="utf-8")
+        return killed or SURVIVED
+
+    def _run(self, tests: list[str], timeout_s: float | None, *options: str) -> str:
+        """What the run says last if it fails, else nothing."""
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(self._directory / "src"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "MUTANTS_JOB": str(self._directory / "job.json"),
+            "HYPOTHESIS_STORAGE_DIRECTORY": str(self._directory / "hypothesis"),
+        }
+        command = [sys.executable, "-m", "pytest", "-q", *options]
+        command += ["-p", "no:cacheprovider", "-p", "no:randomly"]
+        command += ["--basetemp", str(self._directory / "tmp"), *tests]
+        try:
+            done = subprocess.run(  # noqa: S603 - our own tests
+                command,
+                cwd=ROOT,
+                env=environment,
+                capture_output=True,
+                timeout=timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return "it does not end"
+        if done.returncode == 0:
+            return ""
+        output = (done.stdout + done.stderr).decode(errors="replace")
+        return "\n".join(output.splitlines()[-30:])
+
+
+def report(sample: Sample, outcomes: list[str]) -> tuple[int, int]:
+    """Print a module's line and its survivors; how many were killed, and of how many."""
+    tried = [
+        (place, outcome)
+        for place, outcome in zip(sample.places, outcomes, strict=True)
+        if outcome != IMPORTED
+    ]
+    survivors = [each for each in tried if each[1] in (SURVIVED, NO_TEST, SAME)]
+    killed = len(tried) - len(survivors)
+    print(f"{sample.module}: {killed} of {len(tried)} killed, {sample.count} in all")
+    for place, outcome in survivors:
+        before, after = sample.source.splitlines(), place.mutated(sample.source).splitlines()
+        print(f"    {outcome}: {place.operator} {place.occurrence}")
+        for line in [*difflib.unified_diff(before, after, n=0, lineterm="")][2:]:
+            print(f"        {line}")
+    sys.stdout.flush()
+    return killed, len(tried)
+
+
+def _part(sample: Sample) -> str:
+    return sample.module.split("/")[0]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Kill a sample of mutants of each module.")
-    parser.add_argument("modules", nargs="*", help="paths below src/isotherm; all of the table")
+    parser.add_argument("modules", nargs="*", help="beginnings of paths below src/isotherm; all")
     parser.add_argument("--per-module", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--functions-only", action="store_true", help="without what runs at import, a run each"
+    )
     options = parser.parse_args()
-    modules = options.modules or list(TESTS)
-    with tempfile.TemporaryDirectory(prefix="isotherm-mutants-") as directory:
-        copy = Path(directory)
-        shutil.copytree(ROOT / "src", copy / "src")
-        are_sound = [
-            run_module(
-                copy,
-                module,
-                TESTS[module],
-                options.per_module,
-                random.Random(f"{options.seed} {module}"),  # noqa: S311 - a sample
-            )
-            for module in modules
-        ]
-    return 0 if all(are_sound) else 1
+    samples = [
+        Sample.draw(module, options.per_module, random.Random(f"{options.seed} {module}"))  # noqa: S311
+        for module in TESTS
+        if not options.modules or module.startswith(tuple(options.modules))
+    ]
+    samples.sort(key=_part)
+    killed = tried = 0
+    is_sound = True
+    # Tests of one part are run together: they share what takes longest, the look at what they reach.
+    for part, of_part in itertools.groupby(samples, key=_part):
+        together = list(of_part)
+        with tempfile.TemporaryDirectory(prefix="isotherm-mutants-") as directory:
+            copy = Copy(Path(directory))
+            try:
+                found = copy.outcomes(together, at_import=not options.functions_only)
+            except RuntimeError as error:
+                print(f"{part}: {error}", flush=True)
+                is_sound = False
+                continue
+        for sample, outcomes in zip(together, found, strict=True):
+            counts = report(sample, outcomes)
+            killed, tried = killed + counts[0], tried + counts[1]
+    print(f"{killed} of {tried} killed")
+    return 0 if is_sound else 1
 
 
 if __name__ == "__main__":

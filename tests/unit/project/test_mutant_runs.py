@@ -1,0 +1,65 @@
+"""The fork of a mutant gets the changed functions alone, and the tests of the changed statement alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts.mutant_runs import changed_functions, statement_lines
+
+SOURCE = """\
+LIMIT = 3
+
+class Log:
+    size = 1
+
+    def grow(self, by=1):
+        if by > LIMIT:
+            return [each > 0
+                    for each in range(by)]
+        self.size += by
+
+    @property
+    def half(self):
+        return self.size // 2
+"""
+
+
+def changed(before: str, after: str) -> list[tuple[str, int]] | None:
+    assert before in SOURCE
+    mutated = SOURCE.replace(before, after)
+    found = changed_functions(*(compile(each, "log.py", "exec") for each in (SOURCE, mutated)))
+    return None if found is None else list(found)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "functions"),
+    [
+        ("by > LIMIT", "by >= LIMIT", [("Log.grow", 6)]),
+        ("each > 0", "each > 1", [("Log.grow", 6)]),
+        ("// 2", "// 3", [("Log.half", 12)]),
+        ("LIMIT = 3", "LIMIT = 4", None),
+        ("size = 1", "size = 2", None),
+        ("by=1", "by=2", None),
+        ("    @property\n", "\n", None),
+    ],
+)
+def test_change_belongs_to_a_function_or_to_the_import(
+    before: str, after: str, functions: list[tuple[str, int]] | None
+) -> None:
+    assert changed(before, after) == functions
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lines"),
+    [
+        ("by > LIMIT", "by < LIMIT", {7}),
+        ("each > 0", "each < 0", {8, 9}),
+        ("range(by)", "range(-by)", {8, 9}),
+        ("size += by", "size -= by", {10}),
+        ("by=1", "by=2", {6}),
+    ],
+)
+def test_tests_of_a_mutant_are_those_of_its_statement(
+    before: str, after: str, lines: set[int]
+) -> None:
+    assert statement_lines(SOURCE, SOURCE.replace(before, after)) == lines
