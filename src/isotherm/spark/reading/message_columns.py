@@ -7,7 +7,7 @@ Python code for each of them: some 40 ns a field. Buffers are made by hand for t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from isotherm.types import TopicPartition
 
 # The stubs do not know arrays of NumPy.
 _buffer: Any = pa.py_buffer
-_from_buffers: Any = pa.Array.from_buffers
+_from_buffers: Callable[..., ArrowArray] = pa.Array.from_buffers
 
 
 def message_batch(
@@ -88,7 +88,7 @@ def _timestamps(
 
 def _timestamp_types(messages: Sequence[Message]) -> npt.NDArray[np.int32]:
     kinds = _times(messages)[:, 0]
-    types = (kinds == TIMESTAMP_LOG_APPEND_TIME).astype(np.int32)
+    types: npt.NDArray[np.int32] = (kinds == TIMESTAMP_LOG_APPEND_TIME).astype(np.int32)
     types[kinds == TIMESTAMP_NOT_AVAILABLE] = -1
     return types
 
