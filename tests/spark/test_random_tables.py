@@ -2,20 +2,27 @@
 
 Each column of both is compared by the hash of all of its values, in the order of partitions and
 offsets, after each of several runs. The oracle is in table_histories. DuckDB reads the files, and PyIceberg
-the Iceberg tables too.
+the Iceberg tables too. So is the frame of a table, of the bucket after it and of a broker's tail.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import DataFrame, SparkSession
 
+import isotherm.spark
+from isotherm.log.checkpoints import load_partition_metadata
+from isotherm.log.fs import OsFileSystem
+from isotherm.testing.embedded_broker import EmbeddedBroker
 from tests.support.table_histories import (
     Row,
     Stored,
@@ -29,6 +36,9 @@ from tests.support.topic_tables import load_table, rows_of, run_table
 COLUMNS = ("partition", "offset", "timestamp", "timestampType", "headers", "key", "value")
 SEEDS = (1, 4, 5, 6, 7)
 SOAK_SEEDS = range(100, 200)
+TABLES = ("iceberg", "delta", "parquet")
+SPANNED_SEEDS = (4, 6)
+SPANNED_SOAK_SEEDS = range(200, 300)
 
 
 @pytest.fixture(scope="module")
@@ -141,3 +151,95 @@ def test_hundred_tables_are_what_a_consumer_gets(
 ) -> None:
     del spark
     check_history(tmp_path, seed, registry)
+
+
+class Spanned:
+    """A topic whose history is in a table, then in a bucket alone, then with a broker alone."""
+
+    def __init__(self, directory: Path, seed: int, registry: str) -> None:
+        self.shape = replace(TableShape.of(seed), to=TABLES[seed % len(TABLES)])
+        self.lake, self._registry = directory / "lake", registry
+        self._broker_folder, log_dir = directory / "broker", directory / "broker" / "log"
+        with self._broker() as broker:
+            admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+            topic = NewTopic(
+                self.shape.topic, self.shape.partitions, 1, config={"retention.ms": "-1"}
+            )
+            admin.create_topics([topic])[self.shape.topic].result(60)
+        topic_id = load_partition_metadata(OsFileSystem(), log_dir / f"{self.shape.topic}-0")
+        assert topic_id is not None
+        self.history = TableHistory(directory / "topic", seed, self.shape, topic_id, one_epoch=True)
+        self.history.grow(ends=False)
+        self.run()
+        self.history.grow(ends=False)
+        self.history.grow(ends=seed % 4 < 3, copies=False)
+        self.history.give_logs(log_dir)
+
+    def _broker(self) -> EmbeddedBroker:
+        return EmbeddedBroker(self._broker_folder)
+
+    def run(self, *options: str) -> None:
+        own = options_of(self.shape, self.lake, self._registry)
+        run_table(self.shape.topic, self.history.bucket, *own, *options)
+
+    def frame(self, spark: SparkSession, options: dict[str, object]) -> DataFrame:
+        shape = self.shape
+        options |= {"path": self.history.bucket.as_uri(), "metadata": "bucket"}
+        options |= {"failOnOffsetGaps": not shape.with_gaps}
+        if shape.records_per_task is not None:
+            options |= {"maxRecordsPerPartition": shape.records_per_task}
+        registry = self._registry if shape.value_format == "avro" else None
+        place = {"to": shape.to, "warehouse": str(self.lake)}
+        return isotherm.spark.topic(spark, shape.topic, options, registry=registry, **place)
+
+    def check(self, spark: SparkSession) -> None:
+        shape, records = self.shape, self.history.committed()
+        with self._broker() as broker:
+            server = broker.bootstrap_servers
+            options: dict[str, object] = {"kafka.bootstrap.servers": server}
+            history = self.frame(spark, {})
+            assert 0 < history.count() < len(records)
+            whole = self.frame(spark, options)
+            check_frame(whole, records, shape)
+            self.run("-b", server, "-o", "metadata=bucket")
+            check_is_topic(shape, self.lake, records)
+            # Its rows are the same, and now the table has them all.
+            check_frame(whole, records, shape)
+            check_frame(self.frame(spark, options), records, shape)
+
+
+def check_frame(frame: DataFrame, records: list[Stored], shape: TableShape) -> None:
+    table = frame.toArrow()
+    found = sorted(table.to_pylist(), key=lambda row: (row["partition"], row["offset"]))
+    decoded = [expected_row(each, shape.key_format, shape.value_format) for each in records]
+    kind = table.schema.field("value").type
+    check_equal(
+        found,
+        [row | {"value": known(row["value"], kind)} for row, is_dead in decoded if not is_dead],
+    )
+    assert {row["topic"] for row in found} == {shape.topic}
+
+
+def known(value: Any, kind: pa.DataType) -> Any:
+    """What the columns have of a value."""
+    if isinstance(value, dict) and isinstance(kind, pa.StructType):
+        names = [field.name for field in kind]
+        return {name: known(value[name], kind.field(name).type) for name in names if name in value}
+    if isinstance(value, list) and isinstance(kind, pa.ListType):
+        return [known(each, kind.value_type) for each in value]
+    return value
+
+
+@pytest.mark.parametrize("seed", SPANNED_SEEDS)
+def test_table_bucket_and_tail_are_what_a_consumer_gets(
+    spark: SparkSession, registry: str, tmp_path: Path, seed: int
+) -> None:
+    Spanned(tmp_path, seed, registry).check(spark)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", SPANNED_SOAK_SEEDS)
+def test_hundred_tables_with_bucket_and_tail_are_what_a_consumer_gets(
+    spark: SparkSession, registry: str, tmp_path: Path, seed: int
+) -> None:
+    Spanned(tmp_path, seed, registry).check(spark)

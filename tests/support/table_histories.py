@@ -2,8 +2,8 @@
 
 Each partition is a log with batches of every codec, transactions of which some are aborted, odd keys,
 headers and times, and batches from which the cleaner has taken records. Closed segments are copied to
-a bucket, more of them before each run. What a value becomes is decided here by Python's json, by
-fastavro and by the fields' types below, record by record.
+a bucket, more of them before each run. A broker can be given the logs: then it has the tail, too. What a
+value becomes is decided here by Python's json, by fastavro and by the fields' types below, record by record.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ from typing import Any, TypeAlias
 import fastavro
 
 from isotherm.config.topic import TopicConfig
+from isotherm.log.checkpoints import save_partition_metadata
+from isotherm.log.fs import OsFileSystem
 from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import (
     CompressionType,
@@ -37,6 +40,7 @@ from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.remote.tasks.copy import segment_data
 from isotherm.remote.tasks.copy_plan import CandidateSegment
+from isotherm.segment.file_names import CLEAN_SHUTDOWN_NAME
 from isotherm.types import Offset, ProducerId, TopicIdPartition, TopicPartition
 from tests.support.filtered_batch import filtered_batch
 from tests.support.local_log import open_local_log
@@ -51,6 +55,7 @@ _YEAR_9999_MS = 253_402_300_799_999
 _ODD_TIMES = (-1, 0, _YEAR_9999_MS, 2**60)
 # Microseconds in 64 bits, up to what Python's datetime can show.
 _TIMES_OF_TABLES = range(-(10**12), _YEAR_9999_MS + 1)
+_TOPIC_ID = uuid.UUID(int=0x7AB)
 _PRODUCERS = (11, 12)
 _GENERATIONS = 4
 
@@ -281,6 +286,8 @@ class TableHistory:
     directory: Path
     seed: int
     shape: TableShape
+    topic_id: uuid.UUID = _TOPIC_ID
+    one_epoch: bool = False
     records: list[Stored] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -292,15 +299,26 @@ class TableHistory:
         self._storage = ObjectStoreRemoteStorageManager(settings)
         self._partitions = [_Partition(self, number) for number in range(self.shape.partitions)]
 
-    def grow(self, *, ends: bool) -> None:
-        """Some more segments of each partition. Transactions end if the topic `ends` here."""
+    def grow(self, *, ends: bool, copies: bool = True) -> None:
+        """Some more segments of each partition. Transactions end if the topic `ends` here. Unless it `copies`
+        them, they are in the logs alone."""
         for each in self._partitions:
             for _ in range(self._rng.randint(1, 3)):
                 each.write_segment(self._rng.randint(1, 8))
             if ends:
                 each.end_transactions()
-            each.copy()
+            if copies:
+                each.copy()
         self._content.generation = min(self._content.generation + 1, _GENERATIONS - 1)
+
+    def give_logs(self, log_dir: Path) -> None:
+        """To a broker that is not running, and has the topic without records. It recovers them as after a crash."""
+        (log_dir / CLEAN_SHUTDOWN_NAME).unlink()
+        for each in self._partitions:
+            target = log_dir / f"{self.shape.topic}-{each.number}"
+            shutil.rmtree(target)
+            shutil.copytree(each.directory, target)
+            save_partition_metadata(OsFileSystem(), target, self.topic_id)
 
     def committed(self) -> list[Stored]:
         """What a consumer of committed records gets now, by partition, then offset."""
@@ -309,13 +327,15 @@ class TableHistory:
 
 class _Partition:
     def __init__(self, history: TableHistory, number: int) -> None:
-        self._number = number
+        self.number = number
+        self.directory = history.directory / "local" / f"{number}" / "log"
+        self._one_epoch = history.one_epoch
         self._rng, self._content = history._rng, history._content
         self._shape, self._storage = history.shape, history._storage
         config = TopicConfig(remote_storage_enable=True, index_interval_bytes=200, retention_ms=-1)
-        self._owner = TopicIdPartition(uuid.UUID(int=0x7AB), self._shape.topic, number)
+        self._owner = TopicIdPartition(history.topic_id, self._shape.topic, number)
         self._log: PartitionLog = open_local_log(
-            history.directory / "local" / f"{number}" / "log",
+            self.directory,
             config=config,
             topic_partition=TopicPartition(self._shape.topic, number),
         )
@@ -345,7 +365,7 @@ class _Partition:
             made = [self._content.record(self._end + n) for n in range(count)]
             self._append(made, self._rng.choice(_PRODUCERS) if turn >= 0.5 else None)
         self._log.roll()
-        self._epoch += self._rng.choice((0, 0, 1))
+        self._epoch += self._rng.choice((0, 0, 0 if self._one_epoch else 1))
 
     def end_transactions(self) -> None:
         for producer in sorted(self._open):
@@ -389,7 +409,7 @@ class _Partition:
         self._end = start + len(made)
         stored = [
             Stored(
-                self._number, start + place, logged_ms if is_logged else made[place].timestamp_ms,
+                self.number, start + place, logged_ms if is_logged else made[place].timestamp_ms,
                 int(is_logged), made[place].key, made[place].value, tuple(made[place].headers),
             )
             for place in places
