@@ -43,7 +43,8 @@ def main() -> int:
 
 def _serve(directory: Path, overrides: dict[str, str]) -> int:
     directory.mkdir(parents=True, exist_ok=True)
-    with running_kafka(directory.resolve(), {**EAGER_SETTINGS, **overrides}) as kafka:
+    settings = {**EAGER_SETTINGS, **overrides}
+    with running_kafka(directory.resolve(), settings, files_are_kept=True) as kafka:
         print(f"bootstrap.servers={kafka.bootstrap_server} pid={kafka.pid}", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             signal.sigwait({signal.SIGINT, signal.SIGTERM})

@@ -54,9 +54,9 @@ def make_golden_files(target: Path) -> None:
     (target / "records").mkdir(parents=True)
     (target / "dump").mkdir()
     with tempfile.TemporaryDirectory() as directory:
-        with running_kafka(Path(directory), SETTINGS) as kafka:
+        with running_kafka(Path(directory), SETTINGS, files_are_kept=True) as kafka:
             golden_topics.write_all(kafka)
-        with running_kafka(Path(directory), SETTINGS) as kafka:
+        with running_kafka(Path(directory), SETTINGS, files_are_kept=True) as kafka:
             golden_topics.write_again(kafka.bootstrap_server)
             # Held until the broker is down: leaving it would abort the transaction.
             still_open = golden_topics.open_transaction(kafka.bootstrap_server, "transactions")

@@ -103,7 +103,7 @@ def _fill(directory: Path, fill: Callable[[Path], None]) -> None:
     if directory.is_dir():
         return
     require_command("mvn")
-    with _cache_lock():
+    with cache_lock("lock"):
         if not directory.is_dir():
             partial = directory.with_suffix(".partial")
             shutil.rmtree(partial, ignore_errors=True)
@@ -130,8 +130,9 @@ def _run_maven(arguments: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def _cache_lock() -> Iterator[None]:
+def cache_lock(name: str) -> Iterator[None]:
+    """Among the processes that fill the cache; `name` is its file's."""
     CACHE_DIRECTORY.mkdir(exist_ok=True)
-    with (CACHE_DIRECTORY / "lock").open("w") as lock:
+    with (CACHE_DIRECTORY / name).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

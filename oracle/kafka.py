@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import os
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from isotherm.testing.local_servers import free_ports
+from oracle.class_archive import archive_options
 from oracle.jars import OracleUnavailableError, require_command, resolve_jars
 
 START_TIMEOUT_S = 90
@@ -27,8 +29,10 @@ STOP_TIMEOUT_S = 60
 TOOL_TIMEOUT_S = 120
 LOG_LINES_SHOWN = 12
 
+CHEAP_COMPILER = "-XX:TieredStopAtLevel=1"
+"""The option of a JVM that is not measured. With it comes the archive of Kafka's classes."""
 # A tool runs for a second: the time goes into starting the JVM, so the cheap compiler wins.
-TOOL_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m")
+TOOL_OPTIONS = ("-XX:+UseSerialGC", CHEAP_COMPILER, "-Xshare:auto", "-Xmx256m")
 # The collector options of Kafka's own start script.
 SERVER_OPTIONS = (
     "-server",
@@ -39,6 +43,8 @@ SERVER_OPTIONS = (
 )
 
 DUMP_LOG_SEGMENTS = "org.apache.kafka.tools.DumpLogSegments"
+
+_TIER_IS_READY = "Initialized topic-based RLMM resources successfully"
 
 CLUSTER_ID = "SXNvdGhlcm1PcmFjbGUwMA"
 
@@ -61,6 +67,8 @@ class KafkaOracle:
 
     start_timeout_s: float = START_TIMEOUT_S
     stop_timeout_s: float = STOP_TIMEOUT_S
+    shares_classes = True
+    """Whether a broker that is not measured begins with the archive of its classes."""
 
     def __init__(
         self,
@@ -115,6 +123,7 @@ class KafkaOracle:
                     str(config_path),
                     options=self._java_options,
                     log_level="info",
+                    shares_classes=self.shares_classes,
                 ),
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -160,6 +169,7 @@ class KafkaOracle:
         run_tool(
             "kafka.tools.StorageTool", "format", "--standalone",
             f"--cluster-id={CLUSTER_ID}", f"--config={config_path}",
+            shares_classes=self.shares_classes,
         )  # fmt: skip
 
     def _answers(self) -> bool:
@@ -217,9 +227,13 @@ def java_command(
     options: Iterable[str] = TOOL_OPTIONS,
     log_level: str = "warn",
     classes: Path | None = None,
+    shares_classes: bool = True,
 ) -> list[str]:
     """The command line that runs a class of Kafka's (or a `.java` source file) on its jars; or one
     of the folder `classes`."""
+    options = tuple(options)
+    if shares_classes and CHEAP_COMPILER in options:
+        options = (*options, *archive_options(resolve_jars(), _write_archive))
     return [
         require_command("java"),
         *options,
@@ -232,6 +246,25 @@ def java_command(
     ]
 
 
+class _ArchivedKafka(KafkaOracle):
+    """Writes an archive of its classes, and begins without one. Others wait for it."""
+
+    shares_classes = False
+    start_timeout_s = 300
+
+    def _answers(self) -> bool:
+        # A broker that is stopped before its remote tier is ready never ends.
+        return super()._answers() and _TIER_IS_READY in self.log_since_start()
+
+
+def _write_archive(options: tuple[str, ...]) -> None:
+    """The classes of a broker, most of which its tools and its clients need too."""
+    with tempfile.TemporaryDirectory() as folder:
+        oracle = _ArchivedKafka(Path(folder), java_options=[CHEAP_COMPILER, *options])
+        oracle.start()
+        oracle.stop()
+
+
 def run_tool(
     main: str,
     *arguments: str | os.PathLike[str],
@@ -239,6 +272,7 @@ def run_tool(
     stdin: str = "",
     timeout_s: float = TOOL_TIMEOUT_S,
     classes: Path | None = None,
+    shares_classes: bool = True,
 ) -> str:
     """Run one of Kafka's command-line tools to its end and return what it printed.
 
@@ -246,7 +280,12 @@ def run_tool(
     Raises subprocess.CalledProcessError, with the output as a note, on any other exit status.
     """
     completed = subprocess.run(
-        java_command(main, *[os.fspath(each) for each in arguments], classes=classes),
+        java_command(
+            main,
+            *[os.fspath(each) for each in arguments],
+            classes=classes,
+            shares_classes=shares_classes,
+        ),
         input=stdin,
         cwd=cwd,
         capture_output=True,
@@ -286,16 +325,20 @@ def running_kafka(
     overrides: Mapping[str, str] | None = None,
     *,
     java_options: Iterable[str] = (),
+    files_are_kept: bool = False,
 ) -> Iterator[KafkaOracle]:
-    """A started KafkaOracle, stopped at the end of the block: for tests, not to be measured.
+    """A started KafkaOracle, killed at the end of the block, or stopped cleanly where its files are
+    looked at afterwards: for tests, not to be measured.
 
     It has the cheap compiler alone, since what the other saves in a test it has cost before.
     """
-    oracle = KafkaOracle(
-        directory, overrides, java_options=["-XX:TieredStopAtLevel=1", *java_options]
-    )
+    oracle = KafkaOracle(directory, overrides, java_options=[CHEAP_COMPILER, *java_options])
     oracle.start()
     try:
         yield oracle
     finally:
-        oracle.stop()
+        if files_are_kept:
+            oracle.stop()
+        else:
+            # A clean stop takes seconds, and one right after the start never ends.
+            oracle.kill()
