@@ -110,7 +110,13 @@ def create_topic(node: QuorumNode, name: str, replicas: Sequence[Sequence[int]])
             "validate_only": False,
         },
     )
-    (topic,) = node.member.requests.send(request, timeout_s=WAIT_S).result(WAIT_S).topics
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        (topic,) = node.member.requests.send(request, timeout_s=WAIT_S).result(WAIT_S).topics
+        # A controller that has just started leads its quorum before it is active.
+        if topic.error_code != ErrorCode.not_controller or time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
     assert topic.error_code == ErrorCode.none, topic
     image = await_image(node, lambda image: image.topic(name))
     found = image.topic(name)
