@@ -663,6 +663,7 @@ def test_deleted_log_goes_from_disk_after_the_delay(
     manager = open_manager("one")
     log = manager.create_log(A, TOPIC_ID, CONFIG)
     append(log)
+    clock.advance(3)
     manager.delete_log(A)
     manager.delete_log(A)
     assert manager.log(A) is None

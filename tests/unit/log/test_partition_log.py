@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -278,6 +279,8 @@ def test_log_start_moves_up_to_the_high_watermark_only(directory: Path) -> None:
         log.read(5, 100)
     assert [d.reason for d in log.delete_old_segments(T0)] == [DeletionReason.LOG_START]
     assert (base_offsets(log), log.log_start_offset) == ([5, 10], 6)
+    assert log.maybe_increment_log_start_offset(9)
+    assert log.log_start_offset == 9
 
 
 def test_high_watermark_stays_within_the_log(directory: Path) -> None:
@@ -384,6 +387,16 @@ def test_tiered_log_keeps_segments_until_they_are_copied(directory: Path) -> Non
         log.read(0, 100)
     log.update_highest_offset_in_remote_storage(3)
     assert log.highest_offset_in_remote_storage == 4
+
+
+def test_log_that_is_copied_no_more_keeps_a_log_start_within_a_segment(directory: Path) -> None:
+    log = open_local_log(directory, config=replace(TIERED, remote_log_copy_disable=True))
+    for _ in range(12):
+        append(log)
+    log.update_high_watermark(log.log_end_offset)
+    log.maybe_increment_log_start_offset(7)
+    assert [d.base_offset for d in log.delete_old_segments(T0)] == [0]
+    assert (log.log_start_offset, base_offsets(log)) == (7, [5, 10])
 
 
 def test_tiered_log_rolls_an_active_segment_that_breaches_local_retention(directory: Path) -> None:

@@ -77,6 +77,12 @@ def test_retention_without_remote_goes_by_the_total_limits(
     assert planned(state(), **config) == (expected, False)
 
 
+def test_retention_by_time_counts_from_the_records_time() -> None:
+    old = [Segment(0, 100, 1), Segment(10, 100, NOW - 5001), Segment(20, 100, NOW - 5000)]
+    active = Segment(30, 100, NOW)
+    assert planned(state(segments=[*old, active]), retention_ms=5000) == ([0, 10], False)
+
+
 def test_retention_never_passes_the_high_watermark() -> None:
     assert planned(state(high_watermark=19), retention_ms=0) == ([0], False)
     assert planned(state(high_watermark=20), retention_ms=0) == ([0, 10], False)

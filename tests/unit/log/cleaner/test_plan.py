@@ -58,6 +58,12 @@ def test_time_indexes_are_bounded_too() -> None:
     assert bases(segments, index_size=120) == [[0, 1], [2, 3]]
 
 
+def test_segment_ends_where_the_very_next_one_begins() -> None:
+    far = INT_MAX + 50
+    segments = [Segment(0), Segment(10), Segment(20), Segment(30), Segment(far)]
+    assert bases(segments, end_offset=far + 10) == [[0, 10, 20], [30], [far]]
+
+
 def test_offsets_of_a_group_fit_its_base() -> None:
     """testSegmentGroupingWithSparseOffsets: the next base tells where a segment ends at most."""
     assert bases([Segment(0), Segment(10), Segment(INT_MAX)], end_offset=INT_MAX + 1) == [
