@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import compileall
 import difflib
+import functools
 import itertools
 import json
 import os
@@ -103,7 +104,13 @@ class Place:
     occurrence: int
 
     def mutated(self, source: str) -> str:
-        return mutate_code(source, get_operator(self.operator)(), self.occurrence)
+        return _mutated(self.operator, self.occurrence, source)
+
+
+# Parsing a module again takes much longer than most tests of a mutant.
+@functools.cache
+def _mutated(operator: str, occurrence: int, source: str) -> str:
+    return mutate_code(source, get_operator(operator)(), occurrence)
 
 
 def places_of(source: str) -> list[Place]:
