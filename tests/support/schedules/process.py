@@ -18,9 +18,7 @@ from isotherm.broker.tier.remote_metadata_topics import MetadataLevels
 from isotherm.broker.tier.remote_metadata_upgrade import MetadataUpgrade
 from isotherm.broker.tier.remote_metadata_upkeep import (
     RemoteMetadataUpkeep,
-    cleanup_upkeep,
-    compaction_upkeep,
-    upgrade_upkeep,
+    UpkeepTasks,
 )
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.topic import TopicConfig
@@ -192,30 +190,19 @@ class BrokerProcess:
             clock=self.clock,
         )
         config: Any = SimpleNamespace(remote=TASKS, log_initial_task_delay_ms=1_000)
+        tasks = UpkeepTasks(
+            self.manager,
+            config,
+            SETTINGS,
+            is_alone=True,
+            clock=self.clock,
+            metrics=self.metrics,
+        )
         self.upkeep = RemoteMetadataUpkeep(
             [
-                cleanup_upkeep(
-                    topic,
-                    self.metadata,
-                    self.manager,
-                    config,
-                    SETTINGS,
-                    keeps=lambda _: True,
-                    is_alone=True,
-                    clock=self.clock,
-                    metrics=self.metrics,
-                ),
-                upgrade_upkeep(self.upgrade, config, self.clock),
-                *compaction_upkeep(
-                    self.storage,
-                    self.metadata,
-                    self.manager,
-                    config,
-                    SETTINGS,
-                    is_alone=True,
-                    clock=self.clock,
-                    metrics=self.metrics,
-                ),
+                tasks.cleanup(topic, self.metadata, lambda _: True),
+                tasks.upgrade(self.upgrade),
+                *tasks.compaction(self.storage, self.metadata),
             ]
         )
         self._finisher = self._new_finisher(self.manager.tier, self.metadata, is_alone=True)

@@ -27,7 +27,7 @@ from isotherm.broker.quorum.topic_creation import creation_request
 from isotherm.broker.tier.cluster_metadata_topic import ClusterMetadataTopic
 from isotherm.broker.tier.member_metadata_levels import MemberMetadataLevels
 from isotherm.broker.tier.remote_metadata_topics import compacted_settings, deleted_settings
-from isotherm.broker.tier.remote_metadata_upkeep import Upkeep, cleanup_upkeep
+from isotherm.broker.tier.remote_metadata_upkeep import Upkeep, UpkeepTasks
 from isotherm.broker.tier.remote_tier import OwnMetadata
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
@@ -117,17 +117,10 @@ def member_metadata(
             initial_delay_s=0,
             interval_s=CREATION_INTERVAL_S,
         )
-        cleanup = cleanup_upkeep(
-            topic,
-            metadata,
-            remote_log_manager,
-            config,
-            settings,
-            keeps=leads_metadata,
-            is_alone=False,
-            clock=clock,
-            metrics=metrics,
+        tasks = UpkeepTasks(
+            remote_log_manager, config, settings, is_alone=False, clock=clock, metrics=metrics
         )
+        cleanup = tasks.cleanup(topic, metadata, leads_metadata)
         return [cleanup, Upkeep(task, topic.close)]
 
     return OwnMetadata(metadata, settings, upkeep)

@@ -49,89 +49,87 @@ class RemoteMetadataUpkeep:
             each.task.stop()
 
 
-def cleanup_upkeep(
-    topic: ConditionalMetadataTopic,
-    metadata: TopicBasedRemoteLogMetadataManager,
-    remote_log_manager: RemoteLogManager,
-    config: BrokerConfig,
-    settings: TopicBasedSettings,
-    *,
-    keeps: Callable[[int], bool],
-    is_alone: bool,
-    clock: Clock,
-    metrics: Metrics,
-) -> Upkeep:
-    """The task that clears what is left over in the metadata topic. `keeps` says whether this broker
-    looks after a metadata partition now, `is_alone` whether no other one writes to the topic."""
-    cleanup = RemoteMetadataCleanupManager(
-        topic,
-        TierCleanupTarget(
-            remote_log_manager.tier,
-            metadata,
-            lambda each: remote_log_manager.stop_partitions([each], delete_remote=True),
-            leads=remote_log_manager.leads,
-            keeps=keeps,
-            is_alone=is_alone,
-        ),
-        settings,
-        clock=clock,
-        metrics=metrics,
-    )
-    task = PeriodicTask(
-        "isotherm-remote-log-metadata-cleanup",
-        cleanup.run,
-        clock,
-        initial_delay_s=config.log_initial_task_delay_ms / 1000,
-        interval_s=settings.remote_log_metadata_cleanup_interval_ms / 1000,
-    )
-    return Upkeep(task, cleanup.cancel)
+class UpkeepTasks:
+    """Makes the tasks of one broker. `is_alone`: no other broker does the same."""
 
+    def __init__(
+        self,
+        remote_log_manager: RemoteLogManager,
+        config: BrokerConfig,
+        settings: TopicBasedSettings,
+        *,
+        is_alone: bool,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        self._manager = remote_log_manager
+        self._config = config
+        self._settings = settings
+        self._is_alone = is_alone
+        self._clock = clock
+        self._metrics = metrics
 
-def upgrade_upkeep(upgrade: MetadataUpgrade, config: BrokerConfig, clock: Clock) -> Upkeep:
-    """The task that takes the metadata topic to feature level 1."""
-    task = PeriodicTask(
-        "isotherm-remote-log-metadata-upgrade",
-        upgrade.run,
-        clock,
-        initial_delay_s=config.log_initial_task_delay_ms / 1000,
-        interval_s=config.remote.remote_log_manager_task_interval_ms / 1000,
-    )
-    return Upkeep(task, upgrade.cancel)
+    def cleanup(
+        self,
+        topic: ConditionalMetadataTopic,
+        metadata: TopicBasedRemoteLogMetadataManager,
+        keeps: Callable[[int], bool],
+    ) -> Upkeep:
+        """Clears what is left over in the metadata topic. `keeps` says whether this broker looks after a
+        metadata partition now."""
+        cleanup = RemoteMetadataCleanupManager(
+            topic,
+            TierCleanupTarget(
+                self._manager.tier,
+                metadata,
+                lambda each: self._manager.stop_partitions([each], delete_remote=True),
+                leads=self._manager.leads,
+                keeps=keeps,
+                is_alone=self._is_alone,
+            ),
+            self._settings,
+            clock=self._clock,
+            metrics=self._metrics,
+        )
+        interval_ms = self._settings.remote_log_metadata_cleanup_interval_ms
+        task = self._task("isotherm-remote-log-metadata-cleanup", cleanup.run, interval_ms)
+        return Upkeep(task, cleanup.cancel)
 
+    def upgrade(self, upgrade: MetadataUpgrade) -> Upkeep:
+        """Takes the metadata topic to feature level 1."""
+        interval_ms = self._config.remote.remote_log_manager_task_interval_ms
+        task = self._task("isotherm-remote-log-metadata-upgrade", upgrade.run, interval_ms)
+        return Upkeep(task, upgrade.cancel)
 
-def compaction_upkeep(
-    storage: object,
-    metadata: object,
-    remote_log_manager: RemoteLogManager,
-    config: BrokerConfig,
-    settings: TopicBasedSettings,
-    *,
-    is_alone: bool,
-    clock: Clock,
-    metrics: Metrics,
-) -> list[Upkeep]:
-    """The task that publishes compactions staged by a job, if both managers support it. `is_alone`: no
-    other broker does so."""
-    if not isinstance(storage, ObjectStoreRemoteStorageManager):
-        return []
-    if not isinstance(metadata, ReplacesSegments):
-        return []
-    stopping = threading.Event()
-    finisher = CompactionFinisher(
-        CompactionJournals(storage.client, storage.root_directory),
-        storage,
-        TierReplacementTarget(remote_log_manager.tier, metadata, remote_log_manager.leads),
-        abandoned_after_ms=settings.remote_log_metadata_cleanup_grace_ms,
-        is_alone=is_alone,
-        clock=clock,
-        metrics=metrics,
-        is_cancelled=stopping.is_set,
-    )
-    task = PeriodicTask(
-        "isotherm-remote-compaction",
-        finisher.run,
-        clock,
-        initial_delay_s=config.log_initial_task_delay_ms / 1000,
-        interval_s=settings.remote_log_compaction_check_interval_ms / 1000,
-    )
-    return [Upkeep(task, stopping.set)]
+    def compaction(self, storage: object, metadata: object) -> list[Upkeep]:
+        """Publishes compactions staged by a job, if both managers support it."""
+        if not isinstance(storage, ObjectStoreRemoteStorageManager):
+            return []
+        if not isinstance(metadata, ReplacesSegments):
+            return []
+        stopping = threading.Event()
+        finisher = CompactionFinisher(
+            CompactionJournals(storage.client, storage.root_directory),
+            storage,
+            TierReplacementTarget(self._manager.tier, metadata, self._manager.leads),
+            abandoned_after_ms=self._settings.remote_log_metadata_cleanup_grace_ms,
+            is_alone=self._is_alone,
+            clock=self._clock,
+            metrics=self._metrics,
+            is_cancelled=stopping.is_set,
+        )
+        interval_ms = self._settings.remote_log_compaction_check_interval_ms
+        return [
+            Upkeep(
+                self._task("isotherm-remote-compaction", finisher.run, interval_ms), stopping.set
+            )
+        ]
+
+    def _task(self, name: str, run: Callable[[], object], interval_ms: int) -> PeriodicTask:
+        return PeriodicTask(
+            name,
+            run,
+            self._clock,
+            initial_delay_s=self._config.log_initial_task_delay_ms / 1000,
+            interval_s=interval_ms / 1000,
+        )

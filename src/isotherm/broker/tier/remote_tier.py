@@ -27,9 +27,7 @@ from isotherm.broker.tier.remote_metadata_upgrade import MetadataUpgrade
 from isotherm.broker.tier.remote_metadata_upkeep import (
     RemoteMetadataUpkeep,
     Upkeep,
-    cleanup_upkeep,
-    compaction_upkeep,
-    upgrade_upkeep,
+    UpkeepTasks,
 )
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
@@ -134,9 +132,7 @@ def open_remote_tier(
     work = [] if own is None else own.upkeep(remote_log_manager)
     # Between brokers a plug-in need not look up and record in one step.
     if own is not None or config.has_embedded_controller:
-        work += compaction_upkeep(
-            parts.storage,
-            metadata,
+        tasks = UpkeepTasks(
             remote_log_manager,
             config,
             own.settings if own is not None else TopicBasedSettings(),
@@ -144,6 +140,7 @@ def open_remote_tier(
             clock=clock,
             metrics=metrics,
         )
+        work += tasks.compaction(parts.storage, metadata)
     if own is not None:
         own.metadata.start()
     restorer = LineageRestorer(
@@ -238,18 +235,10 @@ def embedded_metadata(
         upgrade = MetadataUpgrade(
             controller, levels, topic, metadata, settings, run_control=run_control, clock=clock
         )
-        cleanup = cleanup_upkeep(
-            topic,
-            metadata,
-            remote_log_manager,
-            config,
-            settings,
-            keeps=lambda _: True,
-            is_alone=True,
-            clock=clock,
-            metrics=metrics,
+        tasks = UpkeepTasks(
+            remote_log_manager, config, settings, is_alone=True, clock=clock, metrics=metrics
         )
-        return [cleanup, upgrade_upkeep(upgrade, config, clock)]
+        return [tasks.cleanup(topic, metadata, lambda _: True), tasks.upgrade(upgrade)]
 
     return OwnMetadata(metadata, settings, upkeep)
 
