@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from isotherm.errors import PolicyViolationError, UnknownTopicOrPartitionError
+from isotherm.errors import CorruptLogError, PolicyViolationError, UnknownTopicOrPartitionError
+from isotherm.record.batch_header import HEADER_SIZE, read_batch_header
 from isotherm.record.batch_table import read_batch_table
 from isotherm.record.columns import decode_columns
 from isotherm.remote.metadata.api import (
@@ -28,7 +29,7 @@ from isotherm.types import NO_TIMESTAMP, REMOTE_LOG_METADATA_TOPIC, Offset, Time
 
 _COLUMNS = frozenset({"key", "value"})
 _OFFSET_MAX = 2**63 - 1
-_BATCH_SIZE_MAX = 2 * 1024 * 1024
+_READ_SIZE_MIN = 2 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,7 @@ class LogDirMetadataTopic:
         ]
 
     def read_columns(self, partition: int, start_offset: Offset, max_bytes: int) -> MetadataColumns:
+        """See `MetadataTopic.read_columns`. CorruptLogError for a closed segment that ends within a batch."""
         segments = self._segments.get(partition, [])
         place = self._streams.pop((partition, start_offset), _Place(0, 0))
         while place.segment < len(segments):
@@ -105,6 +107,12 @@ class LogDirMetadataTopic:
                 data, offset_range=(start_offset, _OFFSET_MAX), columns=_COLUMNS
             )
             if decoded.position_end == 0:
+                if data and place.segment + 1 < len(segments):
+                    raise CorruptLogError(
+                        f"segment ends within a batch and is not the last one"
+                        f" file={segments[place.segment]} position={place.position}",
+                        "compare the partition with another replica",
+                    )
                 place = _Place(place.segment + 1, 0)
                 continue
             place = _Place(place.segment, place.position + decoded.position_end)
@@ -140,10 +148,16 @@ def _live_partition(directory_name: str, topic: str) -> int | None:
 
 
 def _read_file(path: Path, position: int, size: int) -> memoryview:
-    """Bytes of the file: `size`, or more for a larger batch."""
+    """Bytes of the file: `size`, or more for a larger batch, whole unless the file ends before."""
     with path.open("rb") as file:
         file.seek(position)
-        return memoryview(file.read(max(size, _BATCH_SIZE_MAX)))
+        data = file.read(max(size, _READ_SIZE_MIN))
+        if len(data) >= HEADER_SIZE:
+            # With damage the header is refused where it is read.
+            missing = read_batch_header(data).size_in_bytes - len(data)
+            if missing > 0:
+                data += file.read(missing)
+        return memoryview(data)
 
 
 def _end_offset(path: Path) -> Offset:
@@ -151,7 +165,7 @@ def _end_offset(path: Path) -> Offset:
     end = int(path.stem)
     position = 0
     while True:
-        batches, size = read_batch_table(_read_file(path, position, _BATCH_SIZE_MAX))
+        batches, size = read_batch_table(_read_file(path, position, _READ_SIZE_MIN))
         if size == 0:
             return end
         end = int(batches[-1]["base_offset"] + batches[-1]["last_offset_delta"]) + 1
