@@ -18,6 +18,9 @@ FAULTS = 6
 # A broker that clients write to comes to each of these, however slow the machine is.
 WRITES = segment_life(1)[:8]
 PATIENCE_S = 120.0
+# Pauses are faults too, and take the place of deaths: with them chance decides how many deaths there are.
+# tests/interop/test_correctness_run.py has pauses.
+FAULT_WEIGHTS = {Fault.KILL: 1.0}
 
 
 @pytest.mark.slow
@@ -35,7 +38,7 @@ def test_broker_that_dies_between_durable_writes_loses_nothing(tmp_path: Path) -
         seed=seed,
         seconds=None,
         faults=FAULTS,
-        profiles=[replace(profile, patience_s=PATIENCE_S)],
+        profiles=[replace(profile, patience_s=PATIENCE_S, faults=FAULT_WEIGHTS)],
         directory=tmp_path,
         clock=SystemClock(),
         say=print,
@@ -43,5 +46,6 @@ def test_broker_that_dies_between_durable_writes_loses_nothing(tmp_path: Path) -
     told = "\n".join([f"seed={seed} directory={tmp_path}", *report.lines()])
     assert report.anomalies == [], told
     assert report.kills_and_pauses >= FAULTS, told
+    # Each process that is killed is followed by one with a crash point.
     assert report.faults[Fault.CRASH] == sum(report.hits.values()) >= FAULTS // 3, told
     assert report.segments_in_bucket > 0, told
