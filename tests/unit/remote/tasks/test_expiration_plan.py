@@ -167,7 +167,7 @@ def test_segment_of_epochs_before_the_lineage_is_unreferenced(remote_segment: Ma
 def test_segment_of_a_deposed_leader_is_unreferenced_wherever_its_offsets_lie(
     remote_segment: MakeSegment,
 ) -> None:
-    state = replace(STATE, lineage=[EpochEntry(3, 100)], log_start_offset=100)
+    state = replace(STATE, lineage=[EpochEntry(3, 100), EpochEntry(4, 300)], log_start_offset=100)
     plan = plan_expiration([remote_segment({2: 90}, 150)], state, ())
     assert deleted(plan) == [(90, RemoteDeletionReason.UNREFERENCED)]
     below = replace(state, lineage=[EpochEntry(3, 200)])
