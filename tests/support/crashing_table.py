@@ -37,7 +37,7 @@ _FILES = (
     (re.compile(r"-merged-[^/]*\.parquet$"), "merged rows"),
     (re.compile(r"-gone-\d+\.parquet$"), "tombstones"),
     (re.compile(r"-dead-\d+\.parquet$"), "dead letters"),
-    (re.compile(r"-rows-\d+\.parquet$"), "rows"),
+    (re.compile(r"-rows(?:-\d+)+\.parquet$"), "rows"),
 )
 
 
