@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from isotherm.spark.tables.binary_buffers import binary_buffers
 from isotherm.spark.tables.json_values import DeadValue, Places, Values
 
 # The stubs lack types that these take.
-_array_of: Any = np.frombuffer
 _buffer_of: Any = pa.py_buffer
 _from_buffers: Any = pa.Array.from_buffers
 
@@ -49,8 +49,7 @@ class Framed(NamedTuple):
 
 def framed(values: Values, *, has_path: bool = False) -> Framed:
     """`values` is a binary array."""
-    offsets = _array_of(values.buffers()[1], np.int32)[values.offset :][: len(values) + 1]
-    data = _array_of(values.buffers()[2] or b"", np.uint8)[: offsets[-1]]
+    offsets, data = binary_buffers(values)
     starts, ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
     places = np.flatnonzero(ends - starts >= FRAME_SIZE)
     places = places[data[starts[places]] == _MAGIC]

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute
 from pyarrow import json, types
 
+from isotherm.spark.tables.binary_buffers import binary_buffers
 from isotherm.spark.tables.json_refusals import refusal
 from isotherm.spark.tables.value_types import FieldNameError, ValueType, column_type, merged, twin
 
@@ -31,7 +32,6 @@ Places: TypeAlias = npt.NDArray[np.int64]
 pc: Any = pyarrow.compute
 _read_json: Any = json.read_json
 _nulls: Any = pa.nulls
-_array_of: Any = np.frombuffer
 
 NESTING_MAX = 64
 """How deep objects and arrays may lie in each other: Arrow's reader has a stack of fixed size."""
@@ -187,16 +187,15 @@ def _check_nesting(values: Values) -> None:
 
 def _opened(values: Values) -> Places:
     """For each value how many [ and { it has: no objects and arrays lie deeper in each other."""
-    ends = _array_of(values.buffers()[1], np.int32)[values.offset :][: len(values) + 1]
-    data = _array_of(values.buffers()[2] or b"", np.uint8)[ends[0] : ends[-1]]
+    offsets, data = binary_buffers(values)
     counts = np.zeros(len(values), np.int64)
     # reduceat has no sums of nothing.
-    filled = np.flatnonzero(np.diff(ends))
+    filled = np.flatnonzero(np.diff(offsets))
     if len(filled):
         # [ and { are 0x5b and 0x7b.
-        is_open = (data | 0x20) == 0x7B
+        is_open = (data[offsets[0] :] | 0x20) == 0x7B
         counts[filled] = np.add.reduceat(
-            is_open.view(np.uint8), ends[filled] - ends[0], dtype=np.int64
+            is_open.view(np.uint8), offsets[filled] - offsets[0], dtype=np.int64
         )
     return counts
 
