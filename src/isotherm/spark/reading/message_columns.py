@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,9 @@ from isotherm.types import TopicPartition
 _buffer: Any = pa.py_buffer
 _from_buffers: Callable[..., ArrowArray] = pa.Array.from_buffers
 
+Times: TypeAlias = npt.NDArray[np.int64]
+_TIMES = {"timestamp", "timestampType"}
+
 
 def message_batch(
     messages: Sequence[Message], place: TopicPartition, schema: pa.Schema
@@ -36,7 +39,8 @@ def message_batch(
 
     Raises InvalidTimestampError for a time that the column cannot hold.
     """
-    arrays = [_column(messages, place, field.name, field.type) for field in schema]
+    times = _times(messages) if _TIMES & {*schema.names} else None
+    arrays = [_column(messages, place, times, field.name, field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -45,7 +49,11 @@ def offsets_of(messages: Sequence[Message]) -> npt.NDArray[np.int64]:
 
 
 def _column(
-    messages: Sequence[Message], place: TopicPartition, name: str, kind: pa.DataType
+    messages: Sequence[Message],
+    place: TopicPartition,
+    times: Times | None,
+    name: str,
+    kind: pa.DataType,
 ) -> ArrowArray:
     match name:
         case "key":
@@ -59,24 +67,26 @@ def _column(
         case "offset":
             return numbers(offsets_of(messages), kind)
         case "timestamp":
-            return _timestamps(messages, place, kind)
+            assert times is not None
+            return _timestamps(messages, times[:, 1], place, kind)
         case "timestampType":
-            return numbers(_timestamp_types(messages), kind)
+            assert times is not None
+            return numbers(_timestamp_types(times[:, 0]), kind)
         case _:
             assert isinstance(kind, pa.ListType)
             return _headers(list(map(Message.headers, messages)), kind)
 
 
-def _times(messages: Sequence[Message]) -> npt.NDArray[np.int64]:
+def _times(messages: Sequence[Message]) -> Times:
     """Type and milliseconds of each."""
     flat = itertools.chain.from_iterable(map(Message.timestamp, messages))
     return np.fromiter(flat, np.int64, 2 * len(messages)).reshape(-1, 2)
 
 
 def _timestamps(
-    messages: Sequence[Message], place: TopicPartition, kind: pa.DataType
+    messages: Sequence[Message], times_ms: Times, place: TopicPartition, kind: pa.DataType
 ) -> ArrowArray:
-    milliseconds = np.ascontiguousarray(_times(messages)[:, 1])
+    milliseconds = np.ascontiguousarray(times_ms)
     if kind == pa.int64():  # a table has its own column for times that are too far
         return numbers(milliseconds, kind)
     too_far = (milliseconds > TIMESTAMP_MS_MAX) | (milliseconds < -TIMESTAMP_MS_MAX)
@@ -86,8 +96,7 @@ def _timestamps(
     return numbers(milliseconds * 1000, kind)
 
 
-def _timestamp_types(messages: Sequence[Message]) -> npt.NDArray[np.int32]:
-    kinds = _times(messages)[:, 0]
+def _timestamp_types(kinds: Times) -> npt.NDArray[np.int32]:
     types: npt.NDArray[np.int32] = (kinds == TIMESTAMP_LOG_APPEND_TIME).astype(np.int32)
     types[kinds == TIMESTAMP_NOT_AVAILABLE] = -1
     return types
