@@ -109,7 +109,7 @@ class LogDirMetadataTopic:
             if decoded.position_end == 0:
                 if data and place.segment + 1 < len(segments):
                     raise CorruptLogError(
-                        f"segment ends within a batch and is not the last one"
+                        "segment ends within a batch and is not the last one"
                         f" file={segments[place.segment]} position={place.position}",
                         "compare the partition with another replica",
                     )
@@ -148,12 +148,12 @@ def _live_partition(directory_name: str, topic: str) -> int | None:
 
 
 def _read_file(path: Path, position: int, size: int) -> memoryview:
-    """Bytes of the file: `size`, or more for a larger batch, whole unless the file ends before."""
+    """Bytes of the file: `size`, or more for a larger batch, whole unless the file ends before.
+    Raises CorruptRecordError for a damaged header."""
     with path.open("rb") as file:
         file.seek(position)
         data = file.read(max(size, _READ_SIZE_MIN))
         if len(data) >= HEADER_SIZE:
-            # With damage the header is refused where it is read.
             missing = read_batch_header(data).size_in_bytes - len(data)
             if missing > 0:
                 data += file.read(missing)
