@@ -26,12 +26,13 @@ class BatchQuery:
         """The tasks that together read every wanted record once.
 
         Raises UnknownTopicOrPartitionError, OffsetOutOfRangeError (with failOnDataLoss) and
-        ConfigError if the options do not fit the topics and offsets; else as `TieredLog.planned`.
+        ConfigError if the options do not fit the topics and offsets. Otherwise it raises as
+        `TieredLog.planned`.
         """
         return self._log.planned(lambda views: self._log.tasks(self._ranges(views), views))
 
     def ranges(self) -> list[OffsetRange]:
-        """The wanted and readable offsets of each partition; raises as `plan`."""
+        """The wanted and readable offsets of each partition. Raises as `plan`."""
         return self._log.planned(self._ranges)
 
     def _ranges(self, views: Views) -> list[OffsetRange]:

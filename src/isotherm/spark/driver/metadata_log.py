@@ -1,7 +1,7 @@
-"""A whole metadata topic, as jobs read it: from its brokers, or from files of its log.
+"""Reads a whole metadata topic for jobs, from its brokers or from files of its log.
 
-The driver calls `slices`, tasks `read` them; both objects are picklable. Runs have the records'
-Kafka timestamps, which define a state in the past.
+The driver calls `slices` and the tasks `read` them. Logs and slices are picklable. Runs have the
+records' Kafka timestamps, because a past state is defined by them.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     Int64Array: TypeAlias = npt.NDArray[np.int64]
 
+# The size of one fetch, and about that of the records of one run.
 RUN_MAX_BYTES = 16 * 1024 * 1024
 _OFFSET_MAX = 2**63 - 1
 _COLUMNS = frozenset({"timestamp", "key", "value"})
@@ -78,8 +79,8 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class LogSlice:
-    """Records of a metadata partition from its first one up to `end_offset`. With None the slice
-    ends where the log does when a task reads it."""
+    """Records [start_offset, end_offset) of a metadata partition. With None the slice ends where the
+    log ends when a task reads it."""
 
     number: int
     start_offset: Offset
@@ -99,13 +100,15 @@ class LogSlice:
         return replace(self, end_offset=max(end, self.start_offset))
 
     def by_file(self) -> list[LogSlice]:
-        """Parts that tasks can read in parallel; the slice itself if the log has no files."""
+        """The parts that tasks can read in parallel: one per file, or the slice itself if the log
+        has no files."""
         return [replace(self, files=(file,)) for file in self.files] or [self]
 
 
 @dataclass(frozen=True, slots=True)
 class LogIdentity:
-    """Identity of a metadata log, as far as it is known."""
+    """The known part of a metadata log's identity. Unknown fields are None and contradict
+    nothing."""
 
     topic: str
     cluster_id: str | None = None
@@ -118,7 +121,8 @@ class LogIdentity:
 
 
 class MetadataLog(Protocol):
-    """Picklable. UnknownTopicOrPartitionError when there is no such topic."""
+    """A metadata topic that jobs read. Picklable. Its methods raise UnknownTopicOrPartitionError if
+    there is no such topic."""
 
     @property
     def topic(self) -> str: ...
@@ -126,15 +130,15 @@ class MetadataLog(Protocol):
     def identity(self) -> LogIdentity: ...
 
     def slices(self) -> list[LogSlice]:
-        """Every existing partition, whole, ascending by number."""
+        """One slice for each existing partition, ascending by number."""
 
     def read(self, wanted: LogSlice, on_damage: OnDamage) -> Iterator[RecordRun]:
-        """Records of the slice. Damage is reported and skipped."""
+        """The records of the slice. Damage is reported to `on_damage` and skipped."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadataLog:
-    """`MetadataLog` of a cluster's topic; client_properties are Kafka's or librdkafka's."""
+    """`MetadataLog` over the brokers. `client_properties` have Kafka's or librdkafka's names."""
 
     # Not in the repr: they may contain passwords.
     client_properties: Mapping[str, Any] = field(repr=False)
@@ -172,10 +176,10 @@ class TopicMetadataLog:
 
 @dataclass(frozen=True, slots=True)
 class DumpMetadataLog:
-    """`MetadataLog` of files, in log directories or in copies of them in folders or buckets.
+    """`MetadataLog` over files: log directories, or copies of them in folders or buckets.
 
     Finds `<topic>-<partition>/<offset>.log` at any depth. A store with `<offset>.log` files at its
-    root is one partition. It locks and changes nothing, so a broker may be running.
+    root is one partition. A broker may be running, because reading locks and changes nothing.
     """
 
     stores: tuple[ObjectStoreSettings, ...]
@@ -237,7 +241,7 @@ class DumpMetadataLog:
 
 
 def until_time(runs: Iterator[RecordRun], as_of_ms: TimestampMs | None) -> Iterator[RecordRun]:
-    """The runs before the first later record: the log at that time."""
+    """The runs up to the first record that is newer than `as_of_ms`: the log at that time."""
     for run in runs:
         is_late = run.timestamp_ms > (_OFFSET_MAX if as_of_ms is None else as_of_ms)
         if not is_late.any():
@@ -255,10 +259,10 @@ def until_time(runs: Iterator[RecordRun], as_of_ms: TimestampMs | None) -> Itera
 
 
 def as_events(topic: str, run: RecordRun) -> RecordRun:
-    """Records of the audit topic as the fold takes them.
+    """Convert records of the audit topic to those that the fold expects.
 
-    They have the keys of the states in the compacted topic. An update is no state: its key is
-    dropped.
+    Records of the audit topic have the keys of the states in the compacted topic. An update is not a
+    state, so its key is dropped.
     """
     if topic != REMOTE_LOG_METADATA_AUDIT_TOPIC:
         return run
@@ -272,7 +276,7 @@ def as_events(topic: str, run: RecordRun) -> RecordRun:
 
 
 class _FileReader:
-    """Reads a file of a log in ranges, and skips damaged batches only."""
+    """Reads a file of a log in ranges. Of damaged data it skips only the damaged batches."""
 
     def __init__(
         self, client: ObjectClient, file: LogFile, on_damage: OnDamage, *, is_last: bool
@@ -300,14 +304,15 @@ class _FileReader:
                 if not self._is_last:
                     self._on_damage(next_offset, f"file ends in mid-batch file={self._file.key}")
                 return
+            # A batch larger than the range: fetch it again with a larger one.
             size = size if taken else 2 * size
             position += taken
 
     def _decode(
         self, data: memoryview, offsets: tuple[Offset, Offset], next_offset: Offset
     ) -> tuple[Sequence[RecordColumns], int | None]:
-        """Columns of the complete batches in `data`, and the size of these batches; None if nothing
-        behind them is readable."""
+        """The columns of the complete batches in `data`, and the size of these batches. The size is
+        None if nothing after them is readable."""
         try:
             decoded = decode_columns(data, offset_range=offsets, columns=_COLUMNS)
         except CorruptRecordError:
@@ -317,7 +322,7 @@ class _FileReader:
     def _salvage(
         self, data: memoryview, offsets: tuple[Offset, Offset], next_offset: Offset
     ) -> tuple[list[RecordColumns], int | None]:
-        """As `_decode`, batch by batch, without the damaged ones."""
+        """As `_decode`, but batch by batch, without the damaged ones."""
         salvaged: list[RecordColumns] = []
         position = 0
         while len(data) - position > LOG_OVERHEAD:

@@ -1,12 +1,13 @@
-"""The projection of a metadata topic: its live segments as a table of Parquet files in a folder or bucket.
+"""Stores the projection of a metadata topic: its live segments, as Parquet files in a folder or bucket.
 
     projection.json                      version, and identity of the topic
     segments/<partition>/<offset>.parquet    the live segments of a metadata partition (segment_fold.SEGMENTS),
-                                         as they are before the record of that offset
+                                         after all records before that offset
 
-The newest file of a partition is its state. Older files are removed after a newer one is stored, so
-an interrupted run leaves nothing to undo. A file's footer contains the rest of the fold's state.
-Objects are stored whole, so a reader sees each partition in one of its past states.
+The newest file of a metadata partition is its state. Older files are removed only after a newer one
+is stored, so an interrupted run leaves nothing to undo. A file's footer contains the rest of the
+fold's state. An object appears whole or not at all, so a reader always sees a complete state of each
+partition.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _FOOTER = b"isotherm.fold"
 
 @dataclass(frozen=True, slots=True)
 class ProjectedPartition:
-    """The newest file of a metadata partition, and obsolete older ones."""
+    """The newest file of a metadata partition, and the older ones that a run may remove."""
 
     number: int
     next_offset: Offset
@@ -53,7 +54,7 @@ class ProjectedPartition:
 
 
 class Projection:
-    """A projection in its store. Not thread-safe; each task makes its own."""
+    """A projection in its store. Not thread-safe: each task creates its own."""
 
     def __init__(self, settings: ObjectStoreSettings, *, create: bool = False) -> None:
         """Raises ConfigError if a local folder is missing and must not be created."""
@@ -65,8 +66,8 @@ class Projection:
         )
 
     def identity(self) -> LogIdentity | None:
-        """The identity of the topic; None if there is no projection yet. Raises
-        UnsupportedVersionError for one of a newer version, CorruptObjectError for a damaged one."""
+        """The identity of the topic, or None if there is no projection yet. Raises
+        UnsupportedVersionError for another version, CorruptObjectError for a damaged projection."""
         try:
             head = json.loads(self._client.get(_HEAD, 1 << 20))
             if head["version"] != VERSION:
@@ -83,7 +84,8 @@ class Projection:
             ) from error
 
     def begin(self, source: LogIdentity) -> None:
-        """Make it the projection of `source`. Raises ConfigError if it is that of another topic."""
+        """Create the projection of `source`, unless it exists. Raises ConfigError if the place has a
+        projection of another topic, or other objects."""
         if self.identity() is None:
             if any(self._client.list_objects("")):
                 raise ConfigError(
@@ -94,7 +96,7 @@ class Projection:
         self.check(source)
 
     def check(self, source: LogIdentity) -> None:
-        """Raises ConfigError unless it is the projection of `source`."""
+        """Raise ConfigError unless this is the projection of `source`."""
         known = self.identity()
         if known is None:
             raise ConfigError(f"there is no projection url={self._settings.url}")
@@ -159,10 +161,10 @@ class Projection:
 def read_segments(
     settings: ObjectStoreSettings, selects: Callable[[int], bool] = lambda _: True, **options: Any
 ) -> Iterator[pa.Table]:
-    """Rows of a projection's metadata partitions, one table for each.
+    """The rows of a projection, one table for each metadata partition.
 
-    Raises ConfigError if there is no projection. If a run replaces a file meanwhile, the new one is
-    read.
+    Raises ConfigError if there is no projection. If a run replaces a file before it is read, the new
+    file is read.
     """
     projection = Projection(settings)
     if projection.identity() is None:

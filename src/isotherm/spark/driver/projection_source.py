@@ -18,7 +18,7 @@ _VISIBLE = RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name
 
 
 class TableSegmentSource:
-    """`SegmentSource` over a projection. Each call reads its present state."""
+    """`SegmentSource` over a projection. Each call reads its current state."""
 
     def __init__(self, settings: ObjectStoreSettings) -> None:
         self._settings = settings

@@ -1,11 +1,11 @@
-"""Where the list of remote segments comes from: the option `metadata`.
+"""The sources of the list of remote segments, as the option `metadata` chooses them.
 
 - `topic`: the fold of `__remote_log_metadata`, read from the brokers.
-- `bucket`: the bucket itself, its manifests and the names in its listing, or the list of a storage
-  manager of the user's; no broker is needed.
+- `bucket`: the bucket itself, by its manifests and the names in its listing, or the list that a
+  user's RemoteStorageManager gives. No broker is needed.
 - `table`: a projection of the metadata topic (projection_source.py).
 
-All give the visible segments only: copied in full, and not (being) deleted.
+All list only visible segments: those in state COPY_SEGMENT_FINISHED.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ class SegmentSource(Protocol):
     def visible_segments(
         self, selects_topic: Callable[[str], bool], partitions: Collection[TopicIdPartition] | None
     ) -> list[RemoteLogSegmentMetadata]:
-        """Finished segments of the chosen topics, in any order.
+        """The finished segments of the chosen topics, in any order.
 
         `partitions` (from the brokers) limits the result to these partitions, and so to one
-        incarnation of each topic. None means every partition of every incarnation.
+        incarnation of each topic. With None the result has every partition of every incarnation.
         """
 
 
 class TopicSegmentSource:
-    """`SegmentSource` over the metadata topic. It reads only metadata partitions that can have
-    events of the wanted partitions. Later calls read new events only."""
+    """`SegmentSource` over the metadata topic. It reads only the metadata partitions that can have
+    events of the wanted partitions. A later call reads only new events."""
 
     def __init__(self, topic: MetadataTopic) -> None:
         self._topic = topic
@@ -93,8 +93,8 @@ class TopicSegmentSource:
         return number in self._followed and self._followed[number][0] == wanted
 
     def _are_many(self, numbers: Iterable[int]) -> bool:
-        """Whether these partitions of the topic together have enough records for the columnar
-        fold."""
+        """Whether these metadata partitions together have enough records for the columnar fold. Its
+        kernels take time to load, so a few records are folded one by one."""
         bounds = map(self._topic.offsets, numbers)
         return sum(end - start for start, end in bounds) >= COLUMNAR_RECORDS_MIN
 
@@ -113,7 +113,8 @@ class TopicSegmentSource:
 
 
 class UsersSegmentSource:
-    """`SegmentSource` over what a storage manager of the user's lists. Each call lists again."""
+    """`SegmentSource` over the list that a user's RemoteStorageManager gives. Each call lists
+    again."""
 
     def __init__(self, storage: UsersStorage) -> None:
         self._storage = storage
@@ -131,13 +132,13 @@ class UsersSegmentSource:
 
 
 class BucketSegmentSource:
-    """`SegmentSource` over what is in the bucket itself. A segment that claims to be whole and is
-    not raises CorruptObjectError, or is warned of: a `BlankSegment` stands for one whose manifest
-    cannot be read.
+    """`SegmentSource` over the objects in the bucket. A segment with a commit mark that is not
+    complete raises CorruptObjectError, or with failOnDataLoss=false logs a warning. A `BlankSegment`
+    then takes the place of a segment whose manifest cannot be read.
 
-    With `by_name` manifests are read of the last two segments of each partition only, where names
-    tell enough; all but the last are `ListedSegment`s. Asked again, it reads the manifests that have
-    come since.
+    With `by_name`, and if the listing allows it, only the manifests of the last two segments of each
+    partition are read; all but the last segment are `ListedSegment`s. A later call reads only
+    manifests that are new.
     """
 
     def __init__(
@@ -172,7 +173,7 @@ class BucketSegmentSource:
     def _committed(
         self, selects_topic: Callable[[str], bool], partitions: Collection[TopicIdPartition] | None
     ) -> dict[TopicIdPartition, list[SegmentObjects]]:
-        """Segments with a manifest, ascending."""
+        """The segments with a manifest of each partition, ascending by start offset."""
         suffix = self._layout.commit_suffix
         if suffix is None:
             raise UnsupportedVersionError(
@@ -193,7 +194,8 @@ class BucketSegmentSource:
     def _read(
         self, listed: Sequence[SegmentObjects]
     ) -> dict[RemoteLogSegmentId, RemoteLogSegmentMetadata]:
-        """What the manifests say, but of segments that are gone meanwhile."""
+        """The metadata in the manifests. Segments that were deleted since the listing are left
+        out."""
 
         def read(each: SegmentObjects) -> RemoteLogSegmentMetadata | DamagedSegment | None:
             known = self._known.get(each.segment_id)
@@ -205,7 +207,8 @@ class BucketSegmentSource:
         for outcome in found:
             if isinstance(outcome, DamagedSegment):
                 self._report(outcome)
-                # It stays part of the history: others do not take its place.
+                # It stays part of the history. Otherwise records of an older leader would be read in
+                # its place.
                 objects = outcome.objects
                 blank = BlankSegment.named(objects.segment_id, objects.start_offset)
                 said[objects.segment_id] = outcome.segment or blank
@@ -231,7 +234,8 @@ def _ends_in_order(
     listed: Sequence[SegmentObjects],
     known: Mapping[RemoteLogSegmentId, RemoteLogSegmentMetadata],
 ) -> bool:
-    """Whether the manifests of the last two, if there are two, are sound and bear the names out."""
+    """Whether the manifests of the last two segments (or of the only one) are sound and confirm the
+    order of the names."""
     found = [known.get(each.segment_id) for each in listed[-2:]]
     last = found[-1]
     if last is None or any(isinstance(each, BlankSegment) for each in found):

@@ -1,8 +1,8 @@
-"""What can be read of the topics of a query now, from either tier, and tasks for parts of it.
+"""The offsets of a query's topics that can be read now, from either tier, and the tasks that read them.
 
-The order of the questions is what joins the tiers without a gap: first the segments, then the
-brokers' offsets. A segment that is finished in between is read from the brokers, which serve it
-from whichever tier holds it by then.
+The order of the requests joins the tiers without a gap: first the segments, then the brokers'
+offsets. Records of a segment that is finished in between are read from the brokers, which serve them
+from either tier.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ from isotherm.types import Offset, TimestampMs, TopicIdPartition, TopicPartition
 
 _logger = logging.getLogger(__name__)
 
-# Looking up a time takes a few small GETs per partition, nearly all of it waiting.
+# A look-up of a time takes a few small GETs per partition: its threads mostly wait.
 _LOOKUP_THREADS = 16
-# A query gives up when segments are deleted under its planning more often than this.
+# Planning fails if segments are deleted during it more often than this.
 REPLANS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """What can be read of a partition: the pieces of its history, and the offsets it has. From
-    `blank` on a segment lies that cannot be looked into; None without such."""
+    """The readable part of a partition: the pieces of its history, and its offsets. `blank` is the
+    start offset of the first segment whose manifest cannot be read; None without such a segment."""
 
     pieces: Sequence[SegmentPiece]
     bounds: OffsetBounds
@@ -76,7 +76,7 @@ _Planned = TypeVar("_Planned")
 
 
 class TieredLog:
-    """The topics of one query. `brokers` is None when the query has none; not thread-safe."""
+    """The topics of one query. `brokers` is None if the query names no brokers. Not thread-safe."""
 
     def __init__(
         self,
@@ -93,10 +93,10 @@ class TieredLog:
         self._proven_ends: set[uuid.UUID] = set()
 
     def views(self, *, may_lack_topics: bool = False) -> dict[TopicPartition, PartitionView]:
-        """What is there now, asked anew.
+        """The current view of each partition of the query, from new requests.
 
-        UnknownTopicOrPartitionError when something that the options name is not there, unless it
-        may be missing.
+        Raises UnknownTopicOrPartitionError if a topic or partition that the options name does not
+        exist, unless `may_lack_topics`.
         """
         options = self._options
         partitions = self._partitions_from_brokers(may_lack_topics=may_lack_topics)
@@ -134,7 +134,8 @@ class TieredLog:
         }
 
     def _pieces(self, segments: Sequence[RemoteLogSegmentMetadata]) -> list[SegmentPiece]:
-        """The lineage, where epochs that cost records their place are those of the batches."""
+        """The lineage. Before records are left out because of a leader epoch in the metadata, that
+        epoch is compared with the batches."""
         for claim in contested_epochs(segments):
             prove_epoch(claim, self._storage)
         return lineage_pieces(segments)
@@ -154,8 +155,10 @@ class TieredLog:
     def planned(
         self, plan: Callable[[Views], _Planned], *, may_lack_topics: bool = False
     ) -> _Planned:
-        """What `plan` makes of the views: all anew when a segment that they or it look into was
-        deleted meanwhile. CorruptObjectError when the metadata still names a segment that is gone.
+        """The result of `plan` for the current views. If a segment that is read meanwhile was
+        deleted, views and plan are made again.
+
+        Raises CorruptObjectError if the metadata still names the deleted segment.
         """
         replans_left = REPLANS_MAX
         while True:
@@ -168,7 +171,7 @@ class TieredLog:
                 _logger.info("planned anew, a segment was deleted meanwhile: %s", error)
 
     def _is_named(self, read: SegmentRead) -> bool:
-        """Whether the present metadata has the segment."""
+        """Whether the current metadata has the segment."""
         return any(e.segment_id == read.segment.segment_id for e in self._segments_now(read))
 
     def _segments_now(self, read: SegmentRead) -> list[RemoteLogSegmentMetadata]:
@@ -177,11 +180,12 @@ class TieredLog:
 
     @property
     def is_told_by_brokers(self) -> bool:
-        """Whether `bounds` asks the brokers alone: the tail is read, and they know its end."""
+        """Whether `bounds` asks only the brokers. It does if the tail is read, since they know its
+        end."""
         return self._tail_brokers is not None
 
     def bounds(self, *, may_lack_topics: bool) -> dict[TopicPartition, OffsetBounds]:
-        """As `views`, without segments if the brokers alone decide the bounds."""
+        """The bounds of `views`. Lists no segments if the brokers alone decide the bounds."""
         brokers = self._tail_brokers
         if brokers is None:
             return self.planned(
@@ -222,8 +226,8 @@ class TieredLog:
     def tasks(
         self, ranges: Sequence[OffsetRange], views: Mapping[TopicPartition, PartitionView]
     ) -> list[ReadTask]:
-        """The tasks that together read every record of `ranges` once. `views` contain the
-        ranges."""
+        """The tasks that together read every record of `ranges` once. The ranges must lie inside the
+        `views`."""
         options = self._options
         if options.max_records_per_partition is not None:
             ranges = limit_range_sizes(ranges, options.max_records_per_partition)
@@ -264,10 +268,10 @@ class TieredLog:
         *,
         is_end: bool = False,
     ) -> dict[TopicPartition, Offset | None]:
-        """Offsets for the times of `limit`: from the bucket, else from the brokers' tail.
+        """The offsets for the times of `limit`: from the bucket, else from the brokers' tail.
 
-        With `is_end` a range ends before a segment that cannot be looked into, and may hold the
-        first record of the time.
+        With `is_end` a range ends before the first segment whose manifest cannot be read, since that
+        segment may contain the first record of the time.
         """
         times = {p: time for p, time in timestamps_to_find(limit, views).items() if p in views}
 
@@ -289,11 +293,11 @@ class TieredLog:
         return found
 
     def read_again(self, read: SegmentRead) -> list[Read] | None:
-        """What to read instead of a read whose segment is gone, as the metadata is now.
+        """The reads that replace a read whose segment is deleted, from the current metadata.
 
-        None when that still names the segment: it is not deleted but damaged. Of a `ListedSegment`
-        the name was all that was known: what its manifests say is read instead. Offsets that
-        nothing holds any more are the brokers' to answer for, or lost (see `report_data_loss`).
+        None if the metadata still names the segment: it is then not deleted but damaged. Only the
+        name of a `ListedSegment` was known, so it is always planned again, from the manifests.
+        Offsets without a segment are read from the brokers, or are lost (see `report_data_loss`).
         """
         partition = read.topic_partition
         segments = self._segments_now(read)
@@ -308,8 +312,8 @@ class TieredLog:
         return found if self._transactions is None else self._transactions.with_aborted([found])[0]
 
     def read_elsewhere(self, read: SegmentRead) -> list[Read] | None:
-        """What to read instead of a read whose segment lacks its offsets: other segments of the
-        lineage that hold all of them. None when there are none."""
+        """The reads that replace a read whose segment lacks its offsets. They are of other segments
+        of the lineage; None unless these have all of the offsets."""
         unreadable = {read.segment.segment_id.id}
         pieces = lineage_pieces(self._segments_now(read), unreadable)
         wanted = OffsetRange(read.topic_partition, read.start_offset, read.end_offset)
@@ -321,7 +325,7 @@ class TieredLog:
         return found
 
     def report_data_loss(self, problem: str) -> None:
-        """Raises OffsetOutOfRangeError, or logs a warning with failOnDataLoss=false."""
+        """Raise OffsetOutOfRangeError, or log a warning with failOnDataLoss=false."""
         if self._options.fail_on_data_loss:
             raise OffsetOutOfRangeError(
                 f"{problem} hint='failOnDataLoss=false reads what there is'"
@@ -353,7 +357,7 @@ def _first_blank(segments: Iterable[RemoteLogSegmentMetadata]) -> Offset | None:
 
 
 def _alone(read: SegmentRead, instead: SegmentRead) -> Beside | None:
-    """The same reads without `beside`: the neighbours of a replacement are unknown."""
+    """The `beside` of a replacement: its own offsets, with unknown producers before them."""
     return None if read.beside is None else Beside(instead.start_offset, instead.end_offset, None)
 
 
@@ -370,8 +374,9 @@ def clip_pieces(pieces: Iterable[SegmentPiece], bounds: OffsetBounds) -> list[Se
 def newest_histories(
     segments: Iterable[RemoteLogSegmentMetadata],
 ) -> dict[TopicPartition, list[RemoteLogSegmentMetadata]]:
-    """Segments by partition. A topic that was made again under its name is there once per id: the
-    incarnation with the newest event is taken, wholly."""
+    """Segments by partition, of one incarnation of each topic. If a topic was deleted and created
+    again, its segments have several topic ids: only those of the id with the newest event are
+    taken."""
     by_incarnation: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = defaultdict(list)
     newest: dict[str, tuple[TimestampMs, uuid.UUID]] = {}
     for segment in segments:
@@ -393,11 +398,11 @@ def choose_partitions(
     known: Collection[str] = (),
     may_lack_topics: bool = False,
 ) -> list[TopicPartition]:
-    """The partitions that a query reads, of those that exist. `known` are topics that were met
-    besides.
+    """The partitions of `existing` that a query reads. `known` has further topic names, for the error
+    message.
 
-    UnknownTopicOrPartitionError when a topic or partition that the options name is not there, or
-    a pattern matches none, unless that may be.
+    Raises UnknownTopicOrPartitionError if a topic or partition that the options name does not exist,
+    or a pattern matches no topic, unless `may_lack_topics`.
     """
     if options.assigned:
         missing = sorted(map(str, options.assigned - set(existing)))
@@ -406,7 +411,7 @@ def choose_partitions(
         chosen = sorted(p for p in existing if options.selects_topic(p.topic))
         missing = sorted(options.named_topics - {p.topic for p in chosen})
     if (missing or not chosen) and not may_lack_topics:
-        # A folder of a topic's name without a segment of it is none of that topic.
+        # A folder with the topic's name but without a segment does not make the topic exist.
         met = sorted({p.topic for p in existing} | set(known) - options.named_topics)
         raise UnknownTopicOrPartitionError(
             f"nothing to read: no such topic or partition"
@@ -417,7 +422,7 @@ def choose_partitions(
 
 
 def _told_topics(options: SourceOptions, met: Sequence[str]) -> str:
-    """Names of existing topics, and the nearest one."""
+    """Names of existing topics, and the most similar one, for the error message."""
     if not met:
         return f" found=none{_NOTHING_FOUND}"
     return f" found={','.join(met[:10])}{_nearest(options.named_topics, met)}"

@@ -1,4 +1,4 @@
-"""From options to the parts a query's driver talks to: the tier, its metadata, the brokers."""
+"""Opens the parts that a query's driver uses, from its options: the tier, its metadata, the brokers."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ from isotherm.spark.reading.brokers import Brokers, KafkaBrokers, RequestSetting
 
 
 def read_settings(options: SourceOptions, layout: str | None = None) -> ObjectStoreSettings | None:
-    """As `tier_settings`, for a query; None where a storage manager of the user's reads the tier."""
+    """As `tier_settings`, for a query. None if a user's RemoteStorageManager reads the tier."""
     return None if options.storage_manager is not None else tier_settings(options, layout)
 
 
 def tier_settings(options: SourceOptions, layout: str | None = None) -> ObjectStoreSettings:
-    """The store that `path` names. Its layout is `layout`, else the option's, else looked for.
+    """The store that `path` names. Its layout is `layout`, else the option, else detected.
 
-    ConfigError for settings that do not hold together, and for a folder that is not there.
+    Raises ConfigError for settings that contradict each other, and for a folder that does not exist.
     """
     settings = named_store(options)
     return replace(settings, layout=layout or options.layout or detect_layout(settings))
 
 
 def named_store(options: SourceOptions) -> ObjectStoreSettings:
-    """The store alone, which is not asked anything. ConfigError where there is none of ours."""
+    """The settings of the store alone, without a request to it. Raises ConfigError if a user's
+    RemoteStorageManager reads the tier."""
     if options.storage_manager is not None:
         raise needs_built_in(options.storage_manager)
     config = {**options.storage_settings, "url": storage_url(options.path)}
@@ -45,7 +46,7 @@ def named_store(options: SourceOptions) -> ObjectStoreSettings:
 
 
 def detect_layout(settings: ObjectStoreSettings) -> str:
-    """The layout of the first segment's object found; the native one in an empty bucket."""
+    """The layout of the first object of a segment that is found. AIVEN in an empty bucket."""
     client = open_for_reading(settings)
     for name in (AIVEN, LOCAL_TIERED_STORAGE):
         layout = replace(settings, layout=name).create_layout()
@@ -61,7 +62,8 @@ def detect_layout(settings: ObjectStoreSettings) -> str:
 def open_segment_source(
     options: SourceOptions, settings: ObjectStoreSettings | None, *, by_name: bool = False
 ) -> Iterator[SegmentSource]:
-    """`by_name` for one that may answer from the names in the bucket (see listed_segments.py)."""
+    """Open the segment source that `options` name. With `by_name` it may answer from the names in
+    the bucket (see listed_segments.py)."""
     if options.metadata_source == "bucket" and settings is None:
         from isotherm.spark.source_task import open_users_storage
 

@@ -1,4 +1,4 @@
-"""The records of a topic that a job has yet to read, as tasks: those since the offsets that it knows."""
+"""Plans tasks for the records of a topic that a job has not read yet: those after its stored offsets."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from isotherm.types import Offset, uuid_to_text
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """`ranges` of all partitions, empty ones too, and the tasks that read them once. `topic_id` is
-    that of the brokers, or without these of the segments."""
+    """The `ranges` of all partitions, including empty ones, and the tasks that read them once.
+    `topic_id` comes from the brokers, or from the segments if there are no brokers."""
 
     topic_id: str
     ranges: tuple[OffsetRange, ...]
@@ -27,18 +27,18 @@ class TopicPlan:
 
     @property
     def offsets(self) -> int:
-        """The number of offsets to read."""
+        """Number of offsets to read."""
         return sum(each.size for each in self.ranges)
 
     @property
     def size_in_bytes(self) -> int:
-        """Estimate, as SegmentRead.size_in_bytes."""
+        """Estimate, the sum of SegmentRead.size_in_bytes."""
         return sum(each.task.size_in_bytes for each in self.tasks)
 
 
 class TopicPlanner:
-    """Plans for the options' one topic. A later plan reads only what the metadata has got since. Not
-    thread-safe. After an error make another one."""
+    """Plans for the one topic of the options. A later plan reads only the metadata that is new. Not
+    thread-safe. Create another planner after an error."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._open = ExitStack()
@@ -55,10 +55,10 @@ class TopicPlanner:
         self._open.close()
 
     def plan(self, covered: Mapping[int, Offset]) -> TopicPlan:
-        """What the topic has from the offsets `covered` on, by partition. A partition without one is
-        read from its start.
+        """Plan the records from the offsets `covered` on, by partition number. A partition without
+        such an offset is read from its start.
 
-        Raises UnknownTopicOrPartitionError for a topic without a segment, OffsetOutOfRangeError
+        Raises UnknownTopicOrPartitionError for a topic without a segment, and OffsetOutOfRangeError
         (with failOnDataLoss) if offsets after the covered ones are no longer kept.
         """
 
@@ -72,7 +72,7 @@ class TopicPlanner:
 
 
 def plan_topic(options: SourceOptions, covered: Mapping[int, Offset]) -> TopicPlan:
-    """See TopicPlanner.plan."""
+    """As TopicPlanner.plan, for a single plan."""
     with closing(TopicPlanner(options)) as planner:
         return planner.plan(covered)
 
@@ -82,7 +82,8 @@ def _ranges(log: TieredLog, views: Views, covered: Mapping[int, Offset]) -> list
     for partition in sorted(views):
         bounds = views[partition].bounds
         start = covered.get(partition.partition, bounds.start)
-        # What a bucket alone can decide of transactions may end before what was read with brokers.
+        # An earlier run may have read more: without brokers the log ends at the first transaction
+        # that is open where the bucket ends. That is not data loss.
         wanted = OffsetRange(partition, start, max(start, bounds.end))
         if wanted.size and (problem := check_range(wanted, bounds)):
             log.report_data_loss(problem)

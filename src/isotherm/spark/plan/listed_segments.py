@@ -78,7 +78,7 @@ class SegmentName:
 
 
 def is_in_order(segments: Sequence[SegmentObjects]) -> bool:
-    """Whether these segments of one partition, ascending, allow the assumption."""
+    """Whether these segments of one partition, ascending by start offset, allow the assumption."""
     return all(LOG_SUFFIX in segment.objects for segment in segments) and all(
         before.start_offset < after.start_offset
         and before.objects[LOG_SUFFIX].last_modified_ms
@@ -95,7 +95,8 @@ def is_succeeded_by(before: RemoteLogSegmentMetadata, after: RemoteLogSegmentMet
 
 
 def follow_one_another(segments: Sequence[SegmentObjects]) -> Iterator[ListedSegment]:
-    """All segments but the last, each up to the start of the next."""
+    """Yield all segments but the last, each up to the start of the next. The listing does not show
+    where the last one ends."""
     previous: SegmentName | None = None
     for listed, after in itertools.pairwise(segments):
         owner = listed.segment_id.topic_id_partition
@@ -108,10 +109,10 @@ def follow_one_another(segments: Sequence[SegmentObjects]) -> Iterator[ListedSeg
 def settle(
     reads: Sequence[SegmentRead], fetch_metadata: FetchMetadata, read_again: ReadAgain
 ) -> list[Read]:
-    """The same reads with the content of the manifests; planned again if that contradicts the
-    assumption.
+    """The same reads with the metadata of the manifests. Reads that the manifests contradict are
+    planned again.
 
-    Raises CorruptDataError for a damaged manifest of a segment that is read.
+    Raises CorruptDataError if the manifest of a segment that is read is damaged.
     """
     named: dict[uuid.UUID, ListedSegment] = {}
     for read in reads:
@@ -148,10 +149,11 @@ def settle(
 def _settled(
     read: SegmentRead, facts: Mapping[uuid.UUID, _Fact], led_to: LeaderEpoch
 ) -> SegmentRead | None:
-    """None if the manifests contradict the assumption about the read's segment.
+    """The read with its manifest's metadata, or None if the manifests contradict the assumption.
 
-    `led_to` is the highest epoch among earlier reads of the same task: of several consecutive late
-    segments of a deposed leader, only the first has a neighbour with a higher epoch.
+    `led_to` is the highest epoch among earlier reads of the same task. It is needed because, of
+    several late segments of a deposed leader in a row, only the first has a neighbour with a higher
+    epoch.
     """
     listed = read.segment
     if not isinstance(listed, ListedSegment):
@@ -168,7 +170,7 @@ def _settled(
     before = facts[listed.previous.segment_uuid] if listed.previous is not None else None
     if isinstance(before, CorruptDataError):
         return None
-    # The task that reads the previous segment reports that it is deleted.
+    # If the previous segment is deleted, the task that reads it reports that.
     if isinstance(before, RemoteLogSegmentMetadata) and not _is_led_later(before, segment):
         return None
     return replace(read, segment=segment)

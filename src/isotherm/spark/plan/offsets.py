@@ -1,17 +1,16 @@
-"""The offsets of a query: the JSON forms of the Kafka source and their resolution. Pure.
+"""Parses the offsets of a query in the JSON forms of the Kafka source, and resolves them. Pure.
 
-A limit (startingOffsets, endingOffsets and their timestamp forms) is parsed without the partitions,
-then resolved to one offset per partition, with the readable offsets. Timestamps need a look-up in
-the log in between: `timestamps_to_find` lists them, `resolve_start` and `resolve_end` take the
-results.
+A limit (startingOffsets, endingOffsets and their timestamp forms) is parsed without knowledge of the
+partitions. Later it is resolved to one offset per partition. Timestamps need a look-up in the log in
+between: `timestamps_to_find` lists them, and `resolve_start` and `resolve_end` take the results.
 
-Text forms, as the Kafka source has them:
+The text forms are the Kafka source's:
 
     partitions          {"topicA":[0,1],"topicB":[2]}
     offsets             {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}     -2 earliest, -1 latest
     timestamps          {"topicA":{"0":1700000000000}}                   milliseconds
 
-Errors have the Kafka source's messages, which users know and search for, followed by our
+Error messages begin like the Kafka source's, because users search for these, and end with our
 `key=value` pairs.
 """
 
@@ -34,7 +33,7 @@ _TIMESTAMPS_EXAMPLE = (
     '{"topicA": {"0": 123456789, "1": 123456789}, "topicB": {"0": 123456789, "1": 123456789}}'
 )
 _SHOWN_PARTITIONS = 10
-# The Kafka source's word for the end of a range, by its word for the start.
+# The Kafka source's term for the end of a range, by its term for the start.
 _ENDING_KINDS = {
     "specified start offset": "end offset",
     "specified start timestamp": "end timestamp",
@@ -44,7 +43,7 @@ _ENDING_KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class EarliestOffsets:
-    """Every partition from its first existing record."""
+    """Every partition at its log start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,7 @@ class OffsetBounds(NamedTuple):
 
 
 def parse_partition_offsets(text: str, option: str) -> dict[TopicPartition, Offset]:
-    """Offsets by partition. Raises ConfigError, with `option`, for an invalid text."""
+    """Offsets by partition. Raises ConfigError, which names `option`, for an invalid text."""
     return _parse_by_partition(text, option, _OFFSETS_EXAMPLE)
 
 
@@ -112,7 +111,7 @@ def parse_partition_timestamps(text: str, option: str) -> dict[TopicPartition, T
 
 
 def parse_partitions(text: str, option: str) -> frozenset[TopicPartition]:
-    """The partitions of `assign`. Raises ConfigError, with `option`, for an invalid or empty
+    """The partitions of `assign`. Raises ConfigError, which names `option`, for an invalid or empty
     text."""
     assigned: set[TopicPartition] = set()
     for topic, partitions in _parse_json_object(text, option, _PARTITIONS_EXAMPLE).items():
@@ -179,11 +178,11 @@ def resolve_start(
     *,
     latest_when_not_found: bool,
 ) -> dict[TopicPartition, Offset]:
-    """First offset to read of each partition in `bounds`.
+    """The first offset to read of each partition in `bounds`.
 
-    `found` has the offset for each of `timestamps_to_find`, or None without such a record. Such a
+    `found` has an offset for each of `timestamps_to_find`, or None if no record is that new. Such a
     partition starts at its end with `latest_when_not_found`; otherwise OffsetOutOfRangeError is
-    raised. `check_range` checks explicit offsets against the bounds.
+    raised. Explicit offsets are not compared with the bounds: `check_range` does that.
     """
     starts = _resolve(limit, bounds, found, option="startingOffsets")
     missing = sorted(partition for partition, offset in starts.items() if offset is None)
@@ -201,7 +200,8 @@ def resolve_end(
     bounds: Mapping[TopicPartition, OffsetBounds],
     found: Mapping[TopicPartition, Offset | None],
 ) -> dict[TopicPartition, Offset]:
-    """Offset after the last one to read of each partition; a time not found means the end."""
+    """The offset after the last one to read of each partition. A time that is not found means the
+    end."""
     ends = _resolve(limit, bounds, found, option="endingOffsets")
     return {p: bounds[p].end if offset is None else offset for p, offset in ends.items()}
 
@@ -253,7 +253,7 @@ def _check_all_named(
 def check_order(
     starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], kind: str
 ) -> None:
-    """Raises ConfigError if a partition would end before it starts. EARLIEST and LATEST are always
+    """Raise ConfigError if a partition would end before it starts. EARLIEST and LATEST are always
     valid.
 
     `kind` names the numbers, in the Kafka source's words: `specified start offset`, `specified
@@ -277,7 +277,7 @@ def _shown(partitions: Iterable[TopicPartition]) -> str:
 
 
 def check_range(wanted: OffsetRange, bounds: OffsetBounds) -> str | None:
-    """A text about the unreadable part of `wanted`; None if all of it is readable."""
+    """A message about the unreadable part of `wanted`. None if all of it is readable."""
     place = (
         f"partition={wanted.topic_partition} start_offset={wanted.start} end_offset={wanted.end}"
         f" first_available={bounds.start} available_end={bounds.end}"

@@ -1,15 +1,15 @@
 """Turns segments and offset ranges into read tasks. Pure: reads no object.
 
-1. `lineage_pieces`: the part of each segment that belongs to the log. Segments overlap after a change
-   of leader and after retried copies, and an unclean election leaves segments of a deposed leader.
-   Every offset is read from exactly one segment.
-2. `plan_reads`: a range of offsets as reads of the bucket, and of the broker where the bucket has no
-   segment (usually the tail).
-3. `plan_tasks`: reads as tasks of about the target size. A large segment is split by offsets, and
-   small reads share a task.
+1. `lineage_pieces` finds the part of each segment that belongs to the log. Segments overlap after a
+   change of leader and after retried copies, and an unclean election leaves segments of a deposed
+   leader. Every offset is read from exactly one segment.
+2. `plan_reads` turns a range of offsets into reads of the bucket, and of the broker where the bucket
+   has no segment (usually the tail).
+3. `plan_tasks` turns reads into tasks of about the target size. A large segment is split by offsets,
+   and small reads share a task.
 
-Planning reads no index, so it does not slow down with the number of segments: a task that gets a
-part of a segment looks up its own positions (see `isotherm.spark.reading.readers`).
+Planning reads no index, since one GET per segment would make it slow. A task that reads a part of a
+segment looks up its own positions (see `isotherm.spark.reading.readers`).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from isotherm.types import NO_TIMESTAMP, LeaderEpoch, Offset, TopicPartition
 
 # Assumed size of a record in a partition without segments in the bucket.
 ASSUMED_RECORD_SIZE = 1024
-# Reads of different partitions share a task only while it is smaller than this share of the
-# target: a small task costs little, and partitions in parallel are what users of Kafka expect.
+# Reads of different partitions share a task only while it is smaller than the target size divided by
+# this: a small task costs little, and users of Kafka expect partitions to be read in parallel.
 _SHARED_TASK_SHARE = 8
 
 
@@ -68,9 +68,9 @@ class SegmentPiece:
 
 
 class ProducersAt(NamedTuple):
-    """What tells the state of producers at an offset: the snapshot of a segment that ends where
-    `since` begins, and the batches of these pieces, which end at the offset. Without a snapshot they
-    begin with the log."""
+    """The sources of the producers' state at an offset: the snapshot of a segment that ends where
+    `since` begins, and the batches of the pieces `since`, which end at the offset. Without a snapshot
+    the pieces begin where the log begins."""
 
     snapshot_of: RemoteLogSegmentMetadata | None
     since: tuple[SegmentPiece, ...] = ()
@@ -78,7 +78,7 @@ class ProducersAt(NamedTuple):
 
 class Beside(NamedTuple):
     """The part [piece_start, piece_end) of a read's segment that belongs to the log, and the producers
-    where it begins: None where that is not known, behind a hole."""
+    where it begins. `before` is None if they are unknown, as after a hole."""
 
     piece_start: Offset
     piece_end: Offset
@@ -121,7 +121,7 @@ class SegmentRead:
         ]
 
     def of(self, start_offset: Offset, end_offset: Offset) -> SegmentRead:
-        """The same of other offsets."""
+        """The same read with other offsets."""
         return replace(self, start_offset=start_offset, end_offset=end_offset)
 
 
@@ -150,7 +150,7 @@ Read: TypeAlias = SegmentRead | BrokerRead
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """What one Spark task reads, in this order. Holds all that an executor needs to know."""
+    """The reads of one Spark task, in order, with all metadata that the executor needs."""
 
     reads: tuple[Read, ...]
 
@@ -162,18 +162,19 @@ class ReadTask:
 def lineage_pieces(
     segments: Iterable[RemoteLogSegmentMetadata], unreadable: Collection[uuid.UUID] = ()
 ) -> list[SegmentPiece]:
-    """The log of one partition from these segments: disjoint pieces, ascending.
+    """The log of one partition from these segments, as disjoint pieces, ascending.
 
-    An epoch's records are valid from its first offset up to the first offset of any later epoch:
-    later records of the older leader were truncated. If several segments have the same offsets of
-    an epoch, the one with the highest end is read (of equal ones the newest). Offsets without a
-    segment are missing between two pieces.
+    An epoch's records are valid from its first offset up to the first offset of any later epoch,
+    because later records of the older leader were truncated. If several segments have the same
+    offsets of an epoch, the one with the highest end is read, or of equal ones the newest. Offsets
+    without a segment are a gap between two pieces.
 
     Segments with `unreadable` ids are not read, but belong to the lineage: records of an older
     leader do not replace them. Nothing replaces a `BlankSegment` either: see `_around_blank`.
     """
     spans, blanks = _spans_by_epoch(segments)
     pieces: list[SegmentPiece] = []
+    # From the newest epoch down, so that `epoch_end` is the lowest start of any later epoch.
     epoch_end: Offset | None = None
     for epoch in sorted(spans, reverse=True):
         epoch_start = min(span.start_offset for span in spans[epoch])
@@ -196,8 +197,8 @@ class EpochClaim(NamedTuple):
 
 
 def contested_epochs(segments: Iterable[RemoteLogSegmentMetadata]) -> list[EpochClaim]:
-    """The claims by which records are left out of the log because of their leader epoch: the epoch
-    of those records, and the later epoch of the records that supersede them.
+    """The claims because of which records are left out of the log: the leader epoch of these
+    records, and the later epoch of the records that supersede them.
 
     Empty unless there was an unclean election, or the metadata is wrong.
     """
@@ -234,10 +235,10 @@ def _around_blank(
     start: Offset,
     spans: Mapping[LeaderEpoch, Sequence[SegmentPiece]],
 ) -> list[SegmentPiece]:
-    """`pieces` without the offsets that a segment with this `start` may have superseded.
+    """`pieces` without the offsets that an unreadable segment with this `start` may have superseded.
 
-    If no other segment has that offset, there is a hole and no conflict. Otherwise either may be
-    the log, from there up to the start of a later leader than that of the other.
+    If no other segment has that offset, there is a hole and no conflict. Otherwise either segment may
+    be the log, from `start` up to the first offset of a leader that is later than the other segment's.
     """
     rivals = [
         epoch
@@ -268,9 +269,12 @@ def cut_pieces(pieces: Iterable[SegmentPiece], end: Offset) -> list[SegmentPiece
 
 
 def producers_at_end(history: Sequence[SegmentPiece], at: int) -> ProducersAt | None:
-    """The producers where the piece at this place ends. The snapshot of a segment is that of its own end:
-    where a piece is cut it is that of a piece before, and the batches since. None where a hole or
-    the first piece of a log that does not begin at 0 is met before."""
+    """The sources of the producers' state where the piece `history[at]` ends.
+
+    A snapshot is taken at the end of a segment. So if the piece is cut, an earlier snapshot is taken,
+    and the batches after it. None if there is a hole first, or no snapshot in a log that does not
+    begin at 0.
+    """
     since: list[SegmentPiece] = []
     for piece in reversed(history[: at + 1]):
         if since and piece.end_offset != since[-1].start_offset:
@@ -284,7 +288,8 @@ def producers_at_end(history: Sequence[SegmentPiece], at: int) -> ProducersAt | 
 def _pieces_by_epoch(
     segment: RemoteLogSegmentMetadata,
 ) -> Iterator[tuple[LeaderEpoch, SegmentPiece]]:
-    """Offsets below the segment's first epoch count as that epoch's."""
+    """Yield the part of the segment of each leader epoch. Offsets before the first epoch's start count
+    as that epoch's."""
     first, *others = epoch_spans(segment)
     for epoch, start, end in (first._replace(start_offset=segment.start_offset), *others):
         if start <= end:
@@ -292,7 +297,8 @@ def _pieces_by_epoch(
 
 
 def _cover(spans: list[SegmentPiece], limit: Offset | None) -> Iterator[SegmentPiece]:
-    """Disjoint pieces of `spans` with every offset below `limit` of any of them."""
+    """Yield disjoint pieces that cover every offset of `spans` below `limit`. At each offset the span
+    that reaches farthest is taken, so the pieces are few."""
     spans.sort(key=lambda span: span.start_offset)
     position = 0
     covered_to = spans[0].start_offset
@@ -315,7 +321,7 @@ def _farther(best: SegmentPiece | None, span: SegmentPiece) -> SegmentPiece:
         return span
 
     def rank(piece: SegmentPiece) -> tuple[Offset, int, int]:
-        # The id comes last, so that all readers choose the same segment.
+        # The id breaks ties, so that all readers choose the same segment.
         segment = piece.segment
         return piece.end_offset, segment.event_timestamp_ms, segment.segment_id.id.int
 
@@ -337,7 +343,7 @@ def plan_reads(pieces: Sequence[SegmentPiece], wanted: OffsetRange) -> list[Read
     """`wanted` as reads in ascending order, without gap or overlap.
 
     Offsets without a piece become a BrokerRead: the tail after the last piece, and any hole before
-    it. `pieces` are those of the partition, from `lineage_pieces`.
+    it. `pieces` are the result of `lineage_pieces` for the partition.
     """
     if wanted.size <= 0:
         return []
@@ -367,9 +373,10 @@ def _mean_record_size(pieces: Sequence[SegmentPiece]) -> int:
 
 
 def divide(start: Offset, end: Offset, parts: int) -> list[tuple[Offset, Offset]]:
-    """[start, end) as `parts` ranges whose sizes differ by at most one; empty ones are left out.
+    """[start, end) as `parts` ranges whose sizes differ by at most one. Empty ones are left out.
 
-    Cut as Spark's KafkaOffsetRangeCalculator does it: the remainder by the parts that remain.
+    The cuts are those of Spark's KafkaOffsetRangeCalculator: each part takes the remaining offsets
+    divided by the remaining parts.
     """
     divided: list[tuple[Offset, Offset]] = []
     for part in range(parts):
@@ -388,8 +395,8 @@ def divide_range(whole: OffsetRange, parts: int) -> list[OffsetRange]:
 
 
 def limit_range_sizes(ranges: Iterable[OffsetRange], records_max: int) -> list[OffsetRange]:
-    """The option maxRecordsPerPartition: cuts every range into ranges of at most so many
-    offsets."""
+    """Cut every range into ranges of at most `records_max` offsets (option
+    maxRecordsPerPartition)."""
     return [
         piece
         for whole in ranges
@@ -399,11 +406,12 @@ def limit_range_sizes(ranges: Iterable[OffsetRange], records_max: int) -> list[O
 
 
 def split_ranges(ranges: Iterable[OffsetRange], partitions_min: int) -> list[OffsetRange]:
-    """The option minPartitions, with the arithmetic of Spark's KafkaOffsetRangeCalculator.
+    """Cut ranges into about `partitions_min` ranges (option minPartitions), with the arithmetic of
+    Spark's KafkaOffsetRangeCalculator.
 
-    A range with at most one partition's share of all offsets stays whole; the others divide the
-    remaining partitions in proportion to their sizes. The result may differ from the option by a
-    few.
+    A range with at most one partition's share of all offsets stays whole. The others divide the
+    remaining partitions in proportion to their sizes. Rounding makes the result differ from the
+    option by a few.
     """
     kept = [whole for whole in ranges if whole.size > 0]
     if len(kept) >= partitions_min:
@@ -429,10 +437,10 @@ def _share(whole: OffsetRange, total: int, partitions: int) -> int:
 def plan_tasks(
     reads_of_ranges: Iterable[Sequence[Read]], target_size: int, *, merge_ranges: bool = True
 ) -> list[ReadTask]:
-    """Tasks of 2/3 to 3/2 of `target_size` bytes where the reads allow it, in the reads' order.
+    """Tasks of 2/3 to 3/2 of `target_size` bytes where the reads allow it, in the order of the reads.
 
     Each sequence is one range of offsets, ascending. Reads of different ranges share a task only
-    with `merge_ranges`, and of different partitions only while the task is small.
+    with `merge_ranges`, and reads of different partitions only while the task is small.
     """
     tasks: list[ReadTask] = []
     open_reads: list[Read] = []

@@ -1,12 +1,12 @@
-"""Asks the brokers for topics with their ids, and for the present offsets of partitions.
+"""Asks the brokers for topics with their ids, and for the current offsets of partitions.
 
-Only the driver asks, by a few requests per query, over librdkafka's admin client. A partition ends
-at its high watermark, as with the Kafka source's default, or with read_committed at the last stable
-offset.
+Only the driver asks, with a few requests per query, through librdkafka's admin client. A partition
+ends at its high watermark, as in the Kafka source, or with read_committed at the last stable offset.
 
 librdkafka cannot ask for the earliest local or the highest tiered offset (KIP-405's ListOffsets
--4 and -5), so the join of bucket and tail comes from the metadata: the offset after the last
-finished segment. The brokers serve every offset from there on, whichever tier holds it by then.
+-4 and -5). So the offset where the bucket ends and the tail begins comes from the metadata: it is
+the one after the last finished segment. The brokers serve every offset from there on, from either
+tier.
 """
 
 from __future__ import annotations
@@ -63,21 +63,22 @@ _LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 class Brokers(Protocol):
-    """The requests of a query's driver. Each raises RetriableError if there is no answer."""
+    """The requests of a query's driver. Each raises RetriableError if the brokers do not answer."""
 
     def topic_names(self) -> list[str]:
-        """Every topic that is not internal."""
+        """All topics except INTERNAL_TOPICS."""
 
     def partitions(self, topics: Iterable[str]) -> list[TopicIdPartition]:
-        """The partitions of `topics`; UnknownTopicOrPartitionError naming one that is missing."""
+        """The partitions of `topics`. Raises UnknownTopicOrPartitionError if one is missing."""
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetBounds]:
-        """Log start and end, whichever tier holds the records."""
+        """The log start and end of each partition, over both tiers."""
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, TimestampMs]
     ) -> dict[TopicPartition, Offset | None]:
-        """First offset whose record is not older; None when the partition has no such record."""
+        """The first offset whose record is not older than the time. None if there is no such
+        record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +120,8 @@ class KafkaBrokers:
         return sorted(set(listed.topics) - INTERNAL_TOPICS)
 
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
-        """Create a topic with the cluster's default replication. An existing topic stays as it
-        is."""
+        """Create a topic with the cluster's default replication. An existing topic is not
+        changed."""
         topic = NewTopic(name, num_partitions=partitions, config=dict(config))
 
         def create() -> None:
@@ -189,6 +190,7 @@ class KafkaBrokers:
         return self._retried(what, wait)
 
     def _retried(self, what: str, ask: Callable[[], _Answer]) -> _Answer:
+        # `Clock` has no sleep: waiting for an event that never comes is one.
         never = threading.Event()
         for attempt in range(self._settings.retries + 1):
             try:
@@ -201,7 +203,8 @@ class KafkaBrokers:
                         f"topic or partition does not exist reason={error.args[0].str()!r}"
                     ) from error
                 failure = error
-            # Fail at once, with the address, if a broker does not answer.
+            # This fails at once and names the address if no broker can be reached. Retries then do
+            # not add up to minutes.
             check_brokers(self._properties)
             if attempt < self._settings.retries:
                 self._clock.wait(never, self._settings.retry_interval_ms / 1000)

@@ -1,7 +1,7 @@
 """Arrow columns of the messages that librdkafka's Python client delivers.
 
-A message is an object, and each of its fields a call. A column is made by one `map` over the messages, without
-Python code for each of them: some 40 ns a field. Buffers are made by hand for the reason that arrow_rows names.
+A message is an object, and each of its fields is a call. One `map` over the messages makes a column, so no Python
+code runs for each message: a field costs some 40 ns. The Arrow buffers are built by hand; arrow_rows gives the reason.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TIMES = {"timestamp", "timestampType"}
 def message_batch(
     messages: Sequence[Message], place: TopicPartition, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """The rows of some messages without errors, all of this partition.
+    """The rows of messages of one partition, none of which is an error.
 
     Raises InvalidTimestampError for a time that the column cannot hold.
     """
@@ -78,7 +78,7 @@ def _column(
 
 
 def _times(messages: Sequence[Message]) -> Times:
-    """Type and milliseconds of each."""
+    """The timestamp type and the milliseconds of each message, as two columns."""
     flat = itertools.chain.from_iterable(map(Message.timestamp, messages))
     return np.fromiter(flat, np.int64, 2 * len(messages)).reshape(-1, 2)
 
@@ -87,7 +87,7 @@ def _timestamps(
     messages: Sequence[Message], times_ms: Times, place: TopicPartition, kind: pa.DataType
 ) -> ArrowArray:
     milliseconds = np.ascontiguousarray(times_ms)
-    if kind == pa.int64():  # a table has its own column for times that are too far
+    if kind == pa.int64():  # tables read plain milliseconds, and keep times beyond Spark's range
         return numbers(milliseconds, kind)
     too_far = (milliseconds > TIMESTAMP_MS_MAX) | (milliseconds < -TIMESTAMP_MS_MAX)
     if too_far.any():
@@ -114,7 +114,7 @@ def _binary(values: Sequence[str | bytes | None], kind: pa.DataType) -> ArrowArr
 
 
 def _ends(sequences: Iterable[Any], count: int) -> Any:
-    """Arrow's offsets of sequences that lie behind each other."""
+    """Arrow's offsets buffer of sequences that are stored one after another."""
     ends = np.zeros(count + 1, np.int64)
     np.cumsum(np.fromiter(map(len, sequences), np.int64, count), out=ends[1:])
     assert ends[-1] < 2**31, "a batch is bounded"
@@ -122,7 +122,7 @@ def _ends(sequences: Iterable[Any], count: int) -> Any:
 
 
 def _headers(headers: Sequence[Any], kind: pa.ListType[Any]) -> ArrowArray:
-    """NULL for a record without any, as in the Kafka source."""
+    """The column of headers: NULL for a record without headers, as in the Kafka source."""
     lists = [each or () for each in headers]
     pairs = list(itertools.chain.from_iterable(lists))
     fields = kind.value_type

@@ -1,13 +1,13 @@
 """Turns bytes of a segment into runs of whole batches, and proves that they are the wanted ones.
 
-An index is a hint about the start of batches; the read verifies it. The first batch must have a
-correct CRC and a base offset at or below the first wanted offset. The next ones must form a chain
+An index is only a hint about where batches start; the read verifies it. The first batch must have a
+correct CRC and a base offset at or below the first wanted offset. The next batches must form a chain
 (see isotherm.remote.history.batch_chain) to the last wanted offset. If the first batch fails, the
 segment is read from its start. If the chain ends early, the segment is read to its end. Offsets
-that are still missing are missing in the object.
+that are missing after that are missing in the object.
 
-A log does not name its topic. Its largest timestamp must be that of its metadata. This finds the log
-of another partition with the same offsets, epochs and size.
+A log does not contain the name of its topic. To detect the log of another partition with the same
+offsets, epochs and size, its largest timestamp is compared with that of the metadata.
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ FetchOn: TypeAlias = Callable[[Position], Iterator[memoryview]]
 
 @dataclass(frozen=True, slots=True)
 class PositionRange:
-    """Bytes [start, end) of a segment's `.log` file. An index entry that leads to `start` has the
-    last offset of the batch there, or a later one (Kafka before 4.1): `start_offset_max`."""
+    """Bytes [start, end) of a segment's `.log` file.
+
+    `start_offset_max` is the offset of the index entry that leads to `start`: the last offset of the
+    batch there, or a later one if Kafka before 4.1 wrote the index.
+    """
 
     start: Position
     end: Position
@@ -43,7 +46,7 @@ class PositionRange:
 
 
 class ProvenRun(NamedTuple):
-    """Whole batches, and their rows in the table, at `position` of the segment's `.log`. Headers
+    """Whole batches at `position` of the segment's `.log`, and one row of `table` for each. Headers
     are checked, CRCs are not."""
 
     data: memoryview
@@ -60,7 +63,8 @@ class MissingOffsetsError(CorruptObjectError):
 
 
 class OtherRecordsError(CorruptObjectError):
-    """The batches are sound, but not those that the metadata describe. Some may be rows already."""
+    """The batches are sound, but not those that the metadata describes. Earlier rows may be of the
+    wrong log."""
 
 
 def proven_runs(
@@ -70,9 +74,10 @@ def proven_runs(
     fetch_on: FetchOn,
     gaps: Gaps,
 ) -> Iterator[ProvenRun]:
-    """The batches of a read, from `blocks`, the bytes of `located`. There may be more at both ends.
+    """Yield the batches of a read from `blocks`, the bytes of `located`. Batches outside the read may
+    come at both ends.
 
-    Raises CorruptRecordError at a damaged or foreign batch, after the batches before it,
+    Raises CorruptRecordError at a damaged or foreign batch, once the batches before it are yielded,
     MissingOffsetsError and OtherRecordsError.
     """
     chain = _Chain(read, located.start, gaps, located.start_offset_max)
@@ -83,6 +88,7 @@ def proven_runs(
             raise
     else:
         return
+    # The index led to no batch, and nothing was yielded yet: read without it.
     chain = _Chain(read, 0, gaps)
     yield from chain.runs(_more(chain, PositionRange(0, 0), (), fetch_on))
 
@@ -118,7 +124,8 @@ class _Chain:
 
     @property
     def is_complete(self) -> bool:
-        """Whether no more bytes are wanted. A read to its segment's end wants all of them."""
+        """Whether no more bytes are needed. A read to its segment's end needs all of them, because
+        the end is checked too."""
         return self._has_all and not self._is_to_end
 
     @property
@@ -126,7 +133,7 @@ class _Chain:
         return self.is_begun and self._next_offset >= self.read.end_offset
 
     def runs(self, blocks: Iterable[memoryview]) -> Iterator[ProvenRun]:
-        """Runs that end with a batch. Only a batch across two blocks is copied."""
+        """Yield runs of whole batches. Only a batch that lies across two blocks is copied."""
         joiner = BatchJoiner(self.read.segment.segment_size_in_bytes, self._position)
         for block in blocks:
             for part in joiner.parts(block):
@@ -142,7 +149,7 @@ class _Chain:
         self._check_end()
 
     def _linked(self, data: memoryview) -> Iterator[ProvenRun]:
-        """The complete batches of `data`. Raises at a damaged one, after those before it."""
+        """Yield the complete batches of `data`. Raise at a damaged one, after those before it."""
         table, end, damage = read_sound_batches(data, verify_crc=False)
         fault = None
         if len(table):
@@ -170,9 +177,11 @@ class _Chain:
             raise CorruptRecordError(f"{damage} run_position={self._position}") from damage
 
     def _sound_count(self, table: BatchTable, fault: ChainFault) -> int:
-        """How many batches before a fault are proven. Where offsets may be missing, of two batches
-        that overlap the earlier one may be the one with a wrong offset. If it is a row already,
-        OtherRecordsError."""
+        """The number of proven batches before a fault.
+
+        If gaps are permitted and two batches overlap, the wrong offset may be that of the earlier
+        batch, so that one is not proven either. Raises OtherRecordsError if its rows are out.
+        """
         row = fault.row
         previous = self._next_offset
         if row:
@@ -185,15 +194,16 @@ class _Chain:
         return row - 1
 
     def _check_landing(self, data: memoryview, table: BatchTable) -> None:
-        """Check that an index led to a batch, and not to a later one than wanted."""
+        """Check that the index led to the start of a batch, and not beyond the first wanted
+        offset."""
         verify_crcs(data, table[:1])
         if table["base_offset"][0] > self.read.start_offset:
             raise CorruptRecordError(f"index leads too far position={self._position}")
         last_offset = int(table["base_offset"][0] + table["last_offset_delta"][0])
         named = self._start_offset_max
-        # A cleaner may have written an entry anew; it has no rule for its offset.
+        # A cleaned segment has a new index. No rule binds the offsets of its entries to batches.
         if named is not None and last_offset > named and self._gaps is Gaps.REFUSED:
-            # The CRC does not cover the base offset. Nothing else shows here that it is wrong.
+            # The CRC does not cover the base offset. Only the index entry shows that it is wrong.
             raise CorruptRecordError(
                 f"index leads to another batch position={self._position}"
                 f" last_offset={last_offset} entry_offset={named}"
@@ -206,7 +216,7 @@ class _Chain:
         return MissingOffsetsError(message, fault.missing)
 
     def _check_timestamps(self, data: memoryview, table: BatchTable) -> None:
-        """Check that no batch is younger than its segment."""
+        """Check that no batch is newer than the largest timestamp in the metadata."""
         if self._told_timestamp_ms is None:
             return
         row = int(table["max_timestamp"].argmax())
@@ -218,8 +228,8 @@ class _Chain:
 
     @property
     def _told_timestamp_ms(self) -> TimestampMs | None:
-        """The largest timestamp in the metadata; None if unknown, or if a cleaner may have removed its
-        record. For a segment without timestamps it is the time of the file."""
+        """The largest timestamp in the metadata. None if it is unknown, or if a cleaner may have
+        removed its record. For a segment without timestamps it is the time of the file."""
         told = self.read.segment.max_timestamp_ms
         return None if told < 0 or self._gaps is not Gaps.REFUSED else told
 
@@ -230,8 +240,8 @@ class _Chain:
         )
 
     def _check_end(self) -> None:
-        """Check the end: in a segment without gaps, an earlier end means lost batches. A segment that
-        was read from start to end has its largest timestamp."""
+        """Raise MissingOffsetsError if the batches end before the read does. A segment that was read
+        from start to end must also contain the metadata's largest timestamp."""
         reached = self._next_offset
         if self._has_all or (self._gaps is Gaps.PERMITTED and self.is_begun):
             largest, told = self._largest_timestamp_ms, self._told_timestamp_ms

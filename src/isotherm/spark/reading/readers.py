@@ -1,8 +1,8 @@
 """Reads segments in a Spark task: fetch ranges ahead, verify, decode.
 
-Memory per task is bounded: `fetch_ahead` + 1 blocks of `fetch_bytes` in flight or waiting, one
-block in the decoder with the rest of a batch from the block before, and the rows of that block. So
-the size of a segment does not matter.
+Memory per task is bounded, whatever the size of a segment: `fetch_ahead` + 1 blocks of `fetch_bytes`
+in flight or waiting, one block in the decoder with the rest of a batch from the block before, and
+the rows of that block.
 
 Every planned byte range is read: an object that is missing, short or damaged raises
 CorruptObjectError.
@@ -64,20 +64,23 @@ from isotherm.types import Offset, Position, ProducerId
 
 _logger = logging.getLogger(__name__)
 
-# For look-ups by time: the time index leads to within some KiB of the record.
+# The size of a GET of a look-up by time. The time index leads to within some KiB of the record, so a
+# whole block of `fetch_bytes` would be fetched for nothing.
 _LOOKUP_FETCH_BYTES = 256 * 1024
 _GAPS_HINT = "hint='failOnOffsetGaps=false reads topics that were compacted'"
 _UNCOMMITTED_HINT = "hint='isolationLevel=read_uncommitted reads without'"
+# The columns whose values the decoder copies out of the batches; the others are numbers.
 _COLUMNS_COPIED = frozenset({"key", "value", "headers"})
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
-    """Sizes in bytes: of a ranged GET, and of the records that become one batch of rows.
+    """`fetch_bytes` is the size of a ranged GET, `batch_bytes` that of the records that become one
+    batch of rows.
 
-    `fetch_ahead` is the number of ranges that are fetched before they are needed. Without columns
-    of the records' content, one batch of rows covers a whole range. `gaps` says whether offsets may
-    have no record.
+    `fetch_ahead` is the number of ranges that are fetched before they are needed. If the query
+    reads no key, value or headers, one batch of rows covers a whole range. `gaps` says whether
+    offsets may have no record.
     """
 
     fetch_bytes: int = 8 * 1024 * 1024
@@ -86,7 +89,7 @@ class ReadSettings:
     gaps: Gaps = Gaps.REFUSED
 
 
-# A proof looks for markers and first offsets; what else lies between does not matter to it.
+# A proof looks for markers and first offsets. Gaps are permitted because it needs no other records.
 _PROOF_SETTINGS = ReadSettings(_LOOKUP_FETCH_BYTES, gaps=Gaps.PERMITTED)
 
 
@@ -124,12 +127,12 @@ class WrongRowsError(SegmentReadError):
 
 
 class WrongTransactionsError(WrongRowsError):
-    """The segment's markers contradict its transaction index. Earlier rows may belong to aborted
+    """The segment's markers contradict its transaction index: earlier rows may belong to aborted
     transactions."""
 
 
 class OtherSegmentError(WrongRowsError):
-    """The segment's log is not the one that its metadata describe."""
+    """The segment's log is not the one that its metadata describes."""
 
 
 class SegmentGoneError(SegmentReadError):
@@ -143,10 +146,10 @@ def read_segments(
     *,
     settings: ReadSettings,
 ) -> Generator[tuple[SegmentRead, RecordColumns], None, None]:
-    """Decoded records of `reads` in order. Fetches ahead across segments.
+    """Yield the decoded records of `reads` in order, and fetch ahead across segments.
 
-    Offsets outside a read's range are left out. Raises CorruptObjectError naming the object's
-    place and the offsets; the store's own failures (RemoteStorageError) pass through.
+    Offsets outside a read's range are left out. Raises CorruptObjectError, which names the object
+    and the offsets. Failures of the store (RemoteStorageError) pass through.
     """
     with (
         ThreadPoolExecutor(settings.fetch_ahead, thread_name_prefix="isotherm-fetch") as pool,
@@ -181,17 +184,17 @@ def _blocks(
         located = LocatedRead(read, locate(read, storage))
         start, end = located.positions.start, located.positions.end
         if start == end:
-            # A segment without bytes has an empty block, so that its missing offsets are checked too.
+            # Without an empty block the decoder would not see this read, nor its missing offsets.
             yield _Block(located, start, end)
         for position, block_end in block_ranges(start, end, fetch_bytes):
             yield _Block(located, position, block_end)
 
 
 def locate(read: SegmentRead, storage: RemoteStorageManager) -> PositionRange:
-    """The byte range of a read. Fetches the segment's offset index unless the whole segment is
-    read.
+    """The byte range of a read, by the segment's offset index. A read of the whole segment fetches
+    no index.
 
-    With a damaged index the segment is read from its start: no data is lost.
+    If the index is damaged, the segment is read from its start, so no data is lost.
     """
     size = read.segment.segment_size_in_bytes
     if read.is_whole_segment:
@@ -209,8 +212,8 @@ def locate(read: SegmentRead, storage: RemoteStorageManager) -> PositionRange:
 
 
 def positions_of(read: SegmentRead, offset_index: bytes) -> PositionRange:
-    """The byte range of a read, between batch starts in the index: a few KiB more than its own
-    bytes. It stays inside the segment even with a damaged index."""
+    """The byte range of a read, between two batch starts in the index. It is a few KiB larger than
+    the batches of the read."""
     base, size = read.segment.start_offset, read.segment.segment_size_in_bytes
     named, start = lookup_offset(offset_index, base, read.start_offset)
     if read.end_offset > read.segment.end_offset_inclusive:
@@ -232,13 +235,13 @@ def _decode(
     columns: frozenset[str],
     settings: ReadSettings,
 ) -> Iterator[RecordColumns]:
-    """Decode consecutive blocks; batches may lie across their borders."""
+    """Decode consecutive blocks. A batch may lie across two of them."""
     read = located.read
     proof = None if read.aborted is None else TransactionProof(read, settings.gaps)
     reached = 0
     size_max = settings.batch_bytes
     if not columns & _COLUMNS_COPIED:
-        # The rows contain nothing of the records, so one call can take a whole block.
+        # The rows are numbers and need little memory, so one call can take a whole block.
         size_max = max(size_max, settings.fetch_bytes)
     with named(read):
         for run in _proven(located, storage, blocks, settings):
@@ -268,8 +271,12 @@ def _prove_outcomes(
     reached: Position,
     settings: ReadSettings,
 ) -> None:
-    """Read on from `reached`, inside the piece, for the markers of transactions that are open
-    where the read ends; and check those that began before the piece."""
+    """Read on from `reached`, inside the piece, up to the markers of the transactions that are open
+    where the read ends. Then check the transactions that began before the read.
+
+    The cheap evidence comes first: batches that are read already, then a few small GETs, and the
+    producer snapshots only if the batches leave a transaction undecided.
+    """
     assert read.beside is not None
     piece_start, piece_end, before = read.beside
 
@@ -309,8 +316,8 @@ def _look_behind(
     storage: RemoteStorageManager,
     settings: ReadSettings,
 ) -> None:
-    """Look back for the starts of aborted transactions that began before the read, inside its
-    piece."""
+    """Read the batches before the read, inside its piece, for the starts of aborted transactions
+    that the read contains data of."""
     assert read.beside is not None
     first = proof.data.begun_before
     start = read.beside.piece_start if first is None else max(first, read.beside.piece_start)
@@ -357,8 +364,9 @@ def prove_open(
 ) -> None:
     """Prove that the transactions of `expected_open` (first offsets by producer) are open where `last` ends.
 
-    Reads the piece from the first of them on, and for those that began earlier the producers
-    `before` it; WrongTransactionsError, and SegmentReadError as a read does.
+    Reads the piece from the first of these offsets on. For transactions that began before the piece
+    it reads the producers at its start, `before`. Raises WrongTransactionsError, and
+    SegmentReadError as a read does.
     """
     if not expected_open:
         return
@@ -380,8 +388,11 @@ def prove_open(
 
 
 def producer_states(at: ProducersAt, storage: RemoteStorageManager) -> list[ProducerSnapshotEntry]:
-    """The producers at an offset, by a snapshot and the batches since. There are batches to read
-    only where segments overlap, and the one that has the snapshot ends beyond the offset."""
+    """The producers at an offset, from a snapshot and the batches after it.
+
+    Batches need to be read only where segments overlap, so that no snapshot was taken at the offset
+    itself.
+    """
     states: dict[ProducerId, ProducerSnapshotEntry] = {}
     if at.snapshot_of is not None:
         snapshot = storage.fetch_index(at.snapshot_of, IndexType.PRODUCER_SNAPSHOT)
@@ -417,7 +428,7 @@ def _after(state: ProducerSnapshotEntry | None, header: BatchHeader) -> Producer
 
 
 def open_transactions(states: Iterable[ProducerSnapshotEntry]) -> dict[ProducerId, Offset]:
-    """The first offsets of transactions that are open, by producer."""
+    """The first offset of each open transaction, by producer."""
     return {
         producer.producer_id: producer.current_transaction_first_offset
         for producer in states
@@ -440,8 +451,8 @@ def _proven(
 
 
 def _check_offsets_rise(decoded: RecordColumns) -> None:
-    """If each batch has as many records as offsets, rising offsets mean that every offset has its
-    record."""
+    """Raise CorruptRecordError unless the offsets rise. The chain of batches has shown that a batch
+    has as many records as offsets, so rising offsets mean that every offset has its record."""
     offsets = decoded.offset
     if (offsets[1:] <= offsets[:-1]).any():
         raise CorruptRecordError(
@@ -451,7 +462,7 @@ def _check_offsets_rise(decoded: RecordColumns) -> None:
 
 @contextmanager
 def named(read: SegmentRead) -> Iterator[None]:
-    """Turns lost or damaged data into a CorruptObjectError that names the records."""
+    """Turn lost or damaged data into a SegmentReadError that names the records."""
     try:
         yield
     except SegmentReadError:
@@ -472,7 +483,7 @@ def named(read: SegmentRead) -> Iterator[None]:
 
 
 def prove_epoch(claim: EpochClaim, storage: RemoteStorageManager) -> None:
-    """Raises SegmentReadError if the batch at the claim's offset has another leader epoch."""
+    """Raise SegmentReadError if the batch at the claim's offset has another leader epoch."""
     read = SegmentRead(claim.segment, claim.offset, claim.offset + 1)
     with closing(batches_of(read, storage, Gaps.PERMITTED)) as batches:
         # `_proven` has compared each batch with the epochs of the segment.
@@ -482,7 +493,7 @@ def prove_epoch(claim: EpochClaim, storage: RemoteStorageManager) -> None:
 def batches_of(
     read: SegmentRead, storage: RemoteStorageManager, gaps: Gaps
 ) -> Generator[tuple[BatchHeader, memoryview], None, None]:
-    """The batches of a read that begin below its end, markers of transactions among them."""
+    """The batches of a read that begin below its end, control batches included."""
     settings = ReadSettings(_LOOKUP_FETCH_BYTES, fetch_ahead=1, gaps=gaps)
     with (
         ThreadPoolExecutor(settings.fetch_ahead, thread_name_prefix="isotherm-fetch") as pool,
@@ -493,7 +504,8 @@ def batches_of(
             results = (block.result() for _, block in blocks)
             for run in _proven(located, storage, results, settings):
                 verify_crcs(run.data, run.table)
-                # A batch is skipped because of its largest timestamp, so that must be correct.
+                # A look-up skips a batch by the largest timestamp in its header. The decoder compares
+                # that with the records, so a header that claims less cannot hide a record.
                 decode_columns(run.data, columns=frozenset({"timestamp"}), verify_crc=False)
                 for position, size in run.table[["position", "size"]].tolist():
                     header = read_batch_header(run.data, position)

@@ -1,7 +1,7 @@
-"""Reads the tail of a partition, which is only on the brokers, by a librdkafka consumer.
+"""Reads the tail of a partition, which is only on the brokers, with a librdkafka consumer.
 
-The client makes one object per record, which become columns by message_columns. This path reads only
-records that are not in the bucket yet.
+The client makes one object per record, and message_columns turns these into columns. It is slower
+than the bucket, but reads only records that are not in the bucket yet.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from isotherm.types import Offset
 _logger = logging.getLogger(__name__)
 
 _RECORDS_PER_POLL = 10_000
-# consume() waits for so many records or so long. The tail's last poll always takes that time.
+# consume() returns after this many records or this time. The last poll of a tail always takes the
+# whole time, so it is short.
 _POLL_S = 0.1
 _PARTITION_EOF = KafkaError._PARTITION_EOF
 _LOST = (
@@ -47,10 +48,10 @@ _LOST = (
 def consumer_properties(
     kafka_properties: Mapping[str, str], group_id: str, isolation: str
 ) -> dict[str, Any]:
-    """Client properties of the tail's consumers; `isolation` is Kafka's isolation.level. Called where
-    the consumer runs: key and trust stores are read from this machine's files.
+    """Client properties of the tail's consumers. `isolation` is Kafka's isolation.level.
 
-    librdkafka's defaults differ from the Kafka source's: it would hide records of open
+    Call it on the machine where the consumer runs, because key and trust stores are read from its
+    files. librdkafka's defaults differ from the Kafka source's: it would hide records of open
     transactions, and silently skip offsets that no longer exist.
     """
     return (
@@ -77,10 +78,10 @@ def read_tail(
 ) -> Iterator[pa.RecordBatch]:
     """Records of `read` in batches of about `batch_bytes` of keys and values.
 
-    Offsets without a record (control batches, compaction, aborted transactions) are passed over: the end is reached at
-    a record at or beyond it, or at the partition's end. Raises OffsetOutOfRangeError when the
-    brokers no longer have the offsets, RequestTimedOutError when nothing comes for
-    `poll_timeout_ms`.
+    Offsets without a record (control batches, compaction, aborted transactions) are skipped. So the
+    end is reached at a record at or beyond it, or at the partition's end. Raises
+    OffsetOutOfRangeError if the brokers no longer have the offsets, and RequestTimedOutError if
+    nothing arrives for `poll_timeout_ms`.
     """
     check_brokers(properties)
     consumer = Consumer({**QUIET_CLIENT, **properties})
@@ -127,8 +128,8 @@ def _read_assigned(
 
 
 def _settled(messages: Sequence[Message], read: BrokerRead) -> tuple[Offset, Sequence[Message]]:
-    """The offset after these messages, of which there is one at least, and those that are records of
-    the read. Errors are seldom: a record costs no Python code here."""
+    """The offset after these messages (at least one), and the messages that are records of the read.
+    Only if one is an error does Python code run for each."""
     reached = _reached(messages[-1], read)
     if any(map(Message.error, messages)):
         reached = max(_reached(each, read) for each in messages)
@@ -140,7 +141,7 @@ def _settled(messages: Sequence[Message], read: BrokerRead) -> tuple[Offset, Seq
 
 
 def _reached(message: Message, read: BrokerRead) -> Offset:
-    """The offset after this message, or the partition's end if that is reached."""
+    """The offset after this message, or the partition's end if the message reports that."""
     error = message.error()
     offset = message.offset()
     if offset is not None and error is None:

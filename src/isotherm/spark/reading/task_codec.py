@@ -1,8 +1,8 @@
 """Encodes a task as plain values, which Spark pickles for the executors.
 
-A query over a long history has a hundred thousand tasks. Pickled as objects they would take most of
-the planning, in time and in bytes. Driver and executors have the same version of this package, so
-the form may change at any time.
+A query over a long history has a hundred thousand tasks. Pickled as objects, they would take most of
+the planning's time and bytes. The form may change at any time, because driver and executors have the
+same version of this package.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def encode_task(task: ReadTask) -> list[PlainRead]:
 
 
 def decode_task(reads: Iterable[PlainRead]) -> ReadTask:
-    """The inverse."""
+    """Inverse of `encode_task`."""
     return ReadTask(tuple(map(_decode_read, reads)))
 
 

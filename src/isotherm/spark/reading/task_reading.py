@@ -1,8 +1,8 @@
-"""Turns the reads of a Spark task into rows, even if the bucket has changed since the planning.
+"""Turns the reads of a Spark task into rows, even if the bucket has changed since planning.
 
-A segment's objects may be deleted meanwhile: by retention, by a newer copy or a compaction, or with
-the topic. The rest of its offsets is then planned again from the present metadata. Only if the
-metadata still names that segment, the bucket is damaged.
+A segment's objects may be deleted between planning and reading: by retention, a newer copy, a
+compaction, or with the topic. The rest of the read is then planned again from the current metadata.
+The bucket counts as damaged only if the metadata still names the segment.
 """
 
 from __future__ import annotations
@@ -45,16 +45,17 @@ class TierStorage(RemoteStorageManager, Protocol):
     def fetch_segment_metadata(
         self, metadata: RemoteLogSegmentMetadata
     ) -> RemoteLogSegmentMetadata:
-        """What the manifest of a segment says; RemoteResourceNotFoundError when it is gone."""
+        """The metadata in a segment's manifest. Raises RemoteResourceNotFoundError if it is
+        deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class WhenMissing:
-    """The replacements for a segment that is deleted, or lacks its offsets.
+    """How to replace a segment that is deleted, or lacks its offsets.
 
-    `read_again` plans the rest of a read again; `read_elsewhere` returns other segments with the
-    offsets that a read's segment lacks. `cause_when_gone` is the end of the message about a segment
-    with metadata and without objects.
+    `read_again` plans the rest of a read again. `read_elsewhere` returns reads of other segments that
+    have the missing offsets. `cause_when_gone` ends the message about a segment that has metadata and
+    no objects.
     """
 
     read_again: ReadAgain
@@ -72,7 +73,7 @@ def read_task(
     read_tail: TailReader,
     when_missing: WhenMissing,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, in the order of its reads; closing the iterator ends its fetches."""
+    """The rows of a task, in the order of its reads. Closing the iterator ends its fetches."""
     decoded = _decode(task.reads, storage, decoded_columns(schema), settings, when_missing)
     with closing(decoded):
         for item in decoded:
@@ -89,10 +90,11 @@ def _decode(
     settings: ReadSettings,
     when_missing: WhenMissing,
 ) -> Generator[Decoded | BrokerRead, None, None]:
-    """The decoded records of segments, and the reads of the broker, in order.
+    """Yield the decoded records of segments, and the reads of the broker, in order.
 
-    Raises CorruptDataError as `read_segments` and `settle` do. Without fail_on_data_loss that
-    becomes a warning, and the rest of the read is left out. Always raises WrongRowsError.
+    Raises CorruptDataError as `read_segments` and `settle` do. Without fail_on_data_loss the error
+    becomes a warning, and the rest of the read is left out. WrongRowsError is always raised, because
+    rows that Spark has already cannot be taken back.
     """
     fail_on_data_loss = when_missing.fail_on_data_loss
     waiting = deque(reads)
@@ -143,7 +145,7 @@ def _decode(
 def _read_around(
     lacking: SegmentRead, error: SegmentLacksOffsetsError, read_elsewhere: ReadAgain | None
 ) -> list[Read] | None:
-    """The reads for the missing offsets of a segment; None if no other segment has them."""
+    """The reads that replace `lacking`, or None if no other segment has its missing offsets."""
     first, end = error.missing
     missing = lacking.of(max(first, lacking.start_offset), min(end, lacking.end_offset))
     if read_elsewhere is None or missing.start_offset >= missing.end_offset:
@@ -155,9 +157,12 @@ def _read_around(
 def _around(
     lacking: SegmentRead, missing: tuple[Offset, Offset], held: Sequence[Read]
 ) -> list[Read]:
-    """`lacking` with other reads for its part `missing`. If `missing` is below the read, nothing is
-    replaced: the read's own offsets were not reached. If it is above, neither: the read's own
-    offsets are complete, and only markers of their transactions were wanted there."""
+    """`lacking` with the reads `held` in place of the offsets `missing`.
+
+    If `missing` lies outside the read there is nothing to replace. Below it, the read's own offsets
+    were not reached. Above it, they are complete, and only markers of their transactions were
+    looked for.
+    """
     first, end = missing
     if end <= lacking.start_offset or lacking.end_offset <= first:
         return []
@@ -166,8 +171,8 @@ def _around(
 
 
 def _take_run(first: SegmentRead, waiting: deque[Read], *, alone: bool) -> list[SegmentRead]:
-    """Groups of reads to fetch ahead together; with `alone` one each, so that damage affects one
-    read only."""
+    """Take the reads up to the next BrokerRead, to fetch ahead across them. With `alone` take only
+    `first`, so that damage affects one read only."""
     run = [first]
     while not alone and waiting and isinstance(following := waiting[0], SegmentRead):
         run.append(following)
@@ -191,9 +196,9 @@ class _Run:
             self._reached = max(read.start_offset, columns.next_offset)
 
     def unread(self, gone: SegmentRead) -> tuple[list[SegmentRead], SegmentRead, list[SegmentRead]]:
-        """The rest: the reads before the failed one, the rest of that one, and the reads after it.
+        """The reads before the failed one, the rest of the failed one, and the reads after it.
 
-        A read fails when it is fetched, which may be before earlier reads are decoded.
+        A read fails when it is fetched, so earlier reads may not be decoded yet.
         """
         index = next(i for i, read in enumerate(self.reads) if read is gone)
         current = self.reads[self._at]

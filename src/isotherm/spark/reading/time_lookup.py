@@ -1,7 +1,7 @@
 """Finds the first record of a tiered log that is not older than a time.
 
 The time index of a segment gives the start of the search. It has no CRC, so its entries are
-compared with their batches. A segment with a wrong index is searched from its start.
+compared with their batches. If the index is wrong, the segment is searched from its start.
 """
 
 from __future__ import annotations
@@ -37,17 +37,16 @@ def first_offset_not_before(
 ) -> Offset | None:
     """The first offset in `pieces` whose record, or marker, is not older than `timestamp_ms`.
 
-    Fetches the indexes of the first segment that is young enough, and its records from the indexed
+    Fetches the indexes of the first segment that is new enough, and its records from the indexed
     position on. Later segments are read only if that one has no such record. The records are
-    verified as those of a query; raises SegmentReadError.
+    verified like those of a query. Raises SegmentReadError.
     """
     passed_over: SegmentPiece | None = None
     for piece in (*pieces, None):
         if piece is not None and piece.segment.max_timestamp_ms < timestamp_ms:
             passed_over = piece
             continue
-        # The last segment that is too old by the metadata is checked too: the metadata may be
-        # wrong.
+        # The metadata may be wrong, so the last segment that it calls too old is checked too.
         for young in filter(None, (passed_over, piece)):
             whole = SegmentRead(young.segment, young.start_offset, young.end_offset)
             if young is passed_over and not _may_be_young(whole, storage, timestamp_ms):
@@ -71,12 +70,13 @@ def _first_young_offset(
 ) -> Offset | None:
     segment = whole.segment
     entries = [TimestampOffset(NO_TIMESTAMP, segment.start_offset), *_time_entries(whole, storage)]
-    # Strictly older: an entry with the same time may be that of a later record.
+    # Take only strictly older entries: one with the same time may be that of a later record.
     count = bisect_left(entries, timestamp_ms, key=lambda entry: entry.timestamp_ms)
-    # An undetected wrong entry is wrong by little: the entry before it is then right.
+    # Start one entry earlier than needed. If an entry is wrong and passes the checks, it is wrong by
+    # little, and the entry before it is right.
     hints = entries[:count][-2:]
     start = max(whole.start_offset, hints[0].offset if hints else 0)
-    # There is such a record up to the offset of the next entry, unless the piece begins behind it.
+    # A record of that time lies at or before the next entry's offset, unless the piece begins later.
     end = whole.end_offset
     cut = max(start, min(entries[count].offset + 1, end) if count < len(entries) else end)
     try:
@@ -91,7 +91,7 @@ def _first_young_offset(
 
 
 def _time_entries(whole: SegmentRead, storage: RemoteStorageManager) -> list[TimestampOffset]:
-    """The entries of a time index; none if it is damaged: the segment is then searched from its
+    """The entries of a time index. Empty if it is damaged, so that the segment is searched from its
     start."""
     with named(whole):
         try:
@@ -109,7 +109,8 @@ def _first_young_record(
     gaps: Gaps,
     skipped_by: SkippedBy,
 ) -> Offset | None:
-    """CorruptIndexError when a batch contradicts the time index."""
+    """As `first_offset_not_before`, for one read. Raises CorruptIndexError if a batch contradicts the
+    time index."""
     if read.start_offset >= read.end_offset:
         skipped_by.end()
         return None
@@ -128,7 +129,7 @@ def _first_young_record(
 def _young_offset_in(
     read: SegmentRead, header: BatchHeader, batch: memoryview, timestamp_ms: TimestampMs
 ) -> Offset | None:
-    """Markers count with their time, as in a Kafka broker's ListOffsets."""
+    # A marker counts with its own time, as in a Kafka broker's ListOffsets.
     if header.is_control:
         return header.base_offset
     with named(read):

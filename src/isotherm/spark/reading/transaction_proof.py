@@ -1,19 +1,21 @@
 """Checks that the transaction indexes and the markers of a segment agree, while it is read.
 
-An index that is lost, or damaged, makes aborted records look committed. The markers contradict it:
+A lost or damaged index makes aborted records look committed. These rules find it:
 
-- An ABORT marker ends a transaction that has data: the index has an entry that ends there, and
+- If an ABORT marker ends a transaction with data, the index has an entry that ends at the marker and
   begins where the data begins.
-- Where an entry ends there is an ABORT marker of its producer; inside an entry there is no marker.
-- Of a transaction that began before the segment, the snapshot of producers that the segment before
-  it carries has the first offset.
+- Where an entry ends, there is an ABORT marker of its producer. Inside an entry there is no marker.
+- If a transaction began before the segment, the producer snapshot of the segment before contains its
+  first offset.
 - Inside an entry every batch of its producer belongs to the transaction.
-- Data without a marker up to the segment's end belong to a transaction that its snapshot has as open.
-- What the last segment's snapshot has as open begins in the log, and has no marker behind it.
+- If data has no marker up to the segment's end, the segment's producer snapshot names its
+  transaction as open.
+- A transaction that the last segment's snapshot names as open begins in the log, and has no marker
+  after that.
 
 A marker alone proves nothing: its transaction may have no data in this partition. Python code runs
-for aborted transactions and for those that are open between runs of batches. The others are checked
-by columns.
+only for aborted transactions, and for those that are open between runs of batches. All others are
+checked column by column.
 """
 
 from __future__ import annotations
@@ -40,12 +42,14 @@ if TYPE_CHECKING:
 
 
 class TransactionMismatchError(CorruptIndexError):
-    """The index and the log disagree; rows of the read may be wrong already."""
+    """The index and the log disagree. Earlier rows of the read may be wrong."""
 
 
 class _Stretch(NamedTuple):
     """Consecutive batches of one producer in a run: data, and at most one marker at the end.
-    `first_data` is None if there is only a marker; `marker` is None without one."""
+
+    `first_data` is None if there is only a marker. `marker` is None if there is none.
+    """
 
     producer_id: ProducerId
     first_data: Offset | None
@@ -64,9 +68,10 @@ class TransactionProof:
         for entry in read.aborted or ():
             self._entries[entry.producer_id].append(entry)
         self._start: Offset | None = None
-        # The start of the data after the last marker, by producer.
+        # By producer, the first offset of the data after its last marker.
         self._open: dict[ProducerId, Offset] = {}
-        # Producers with a marker so far: the start of their later data is known.
+        # Producers with a marker so far. The first offset of their later data is exact: before its
+        # first marker a producer's transaction may have begun before these batches.
         self._marked: set[ProducerId] = set()
         self._begun: set[tuple[ProducerId, Offset]] = set()
         self._ended: set[tuple[ProducerId, Offset]] = set()
@@ -75,8 +80,8 @@ class TransactionProof:
 
     def follow(self, data: ReadBuffer, table: BatchTable) -> None:
         """Check the next batches. Raises TransactionMismatchError if they contradict the index."""
-        # Batches beyond are of a deposed leader. Batches before are in another segment too, and the
-        # producers are known at the start of the piece.
+        # Leave out the batches outside the piece. Those after it are of a deposed leader. Those
+        # before it are in another segment too, and the producers are known where the piece begins.
         assert self._read.beside is not None
         start, end, _ = self._read.beside
         ends = table["base_offset"] + table["last_offset_delta"] + 1
@@ -96,7 +101,7 @@ class TransactionProof:
 
     @property
     def start_offset(self) -> Offset:
-        """The base offset of the first batch; before that, the start of the read."""
+        """The base offset of the first batch, or the start of the read before there is a batch."""
         return self._read.start_offset if self._start is None else self._start
 
     @property
@@ -106,24 +111,25 @@ class TransactionProof:
 
     def expect_ends(self, open_before: Mapping[ProducerId, Offset]) -> None:
         """Add the transactions that are open at the start of the piece (first offsets by
-        producer). Those without data or a marker so far are checked like those with data here."""
+        producer). A transaction without data or marker so far is then checked like one with data
+        here."""
         for producer, first in open_before.items():
             if producer not in self._marked:
                 self._open.setdefault(producer, first)
 
     def has_undecided(self) -> bool:
-        """Whether some rows belong to a transaction without a marker so far."""
+        """Whether rows belong to a transaction without a marker so far."""
         return bool(self._undecided())
 
     @staticmethod
     def check(fact: str | None) -> None:
-        """Raise TransactionMismatchError for a fault that `data` found."""
+        """Raise TransactionMismatchError if `data` found a fault."""
         if fact is not None:
             raise TransactionMismatchError(f"transaction index and log disagree: {fact}")
 
     def check_undecided(self, named_open: Mapping[ProducerId, Offset]) -> None:
-        """`named_open` are the transactions in the segment's snapshot: those open at its end. Those
-        with data and without a marker here must be among them."""
+        """Check that transactions with data and without a marker here are in `named_open`, the
+        transactions that the segment's snapshot names as open at its end."""
         for producer, first in self._undecided().items():
             named = named_open.get(producer)
             is_exact = producer in self._marked
@@ -146,8 +152,8 @@ class TransactionProof:
         return bool(self._unexplained or self._reaching_back())
 
     def finish(self) -> None:
-        """Call after the last batch: checks that every entry with its start or end in these batches
-        was found there."""
+        """Check, after the last batch, that every entry with its start or end in these batches was
+        found there."""
         start = 0 if self._start is None else self._start
         for entries in self._entries.values():
             for entry in entries:
@@ -162,8 +168,8 @@ class TransactionProof:
                     raise _wrong("entry begins where no transaction of its producer begins", entry)
 
     def check_past(self, open_before: Mapping[ProducerId, Offset]) -> None:
-        """`open_before` are the first offsets of the transactions that are open at the start of the
-        piece."""
+        """Check the transactions that began before the piece. `open_before` contains their first
+        offsets, by producer."""
         for producer, marker in self._unexplained:
             if producer in open_before:
                 raise _unlisted(producer, open_before[producer], marker)
@@ -172,7 +178,8 @@ class TransactionProof:
                 raise _wrong("entry begins elsewhere than its producer's snapshot says", entry)
 
     def _reaching_back(self) -> list[AbortedTransaction]:
-        """Entries with a marker in these batches, of transactions that began before the piece."""
+        """The entries whose transaction began before the piece and has its marker in these
+        batches."""
         assert self._read.beside is not None
         begin = self._read.beside.piece_start
         return [
@@ -183,8 +190,11 @@ class TransactionProof:
         ]
 
     def _stretches(self, data: ReadBuffer, table: BatchTable) -> list[_Stretch]:
-        """The relevant stretches: the first of each producer in this run, those of aborted
-        transactions and of producers with entries, and the last."""
+        """The stretches that a rule needs: each producer's first in this run, its last if that has no
+        marker, those of aborted transactions, and all of producers with entries.
+
+        The many committed transactions in between cost no Python code.
+        """
         is_of_producer = (table["attributes"] & (TRANSACTIONAL_FLAG | CONTROL_FLAG)) != 0
         rows = table[is_of_producer & (table["producer_id"] >= 0)]
         if len(rows) == 0:
@@ -270,7 +280,7 @@ class TransactionProof:
 
 def drop_ended(undecided: dict[ProducerId, Offset], data: ReadBuffer, table: BatchTable) -> None:
     """Remove from `undecided` (first offsets by producer) the transactions that these batches
-    commit. Raises TransactionMismatchError if one is aborted: no index listed it."""
+    commit. Raises TransactionMismatchError if they abort one, since no index lists it."""
     rows = table[(table["attributes"] & CONTROL_FLAG) != 0]
     types = marker_types(data, rows)
     for producer, offset, kind in zip(
@@ -284,9 +294,9 @@ def drop_ended(undecided: dict[ProducerId, Offset], data: ReadBuffer, table: Bat
 def check_open(
     expected_open: Mapping[ProducerId, Offset], data: ReadBuffer, table: BatchTable
 ) -> set[ProducerId]:
-    """The producers of `expected_open` (first offsets by producer) with transactions that begin in
-    these batches. Raises TransactionMismatchError if one ends in them: the snapshot belongs to
-    another offset."""
+    """The producers of `expected_open` (first offsets by producer) whose transactions begin in these
+    batches. Raises TransactionMismatchError if one ends in them: the snapshot is then of another
+    offset."""
     rows = table[(table["attributes"] & CONTROL_FLAG) != 0]
     for producer, offset in zip(
         rows["producer_id"].tolist(), rows["base_offset"].tolist(), strict=True
@@ -304,8 +314,8 @@ def check_open(
 def check_begun(
     expected_open: Mapping[ProducerId, Offset], begun: Mapping[ProducerId, Offset]
 ) -> None:
-    """Raises TransactionMismatchError unless all of `expected_open` are in `begun`, with the same
-    first offset."""
+    """Raise TransactionMismatchError unless `begun` has every producer of `expected_open`, with the
+    same first offset."""
     for producer, first in expected_open.items():
         if begun.get(producer) != first:
             raise _not_open(producer, first, "it does not begin there")

@@ -1,14 +1,13 @@
-"""read_committed: the end of the decided records in the bucket, and the aborted transactions among
-them.
+"""read_committed: the last stable offset of the bucket, and the aborted transactions below it.
 
 A segment alone is not enough: the marker of a transaction may be in a later segment, or not in the
 bucket at all.
 
 - The producer snapshot of the last segment names the transactions that are open where the bucket
-  ends. The bucket is read up to the first record of the earliest of them, the bucket's last stable
-  offset; from there on the brokers are read, which know the outcome.
-- The transaction indexes of a segment and of those after it name the aborted transactions that
-  touch it. An entry's last stable offset says from where on no later index can matter.
+  ends. The bucket's last stable offset is the first record of the earliest of them. The bucket is
+  read up to there. The rest is read from the brokers, which know the outcome.
+- The transaction indexes of a segment and of later ones name the aborted transactions with records
+  in it. The last stable offset of an entry tells where the search in later indexes may stop.
 
 Source: Kafka RemoteLogManager.addAbortedTransactions and ProducerStateManager.
 """
@@ -63,13 +62,15 @@ _FETCH_THREADS = 16
 class CommittedHistory:
     """The transactions in the history of the partitions of one query.
 
-    `histories` are the pieces of each partition from `lineage_pieces`, not cut. Both methods fetch
-    several indexes in parallel. They raise CorruptObjectError, with the segment, for a damaged
+    `histories` has the pieces of each partition from `lineage_pieces`, not cut. Both methods fetch
+    several indexes in parallel. They raise CorruptObjectError, which names the segment, for a damaged
     index, and SegmentGoneError for a missing one: without it records of aborted transactions look
-    committed. With `hides_undecided` a transaction counts as aborted if its marker may be in a
-    hole; otherwise holes are ignored. `proven_ends` are the segments with a snapshot that was
-    compared with the log; None turns that check off: a low end omits records silently only if no
-    broker has them.
+    committed.
+
+    With `hides_undecided` a transaction counts as aborted if its marker may be in a hole; otherwise
+    holes are ignored. `proven_ends` has the ids of the last segments whose snapshot was compared
+    with the log, and grows. None turns this check off. It is needed only if no brokers are read
+    after the bucket: a snapshot that names too early an offset would then omit records silently.
     """
 
     def __init__(
@@ -86,8 +87,8 @@ class CommittedHistory:
         self._histories = histories
 
     def stable_pieces(self) -> dict[TopicPartition, list[SegmentPiece]]:
-        """The histories up to the bucket's last stable offset of each partition. Costs one GET per
-        partition, and with open transactions one read of the batches from the first of them on."""
+        """The histories, each cut at the bucket's last stable offset. Costs one GET per partition,
+        and if transactions are open, a read of the batches from the first of them on."""
         last = {partition: pieces for partition, pieces in self._histories.items() if pieces}
         with _fetching() as pool:
             ends = dict(zip(last, pool.map(self._last_stable_offset, last.values()), strict=True))
@@ -97,7 +98,7 @@ class CommittedHistory:
         }
 
     def with_aborted(self, reads_of_ranges: Iterable[Sequence[Read]]) -> list[list[Read]]:
-        """The same reads; reads of segments get the aborted transactions in their range."""
+        """The same reads, where reads of segments have the aborted transactions in their range."""
         reads_of_ranges = [list(reads) for reads in reads_of_ranges]
         spans = _spans(read for reads in reads_of_ranges for read in reads)
         with _fetching() as pool:
@@ -154,8 +155,8 @@ class CommittedHistory:
     def _aborted_later(
         self, span: OffsetRange, found: list[AbortedTransaction]
     ) -> list[AbortedTransaction]:
-        """`found`, and the entries of later indexes up to one that makes them complete, sorted by
-        last offset."""
+        """`found` and the entries of later indexes, sorted by last offset. The search stops at an
+        entry that shows that no later index can have more."""
         touching, is_complete = collect_aborted_transactions(found, span.start, span.end)
         for piece in self._histories[span.topic_partition]:
             if is_complete:
@@ -171,8 +172,8 @@ class CommittedHistory:
         return touching
 
     def _prove_end(self, span: OffsetRange, listed: Sequence[AbortedTransaction]) -> None:
-        """Check that the transactions open at the end of the span's last segment are committed if
-        no index lists them. The task that reads the segment checks the others."""
+        """Check that a transaction that is open at the end of the span's last segment, and that no
+        index lists, is committed. The task that reads the segment checks the listed ones."""
         history = self._histories[span.topic_partition]
         at = bisect_right(history, span.end - 1, key=_end_offset)
         if at + 1 >= len(history) or history[at].end_offset != history[at + 1].start_offset:
@@ -183,8 +184,11 @@ class CommittedHistory:
         prove_committed(undecided, history[at + 1 :], self._storage)
 
     def _lost_in_holes(self, span: OffsetRange) -> list[AbortedTransaction]:
-        """Transactions with a marker that may be in a hole, so their outcome is unknown: those open
-        before each hole in the span, and before the first hole behind it, up to its end."""
+        """The transactions whose marker may be in a hole, so that their outcome is unknown.
+
+        They are open before a hole in the span, or before the first hole after it. The entry of each
+        ends where the hole ends.
+        """
         lost: list[AbortedTransaction] = []
         history = self._histories[span.topic_partition]
         for at, (before, after) in enumerate(pairwise(history)):
@@ -200,8 +204,8 @@ class CommittedHistory:
         return lost
 
     def _open_at_end(self, history: Sequence[SegmentPiece], at: int) -> dict[ProducerId, Offset]:
-        """The transactions that are open where the piece at this place ends, by their first offsets;
-        none where that is not known."""
+        """The first offsets of the transactions that are open where the piece at this index ends, by
+        producer. Empty if the producers there are unknown."""
         known = producers_at_end(history, at)
         if known is None:
             return {}
@@ -217,8 +221,8 @@ class CommittedHistory:
             try:
                 index = self._storage.fetch_index(segment, IndexType.TRANSACTION)
             except RemoteResourceNotFoundError:
-                # Metadata from before KIP-1023 does not say that there is none. What every
-                # segment has tells whether the segment itself is gone.
+                # Metadata from before KIP-1023 does not say that a segment has no transaction index.
+                # Every segment has an offset index: if that is missing too, the segment is deleted.
                 self._storage.fetch_index(segment, IndexType.OFFSET)
                 return []
             entries = read_transaction_index(index, segment.start_offset)
@@ -227,7 +231,7 @@ class CommittedHistory:
 
 
 def _check_within(entries: Sequence[AbortedTransaction], segment: RemoteLogSegmentMetadata) -> None:
-    """Raises CorruptIndexError for a marker beyond the segment's end: index or metadata is wrong,
+    """Raise CorruptIndexError if a marker lies beyond the segment's end. Index or metadata is wrong,
     and without the entry earlier aborted records would look committed."""
     beyond = [e.last_offset for e in entries if e.last_offset > segment.end_offset_inclusive]
     if beyond:
@@ -238,7 +242,8 @@ def _check_within(entries: Sequence[AbortedTransaction], segment: RemoteLogSegme
 
 
 def _spans(reads: Iterable[Read]) -> dict[TopicPartition, OffsetRange]:
-    """The range from the first to the last offset that is read from segments, by partition."""
+    """The range from the first to the last offset that is read from segments, by partition. One
+    search for the span is cheaper than one for each read."""
     limits: dict[TopicPartition, list[Offset]] = defaultdict(list)
     for read in reads:
         if isinstance(read, SegmentRead):

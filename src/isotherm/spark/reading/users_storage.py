@@ -1,4 +1,4 @@
-"""A user's storage manager for queries and jobs, with the same checks as in the broker."""
+"""A user's RemoteStorageManager for queries and jobs, with the same checks as in the broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class UsersStorage(CheckedStorageManager):
     def fetch_segment_metadata(
         self, metadata: RemoteLogSegmentMetadata
     ) -> RemoteLogSegmentMetadata:
-        """The same metadata: KIP-405 has no manifests."""
+        """Return `metadata` itself: KIP-405 has no manifests."""
         return metadata
 
     def list_log_segments(self) -> list[RemoteLogSegmentMetadata]:
