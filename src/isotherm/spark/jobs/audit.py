@@ -1,7 +1,7 @@
 """Tables (DataFrames) about the health of the remote tier, from its metadata topic.
 
-The events show durations and the growth of the topic; the replay shows the present state. The
-events of a compacted topic are in its audit topic, which is then passed as `history`.
+The events show durations and the growth of the topic. The replay shows the current state. The
+events of a compacted topic are in its audit topic, which the caller then passes as `history`.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class AuditSettings:
-    """now_ms: the time for "beyond retention" and for the age of leftovers. grace_ms: an unfinished
-    state that is older counts as left over."""
+    """`now_ms` is the time with which retention and the age of leftovers are computed. An unfinished
+    state older than `grace_ms` counts as left over."""
 
     now_ms: TimestampMs
     grace_ms: int = 3_600_000
@@ -65,7 +65,8 @@ class AuditSettings:
 
 
 class Audit:
-    """The tables. A context manager: Spark persists their common DataFrames until it ends."""
+    """The tables of an audit. A context manager: Spark persists their common DataFrames until it
+    ends."""
 
     def __init__(
         self,
@@ -106,8 +107,8 @@ class Audit:
         }
 
     def partitions(self) -> DataFrame:
-        """Per partition: the counts of uploads, of failed and of repeated ones, and the durations
-        of uploads, lives and deletions in seconds."""
+        """Per partition, the numbers of uploads, failed uploads and repeated uploads, and the
+        durations of uploads, lives and deletions in seconds."""
         lives = self._lives.withColumns(
             {
                 "upload_s": _seconds("started_ms", "finished_ms"),
@@ -135,8 +136,8 @@ class Audit:
         return counted.join(retried, list(_OWNER)).orderBy(*_OWNER)
 
     def orphans(self) -> DataFrame:
-        """Segments that take space but are not part of the log, or stay in an unfinished state, by
-        `cause`."""
+        """Segments that take space but are not part of the log, or stay in an unfinished state. The
+        column `cause` tells which."""
         settings = self._settings
         live = self.replay.segments
         is_old = sql.col("event_timestamp_ms") < settings.now_ms - settings.grace_ms
@@ -190,7 +191,7 @@ class Audit:
         )
         finished = self._finished().withColumn("reach", sql.max("end_offset").over(before))
         start, end, reach = (sql.col(name) for name in ("start_offset", "end_offset", "reach"))
-        # Not `reach + 1`: a damaged end offset may be the largest long, and the sum would overflow.
+        # `reach + 1` could overflow: a damaged end offset may be the largest long.
         is_gap = start - 1 > reach
         kind = sql.when(is_gap, "gap").when(start <= reach, "overlap")
         return (
@@ -235,8 +236,8 @@ class Audit:
         )  # fmt: skip
 
     def sizes(self) -> DataFrame:
-        """Per topic the bytes of its finished segments: of their logs, and of all their objects if
-        their custom metadata contains that."""
+        """Per topic, the bytes of its finished segments: of their logs, and of all their objects if
+        custom metadata contains that size."""
         sized = (
             self._finished()
             .select("topic", "topic_id", "partition", "size_in_bytes", "custom_metadata")
@@ -294,7 +295,7 @@ class Audit:
         )
 
     def forecast(self) -> DataFrame:
-        """The size of the topic in future, if it grows as in its last 30 days."""
+        """The future size of the topic, if it grows as in its last 30 days."""
         growth = self.growth()
         last = growth.agg(
             sql.max("day").alias("last_day"),
@@ -325,7 +326,7 @@ class Audit:
         return self.replay.segments.where(f"state = '{FINISHED.name}'")
 
     def _segment_lives(self) -> DataFrame:
-        """One row for each segment that occurs in the events: the first time of each state."""
+        """One row for each segment in the events, with the time at which it first had each state."""
         state, time = sql.col("state"), sql.col("event_timestamp_ms")
         moments = [
             sql.min(sql.when(state == wanted.value, time)).alias(name)
@@ -346,13 +347,13 @@ class Audit:
 
 
 def _seconds(start: str, end: str) -> Column:
-    """Seconds between two times in milliseconds; null if damaged times are too far apart for a
-    long."""
+    """Seconds between two times in milliseconds. Null if the difference overflows a long, as it may
+    if the times are damaged."""
     return sql.try_subtract(sql.col(end), sql.col(start)) / 1000
 
 
 def _with_remote_size(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The size in custom metadata of the Aiven layout; null for any other layout."""
+    """Replace the column custom_metadata by the size in it. Null unless it is the Aiven layout's."""
     for batch in batches:
         sizes = [_remote_size(each) for each in batch.column("custom_metadata").to_pylist()]
         columns = [batch.column(name) for name in batch.schema.names[:-1]]

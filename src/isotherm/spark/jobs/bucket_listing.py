@@ -2,13 +2,13 @@
 
     key, size, modified_ms        as the store shows them
     place                         `layout`: the key is one of the layout's, under its prefix
-                                  `elsewhere`: the file is a segment's, the folder is not where the
-                                  layout would put it (another key.prefix, a copy)
+                                  `elsewhere`: the file is a segment's, but in a folder where the
+                                  layout would not put it (another key.prefix, a copy)
                                   `foreign`: anything else inside a topic's folder
     topic, topic_id, partition    from the key; null if it is `foreign` or lacks them
     segment_id, start_offset, suffix
 
-The driver lists folders only, down to those of topics and partitions.
+The driver itself lists only folders, down to those of topics and partitions.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ _TASKS_PER_SLOT = 4
 
 @dataclass(frozen=True, slots=True)
 class ListingPlan:
-    """Folders to list recursively, the objects that were found beside them, and the number of
-    requests so far."""
+    """The folders that tasks list recursively, the objects found beside these folders, and the number
+    of LIST requests so far."""
 
     directories: tuple[str, ...]
     objects: tuple[StoredObject, ...]
@@ -71,8 +71,8 @@ class ListingPlan:
 
 
 def plan_listing(settings: ObjectStoreSettings, *, everywhere: bool) -> ListingPlan:
-    """The folders of partitions (of topics, if the layout has no folders of partitions). With
-    `everywhere` the whole store is listed, not only the configured key.prefix."""
+    """Find the folders of partitions, or of topics if the layout has no folders of partitions. With
+    `everywhere` search the whole store, not only the configured key.prefix."""
     client, layout = open_for_reading(settings), settings.create_layout()
     found: list[str] = []
     beside: list[StoredObject] = []
@@ -148,7 +148,8 @@ def _suffixes(layout: Layout) -> frozenset[str]:
 
 
 def spread_over(spark: SparkSession) -> int:
-    """The number of tasks for work in uneven pieces."""
+    """The number of tasks for work in uneven pieces: several per core, so that short tasks fill the
+    gaps that long ones leave."""
     return int(spark.sparkContext.defaultParallelism) * _TASKS_PER_SLOT
 
 

@@ -1,13 +1,14 @@
-"""Compaction of a tiered topic by key (KIP-534's rules), in place or into another bucket or prefix.
+"""Compacts a tiered topic by key (KIP-534's rules), in place or into another bucket or prefix.
 
-    plan    the pieces of the log, and which can be cleaned (compact_plan)
-    stage   two passes on Spark (compact_passes): new segments in the target, without manifests
-    copy    the driver stores the manifests, oldest first
-    place   the broker of the topic takes over the journal: it commits and publishes each
-            segment under its key, and deletes the old segments (remote/compaction/finisher.py)
+    plan       find the pieces of the log, and which of them can be cleaned (compact_plan)
+    stage      write new segments to the target, without manifests, in two Spark passes (compact_passes)
+    copy       for a copy, the driver stores the manifests, oldest first
+    in place   the topic's broker takes over the journal: it commits and publishes each segment under
+               its key, and deletes the old segments (remote/compaction/finisher.py)
 
 The target contains a journal from the first new object to the last step. After an interrupted run
-it shows what was done, and `recover` finishes or undoes the run (remote/compaction/journal.py).
+the journal shows what was done, and `recover` finishes or undoes the run
+(remote/compaction/journal.py).
 """
 
 from __future__ import annotations
@@ -59,16 +60,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _INDEX_GETS = 5
-"""Requests for a segment's indexes, when it is planned and written, and for its manifest."""
+"""GETs for one segment: its indexes, while it is planned and written, and its manifest."""
 _STAGING_PUTS = 4
-"""The announcement, log, indexes and manifest of a new segment."""
+"""PUTs for one new segment: its announcement, log, indexes and manifest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionSettings:
     """`target` is None for a compaction in place. Delete horizons of tombstones are compared with
     `now_ms`, the time of the run. `source` is a bucket in a built-in layout, or options that name a
-    storage manager of the user's, which is only read."""
+    user's RemoteStorageManager, which is only read."""
 
     source: ObjectStoreSettings | SourceOptions
     target: ObjectStoreSettings | None
@@ -105,9 +106,12 @@ class CompactionSettings:
 
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """Counts of one partition: its segments and their bytes; the segments that are rewritten (all
-    of them, in a copy) and those above the cleanable part; records (including control records) and
-    bytes of the rewritten segments, before and after."""
+    """The counts of one partition.
+
+    `segments` and `bytes` are those of the whole partition. `changed` counts the rewritten segments,
+    in a copy all of them, and `uncleanable` the segments above the cleanable part. The records
+    (including control records) and bytes before and after are those of the rewritten segments.
+    """
 
     partition: TopicIdPartition
     segments: int
@@ -125,7 +129,7 @@ class PartitionReport:
 
 
 def check_settings(settings: CompactionSettings, options: SourceOptions) -> None:
-    """Raises ConfigError or UnsupportedVersionError for settings that cannot work, before any
+    """Raise ConfigError or UnsupportedVersionError for settings that cannot work, before any
     read."""
     if settings.written.create_layout().commit_suffix is None:
         raise UnsupportedVersionError(
@@ -146,11 +150,11 @@ def check_settings(settings: CompactionSettings, options: SourceOptions) -> None
 
 
 def read_plan(options: SourceOptions, settings: CompactionSettings) -> CompactionPlan:
-    """Reads the metadata (or lists the bucket) and fetches indexes. Offsets below the log start are
-    left out, if a broker reports the log start.
+    """Read the metadata (or list the bucket), fetch indexes, and plan. Offsets below the log start
+    are left out if brokers report the log start.
 
-    A manifest that cannot be read raises CorruptObjectError, also with failOnDataLoss=false: its
-    segment would look deleted.
+    Raises CorruptObjectError if a manifest cannot be read, even with failOnDataLoss=false: the
+    compacted log would lack that segment.
     """
     brokers = open_brokers(options)
     owners: list[TopicIdPartition] | None = None
@@ -174,7 +178,8 @@ def read_plan(options: SourceOptions, settings: CompactionSettings) -> Compactio
 
 
 def _check_cluster_publishes(brokers: Brokers) -> None:
-    """Raises PolicyViolationError for a cluster that cannot publish staged segments."""
+    """Raise PolicyViolationError for a cluster that cannot publish staged segments. Only a cluster
+    with metadata of level 1 can, and it has the audit topic."""
     try:
         brokers.partitions([REMOTE_LOG_METADATA_AUDIT_TOPIC])
     except UnknownTopicOrPartitionError as error:
@@ -185,8 +190,8 @@ def _check_cluster_publishes(brokers: Brokers) -> None:
 
 
 def cost_of(spark: SparkSession, plan: CompactionPlan, settings: CompactionSettings) -> Cost:
-    """Two reads of the cleaned segments, one of the other segments of a copy, and one of the
-    written segments to verify them. Those are at most as large as their sources."""
+    """The cost of both passes: two reads of the cleaned segments, one of the other segments of a
+    copy, and one to verify the written segments, which are at most as large as their sources."""
     worked_on = plan.cleaned if settings.target is None else plan.pieces
 
     def fetches(pieces: Iterable[Any]) -> tuple[int, int]:
@@ -206,7 +211,7 @@ def cost_of(spark: SparkSession, plan: CompactionPlan, settings: CompactionSetti
 def unfinished_runs(
     settings: CompactionSettings, is_selected: Callable[[TopicIdPartition], bool]
 ) -> list[FoundRun]:
-    """Interrupted and active runs on these partitions."""
+    """The interrupted and active runs on the selected partitions."""
     return [
         found for found in open_journals(settings.written).find() if is_selected(found.partition)
     ]
@@ -215,7 +220,7 @@ def unfinished_runs(
 def unpublished_runs(
     settings: CompactionSettings, partitions: Iterable[TopicIdPartition]
 ) -> list[FoundRun]:
-    """Runs in place that the broker has to finish."""
+    """The runs in place that the broker still has to publish."""
     return [
         found
         for found in unfinished_runs(settings, set(partitions).__contains__)
@@ -231,7 +236,7 @@ class RecoveryStep(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What recovery does with an interrupted run."""
+    """The step that recovery takes for one partition of an interrupted run."""
 
     found: FoundRun
     step: RecoveryStep
@@ -248,7 +253,8 @@ class Recovery:
 
 
 def plan_recovery(found: Sequence[FoundRun]) -> list[Recovery]:
-    """The broker publishes a run in place whose segments are all staged."""
+    """The recovery step of each run. A run in place whose segments are all staged is left to the
+    broker, which publishes it."""
     # A copy is complete when all its partitions are staged. If one is not, the whole run is undone.
     unstaged = {run.run for run in found if _is_unstaged(run)}
     steps = []
@@ -266,7 +272,7 @@ def recover(settings: CompactionSettings, found: Sequence[FoundRun]) -> list[Rec
     """Take the steps of `plan_recovery`. None of the runs may be active."""
     storage, journals = _storage(settings.written), open_journals(settings.written)
     steps = plan_recovery(found)
-    # The journal that shows an incomplete copy is deleted last. If a crash followed its deletion,
+    # Delete the journal that shows an incomplete copy last. If it went first and a crash followed,
     # the other journals would look like those of a complete run.
     for each in sorted(steps, key=lambda step: _is_unstaged(step.found)):
         if each.step is RecoveryStep.UNDO:
@@ -281,8 +287,8 @@ def _is_unstaged(found: FoundRun) -> bool:
 
 
 def check_target(plan: CompactionPlan, settings: CompactionSettings) -> None:
-    """Raises PolicyViolationError if there is an unfinished run, or if the target of a copy already
-    has segments of the topics: readers would mix the two histories."""
+    """Raise PolicyViolationError if there is an unfinished run, or if the target of a copy already
+    has segments of the topics, since readers would mix the two histories."""
     for found in unfinished_runs(settings, set(plan.partitions).__contains__):
         raise PolicyViolationError(
             f"an earlier compaction is not over run={found.run} partition={found.partition}"
@@ -310,8 +316,8 @@ def compact(
     """Stage all segments. Then publish a copy, or leave the journals of a run in place to the
     broker.
 
-    After an error `recover` removes the staged segments. Spark wraps CorruptObjectError in a
-    PySparkException, as its cause.
+    After an error `recover` removes the staged segments. An error in a task, such as
+    CorruptObjectError, arrives as the cause of a PySparkException.
     """
     check_target(plan, settings)
     in_place = settings.target is None
@@ -333,7 +339,8 @@ def compact(
         with shuffle_partitions(spark, plan.cleaned):
             opened = open_producers_of(plan.cleaned, newest)
         progress(f"writing {len(worked_on)} segments again")
-        # Not earlier: a run that stores nothing for long counts as abandoned.
+        # The journals begin only after pass 1, because a run that stores nothing for long counts as
+        # abandoned.
         started = _begin(journals, run, worked_on, settings)
         staged = stage_all(spark, worked_on, newest, opened, passes)
     finally:
@@ -353,8 +360,8 @@ def compact(
 def _check_not_undone(
     journals: CompactionJournals, run: str, staged: Sequence[StagedPiece]
 ) -> None:
-    """Raises PolicyViolationError if the run was treated as abandoned and its staged segments were
-    deleted."""
+    """Raise PolicyViolationError if another program took the run for abandoned and deleted its
+    staged segments."""
     announced = {
         segment_id
         for found in journals.find()
@@ -437,7 +444,7 @@ def settings_of(
     to_storage: dict[str, str] | None = None,
 ) -> CompactionSettings:
     """Settings from the options of the source. `to_url` (a URL or a folder's path) and `to_storage`
-    (settings that override the source's) name the target of a copy. Its layout is `aiven` by
+    (settings that override the source's) name the target of a copy, whose layout is `aiven` by
     default."""
     source = tier_settings(options) if options.storage_manager is None else options
     target = None

@@ -1,13 +1,13 @@
 """The two passes of a compaction on Spark.
 
-    pass 1   pieces -> (partition, key, place): the newest of each key, by a shuffle on the keys
-             themselves (no hash stands for a key), and which transactions a piece leaves open
-    pass 2   places -> the pieces they lie in, a shuffle of 12 bytes for each key; each piece is
-             written again and staged
+    pass 1   pieces -> (partition, key, place): the newest place of each key, and the transactions
+             that each piece leaves open. The shuffle is on the keys themselves: hashes could collide
+    pass 2   places -> the pieces that contain them, by a shuffle of 12 bytes for each key. Each piece
+             is rewritten and staged
 
 Both passes read each segment once, in ranges. No record becomes a Python object, and the driver
-gets nothing that grows with the number of keys. A task of pass 2 holds in memory the places of one
-piece (8 bytes for each of its keys) and a few reads; it writes to its local disk.
+gets nothing that grows with the number of keys. A task of pass 2 has in memory the places of one
+piece (8 bytes for each of its keys) and a few reads. It writes to its local disk.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 # Approximate bytes of segments in a task. A larger segment has a task of its own.
 TARGET_TASK_BYTES = 256 * 1024 * 1024
-# More tasks than cores: small tasks fill the gaps that large ones leave.
+# There are more tasks than cores, so that small tasks fill the gaps that large ones leave.
 _TASKS_PER_CORE = 3
 
 _KEYS = "owner int, key binary, place long"
@@ -71,11 +71,11 @@ _REWRITTEN_FIELDS: dict[str, pa.DataType] = {
     "bytes_read": pa.int64(),
     "bytes_written": pa.int64(),
 }
-# Bytes of segments for each shuffle partition of pass 1. The keys are a fraction of them.
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _SHUFFLE_PARTITIONS_MAX = 8192
 
-# A row of pass 2 without a record: it keeps a piece in the result although no record remains.
+# The offset in a row of pass 2 that stands for no record. Each piece has such a row, so that it is
+# rewritten even if no record of it remains.
 _NO_RECORD = -1
 
 
@@ -104,10 +104,10 @@ class PassSettings:
 def newest_of_all(
     spark: SparkSession, pieces: Sequence[Piece], settings: PassSettings
 ) -> DataFrame:
-    """Pass 1: columns owner, place. Lazy and persisted: it runs at the first action.
+    """Pass 1: the columns owner, key and place. Lazy and persisted: it runs at the first action.
 
-    A place belongs to a key's newest record where `owner` is -1. Where `owner` is a piece's number,
-    `key` is a producer's id and the place 1 if the piece leaves its transaction open, else 0.
+    If `owner` is -1, `place` is that of a key's newest record. If `owner` is the number of a piece,
+    `key` is a producer id, and `place` is 1 if the piece leaves its transaction open, else 0.
     """
     if not pieces:
         return spark.createDataFrame([], _KEYS)
@@ -137,8 +137,8 @@ def newest_of_all(
 
 @contextmanager
 def shuffle_partitions(spark: SparkSession, pieces: Sequence[Piece]) -> Iterator[None]:
-    """Set the number of shuffle partitions for pass 1, by its bytes, while it is planned. The
-    persisted DataFrame keeps that number."""
+    """Set the number of shuffle partitions for pass 1, by the bytes of its segments, while it is
+    planned. The persisted DataFrame keeps that number."""
     count = -(-sum(piece.segment.segment_size_in_bytes for piece in pieces) // TARGET_TASK_BYTES)
     before = spark.conf.get(_SHUFFLE_PARTITIONS)
     wanted = min(max(count, parallel_tasks(spark)), _SHUFFLE_PARTITIONS_MAX)
@@ -153,7 +153,7 @@ def open_producers_of(
     pieces: Sequence[Piece], newest: DataFrame
 ) -> dict[int, frozenset[ProducerId]]:
     """The producers with an open transaction at the start of each piece, by the number of the
-    piece. Pieces without any are left out."""
+    piece. Pieces without such producers are left out."""
     met: dict[int, dict[ProducerId, bool]] = {}
     for row in newest.where("owner >= 0").collect():
         producers = met.setdefault(row.owner, {})
@@ -206,7 +206,7 @@ def stage_all(
 
 
 class _Stager:
-    """The storage and the rules of one task of pass 2."""
+    """Rewrites and stages pieces in one task of pass 2."""
 
     def __init__(self, settings: PassSettings) -> None:
         self._settings = settings
@@ -303,7 +303,8 @@ def _numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
 
 
 def _producers_of(piece_number: int) -> int:
-    """The `owner` value of rows about a piece's producers: less than those of rows about keys."""
+    """The `owner` of rows about a piece's producers. It is negative, so that it is never the owner of
+    rows about keys."""
     return -1 - piece_number
 
 
@@ -321,7 +322,7 @@ def _transactions_table(transactions: OpenTransactions) -> pa.Table:
 
 
 def _grouped(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Int64Array]]:
-    """The relative offsets of each piece in turn, from rows sorted by piece and offset."""
+    """Yield each piece's number and relative offsets, from rows sorted by piece and offset."""
     number = -1
     parts: list[Int64Array] = []
     for batch in batches:

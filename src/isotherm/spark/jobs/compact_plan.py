@@ -1,12 +1,12 @@
-"""Plan of a compaction: the pieces of each partition's log, and which of them can be cleaned.
+"""Plans a compaction: the pieces of each partition's log, and which of them can be cleaned.
 
 The cleanable part begins at the log start. It ends at the first of these offsets:
 
-- the first offset of the earliest transaction that is open at the end of the bucket. Its outcome is
-  not in the bucket, so no record from there on may supersede another (as Kafka's log cleaner stops
-  at the last stable offset);
-- in place, the start of a segment that is only partly in the log, because another one overlaps it.
-  It cannot be replaced, and a tombstone above it must stay while older records of its key do.
+- The first offset of the earliest transaction that is open at the end of the bucket. Its outcome is
+  not in the bucket, so no record from there on may supersede another. Kafka's log cleaner stops at
+  the last stable offset for the same reason.
+- In place, the start of a segment that is only partly in the log, because another one overlaps it.
+  It cannot be replaced, and a tombstone above it must stay while older records of its key stay.
 
 Records that are only on the brokers supersede nothing: docs/decisions/0050.
 """
@@ -41,7 +41,7 @@ class CompactionPlan:
 
     @property
     def size_in_bytes(self) -> int:
-        """Of the segments."""
+        """Size of the logs of all segments."""
         return sum(piece.segment.segment_size_in_bytes for piece in self.pieces)
 
 
@@ -51,9 +51,10 @@ def plan_compaction(
     *,
     in_place: bool,
 ) -> CompactionPlan:
-    """`histories` are the pieces of each partition, from `lineage_pieces`.
+    """Plan the compaction of `histories`, the pieces of each partition from `lineage_pieces`.
 
-    Fetches indexes. Raises CorruptObjectError, with the segment, for a missing or damaged index.
+    Fetches indexes. Raises CorruptObjectError, which names the segment, for a missing or damaged
+    index.
     """
     histories = {partition: pieces for partition, pieces in histories.items() if pieces}
     transactions = CommittedHistory(storage, histories)

@@ -1,7 +1,7 @@
 """Estimates a job's requests to the bucket, before the job reads anything.
 
-Requests and bytes follow from metadata or a listing alone. The time follows from the rates of an
-S3 bucket and a machine in the same region. It is an estimate: as if all tasks were busy to the end.
+Requests and bytes follow from metadata or a listing alone. The time is estimated with the rates of
+an S3 bucket and a machine in the same region, as if all tasks were busy to the end.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from isotherm.errors import PolicyViolationError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Of one task, in the region of the bucket: the time of a request before its first byte, and the
-# bytes a second after that.
+# For one task in the bucket's region: the time until the first byte of an answer, and the bytes per
+# second after that.
 _REQUEST_S = 0.03
 _BYTES_PER_S = 80e6
 LISTED_PER_REQUEST = 1000
@@ -24,8 +24,8 @@ LISTED_PER_REQUEST = 1000
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Requests by kind, and the bytes that the bucket sends (`bytes_read`) or copies inside itself.
-    `tasks` is the number of parallel tasks."""
+    """The requests by kind, and the bytes that the bucket sends (`bytes_read`) or copies inside
+    itself. `tasks` is the number of tasks that run in parallel."""
 
     gets: int = 0
     lists: int = 0
@@ -62,7 +62,7 @@ class Cost:
 
 
 def check_cost(cost: Cost, max_bytes: int | None) -> None:
-    """Raises PolicyViolationError, before any read, if the job would read more than `max_bytes`."""
+    """Raise PolicyViolationError, before any read, if the job would read more than `max_bytes`."""
     if max_bytes is not None and cost.bytes_read > max_bytes:
         raise PolicyViolationError(
             f"the job would read more than it may bytes={cost.bytes_read} max_bytes={max_bytes}"
@@ -78,7 +78,8 @@ def parallel_tasks(spark: SparkSession) -> int:
 def cost_of_reading(
     segments: DataFrame, *, fetch_bytes: int, requests_per_segment: int, tasks: int
 ) -> Cost:
-    """The cost to read the logs of these segments in ranges, and some small objects of each."""
+    """The cost to read the logs of these segments in ranges, and `requests_per_segment` small objects
+    of each."""
     from pyspark.sql import functions as sql
 
     row = segments.agg(

@@ -1,4 +1,4 @@
-"""The segments that were deleted in a metadata topic's history. The fold drops them."""
+"""Finds the segments that were deleted in a metadata topic's history, which the fold drops."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _SCHEMA = pa.schema(_FIELDS)
 
 
 def deleted_segments(spark: SparkSession, log: MetadataLog) -> DataFrame:
-    """A row with the `segment_id` of each DELETE_SEGMENT_FINISHED. Reads the topic once more.
+    """One row with the `segment_id` of each DELETE_SEGMENT_FINISHED. Reads the topic once more.
 
-    A compacted topic loses these events soon; its audit topic keeps them.
+    A compacted topic loses these events soon. Its audit topic keeps them longer.
     """
     slices = log.slices()
 

@@ -1,7 +1,7 @@
-"""Turns the failure of a Spark job into one of Isotherm's errors. Tasks raise in other processes;
-the driver gets a text with a traceback of Python, of Java, or both.
+"""Turns the failure of a Spark job into one of Isotherm's errors.
 
-An error of Isotherm's gets its class back. Anything else becomes a SparkJobError with the last
+Tasks raise in other processes. The driver gets a text with a traceback of Python, of Java, or both.
+An Isotherm error in the text gets its class back. Anything else becomes a SparkJobError with the last
 message of Python or Spark, and a hint if the cause is known.
 """
 
@@ -18,7 +18,7 @@ _PYTHONS = re.compile(r"^(\w[\w.]*(?:Error|Exception|Interrupt|Exit)): (.*)$", r
 _JAVAS = re.compile(r"^\s*(?:Caused by: |: )?((?:\w+\.){2,}\w+): (.*)$", re.MULTILINE)
 _REASON_SIZE_MAX = 400
 
-# Messages of Spark, and hints: the first match counts.
+# Messages of Spark, and hints. The first match counts.
 _HINTS = (
     (
         re.compile(r"Could not parse Master URL|Invalid master URL", re.IGNORECASE),
@@ -51,7 +51,7 @@ _OTHERWISE = "isotherm pipeline --debug shows the whole trace"
 
 
 def error_of_job(text: str) -> IsothermError:
-    """`text` is the message of the exception of PySpark or Py4J."""
+    """The error in `text`, the message of an exception of PySpark or Py4J."""
     ours = _OURS.findall(text)
     if ours:
         name, message = ours[-1]

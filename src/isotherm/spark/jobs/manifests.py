@@ -1,8 +1,7 @@
-"""The segments of the bucket, from their manifests. Tasks read the manifests; problems are
-findings.
+"""Reads the segments of the bucket from their manifests, in tasks. Problems become findings.
 
-Rows are those of segment_frames, in state COPY_SEGMENT_FINISHED. A manifest contains neither custom
-metadata nor the broker's leader epoch: these are null and -1.
+The rows are those of segment_frames, in state COPY_SEGMENT_FINISHED. A manifest contains neither
+custom metadata nor the broker's leader epoch, so these are null and -1.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ _FINDING_FIELDS = ("topic", "topic_id", "partition", "segment_id", "start_offset
 
 
 class ManifestsRead(NamedTuple):
-    """`segments` are complete; `findings` (columns of a Finding) are damaged manifests and those
-    that contradict the listing. Both come from `rows`, which is persisted; the caller unpersists
-    it."""
+    """`segments` are those with a sound manifest. `findings` (columns of a Finding) are about damaged
+    manifests, and manifests that contradict the listing. Both come from `rows`, which is persisted;
+    the caller unpersists it."""
 
     segments: DataFrame
     findings: DataFrame
@@ -50,10 +49,10 @@ class ManifestsRead(NamedTuple):
 
 
 def read_manifests(listing: DataFrame, settings: ObjectStoreSettings) -> ManifestsRead:
-    """Read every committed segment's manifest of a listing (bucket_listing), by one GET each.
+    """Read the manifest of every committed segment of a listing (bucket_listing), with one GET each.
 
-    Raises UnsupportedVersionError for a layout without manifests. A segment that is deleted
-    meanwhile is in neither DataFrame.
+    Raises UnsupportedVersionError for a layout without manifests. A segment that was deleted since
+    the listing is in neither DataFrame.
     """
     suffix = settings.create_layout().commit_suffix
     if suffix is None:

@@ -1,7 +1,7 @@
-"""Small files of a table as fewer, larger ones: for each group of files one task, without rows in the JVM.
+"""Merges small files of a table to fewer, larger ones: one task for each group, without rows in the JVM.
 
-The rows of a group are merged in the order of partitions and offsets. A file is opened when the merge
-reaches its first row: files that follow one another are read one after the other.
+The rows of a group are merged in the order of partitions and offsets. A file is opened only when the
+merge reaches its first row, so files that follow one another are open one at a time.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MERGE_BATCH_BYTES = 4 * 1024 * 1024
-"""Of rows of each file that is open."""
+"""Bytes of rows in memory for each open file."""
 
-_Place = tuple[int, Offset]  # partition and offset of a row
+_Place = tuple[int, Offset]  # the partition and offset of a row
 
 
 def merge_files(
@@ -40,13 +40,13 @@ def merge_files(
     schema: pa.Schema,
     name: str,
 ) -> list[list[PutFile]]:
-    """The files that replace each group. `name` begins their names."""
+    """Merge each group, and return its new files. Their names begin with `name`."""
 
     def run(number: int) -> Iterator[pa.RecordBatch]:
         put = _merge_group(groups[number], place, schema, attempt_name(f"{name}-{number:05}"))
         yield from put_rows(number, put).to_batches()
 
-    # Each task puts files, so it must run once: collect, and no second action.
+    # A second action would run the tasks again and put their files twice, so this is the only one.
     made = put_by_number(each_of(spark, len(groups), run, PUT_SCHEMA).collect())
     return [made[number] for number in range(len(groups))]
 
@@ -68,8 +68,8 @@ def _merge_group(
 def merged_batches(
     group: Sequence[DataFile], place: Place, schema: pa.Schema
 ) -> Generator[pa.RecordBatch]:
-    """All rows of these files as `schema`, in the order of partitions and offsets if each file has that
-    order."""
+    """All rows of these files as `schema`. They are in the order of partitions and offsets if each
+    file is."""
     waiting = sorted(group, key=lambda file: (file.first, file.name), reverse=True)
     heads: list[tuple[_Place, int]] = []
     readers: dict[int, _Reader] = {}
@@ -89,7 +89,7 @@ def merged_batches(
 
 
 class _Reader:
-    """The rows of one file that are not taken yet. `head` is the place of the first."""
+    """The rows of one file that are not taken yet. `head` is the place of the first of them."""
 
     def __init__(self, source: Any, schema: pa.Schema) -> None:
         self._schema = schema
@@ -106,7 +106,7 @@ class _Reader:
             heapq.heappush(heads, (self.head, number))
 
     def take_below(self, end: _Place | None) -> pa.RecordBatch:
-        """The rows of a batch that come before `end`, at least one."""
+        """Take the rows of the current batch that come before `end`, at least one."""
         batch = self._batch
         assert batch is not None, "there is a head"
         count = batch.num_rows if end is None else max(_rows_below(batch, end), 1)
@@ -127,7 +127,7 @@ def _place_of(batch: pa.RecordBatch) -> _Place:
 
 
 def _rows_below(batch: pa.RecordBatch, end: _Place) -> int:
-    """The number of rows before the first that is not below `end`."""
+    """The number of rows before the first one at or after `end`."""
     partitions, offsets = (batch.column(name).to_numpy() for name in ("partition", "offset"))
     reached = (partitions > end[0]) | ((partitions == end[0]) & (offsets >= end[1]))
     return int(np.argmax(reached)) if reached.any() else batch.num_rows

@@ -1,4 +1,4 @@
-"""The records of a metadata topic as a DataFrame, one row each, decoded by the kernels."""
+"""Reads the records of a metadata topic as a DataFrame, one row each, decoded by the kernels."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _FIELDS: list[Any] = [
 ]
 _EVENTS = pa.schema(_FIELDS)
 _HEADER_SIZE = 61
-"""The bytes of a batch around its record: brokers append metadata events in batches of one."""
+"""Bytes of a batch around its record. Brokers append each metadata event in a batch of its own."""
 _ROWS_MAX = 50_000
 
 
 def metadata_events(spark: SparkSession, log: MetadataLog) -> DataFrame:
-    """One row per record. Columns that its type lacks are null; `state` is the number of the state
-    of the segment or partition."""
+    """One row per record. Columns that its type of event lacks are null. `state` is the id of the
+    segment's or partition's state."""
     from pyspark.sql import functions as sql
 
     slices = log.slices()
@@ -103,7 +103,7 @@ def _byte_counts(column: Any) -> Any:
 
 
 def _topics(decoded: DecodedRun, is_event: Any) -> Any:
-    """Each topic's name is decoded once per run."""
+    """The topic of each row. Each name is decoded once per run, not once per row."""
     rows = np.flatnonzero(is_event)
     names = np.full(len(is_event), -1, dtype=np.int64)
     _, firsts, numbers = np.unique(

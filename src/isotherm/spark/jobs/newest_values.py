@@ -1,11 +1,11 @@
-"""The newest value of each key, of the files of a table and those that a run has just written.
+"""Keeps the newest value of each key in the files of a table and those that a run has just written.
 
-1. Tasks read place and key of every row, and Spark finds the rows that a later one of the same key
-   and partition supersedes. Keys alone pass through the JVM.
-2. A task for each file that has such rows writes it again without them. Other files stay.
+1. Tasks read the partition, offset and key of every row. Spark finds the superseded rows: those with
+   a later row of the same key and partition. Only keys pass through the JVM.
+2. One task for each file with such rows rewrites it without them. Other files stay.
 
-Files that no row is lost from are not read again, so the cost of a run is the keys of the table and
-the files in which something changed.
+Files that lose no row are not read again. So the cost of a run is that of the table's keys, and of
+the files that change.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KeyedFile:
-    """A file of rows with keys. Those of a file of tombstones are in no table: they delete others."""
+    """A file of rows with keys. A file of tombstones is in no table: its rows only delete others."""
 
     name: str
     is_of_tombstones: bool = False
@@ -48,8 +48,8 @@ def without_superseded(
     schema: pa.Schema,
     name: str,
 ) -> dict[str, list[PutFile]]:
-    """The files that replace others, by the names of these: without rows that are superseded or
-    deleted. `schema` is that of the new files, and `name` begins their names."""
+    """Rewrite the files that have superseded or deleted rows, and return the new files by the name of
+    the old one. `schema` is that of the new files, whose names begin with `name`."""
 
     def rewrite(lost: pa.Table) -> pa.Table:
         number = lost.column("file")[0].as_py()
@@ -61,7 +61,7 @@ def without_superseded(
         return put_rows(number, put)
 
     lost = _superseded(spark, files, place, schema)
-    # Each task puts files, so it must run once: collect, and no second action.
+    # A second action would run the tasks again and put their files twice, so this is the only one.
     found = lost.groupBy("file").applyInArrow(rewrite, spark_schema(PUT_SCHEMA)).collect()
     return {files[number].name: put for number, put in put_by_number(found).items()}
 
@@ -69,7 +69,8 @@ def without_superseded(
 def _superseded(
     spark: SparkSession, files: Sequence[KeyedFile], place: Place, schema: pa.Schema
 ) -> DataFrame:
-    """`file`, `partition` and `offset` of rows that are not the newest of their key, or are deleted."""
+    """The `file`, `partition` and `offset` of rows that are not the newest of their key, or that a
+    tombstone deletes."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -104,7 +105,8 @@ def _superseded(
 
 
 def _is_in(batch: pa.RecordBatch, lost: pa.Table) -> npt.NDArray[np.bool_]:
-    """Whether a row is one of those: a file may have rows of several partitions."""
+    """Whether each row of `batch` is in `lost`. Partitions are compared too, since a file may have rows
+    of several."""
     partitions, offsets = (lost.column(name).to_numpy() for name in ("partition", "offset"))
     own_partitions, own_offsets = (batch.column(n).to_numpy() for n in ("partition", "offset"))
     found = np.zeros(batch.num_rows, np.bool_)

@@ -1,9 +1,9 @@
 """Projects a metadata topic to a table of its live segments (KIP-1266's keyed full state), and
 updates it.
 
-Each run reads the records since the last run. A task takes the state of its metadata partition from
-the table, folds the new records, and puts the new state as one object. After a killed run the
-finished partitions stay, and the next run does the others.
+Each run reads the records since the last run. A task reads the state of its metadata partition from
+the table, folds the new records, and puts the new state as one object. If a run is killed, the
+finished partitions keep their new state, and the next run updates the others.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class ProjectionRun:
     """The counts of one run: the `records` that it read, and the live `segments` of the metadata
-    partitions that had new records."""
+    partitions with new records."""
 
     metadata_partitions: int
     changed: int
@@ -74,7 +74,7 @@ def project(spark: SparkSession, log: MetadataLog, target: ObjectStoreSettings) 
     """Update the projection in `target` to the end of the topic, or create it.
 
     Raises ConfigError if `target` is a projection of another topic, or contains anything else. Only
-    one run at a time.
+    one run may be active at a time.
     """
     projection = Projection(target, create=True)
     projection.begin(log.identity())
@@ -86,7 +86,7 @@ def project(spark: SparkSession, log: MetadataLog, target: ObjectStoreSettings) 
         wanted = slices[number]
         yield from _project_slice(log, wanted, count, target, known.get(wanted.number))
 
-    # Each task puts an object, so it must run once: collect, and no second action.
+    # A second action would run the tasks again and put their objects twice, so this is the only one.
     rows = each_of(spark, len(slices), work, _TOLD).collect()
     done = [row for row in rows if row.kind == _DONE]
     found = [row for row in rows if row.kind != _DONE]
@@ -102,7 +102,7 @@ def project(spark: SparkSession, log: MetadataLog, target: ObjectStoreSettings) 
 
 
 def cost_of_projecting(log: MetadataLog, target: ObjectStoreSettings) -> Cost:
-    """Of what a run would read."""
+    """The cost of the records that a run would read."""
     known = Projection(target, create=True).partitions()
     return cost_of_log(log, {number: each.next_offset for number, each in known.items()})
 
@@ -125,7 +125,7 @@ def projected_segments(spark: SparkSession, target: ObjectStoreSettings) -> Data
 
 
 def check_table_format(spark: SparkSession, name: str) -> None:
-    """Raises ConfigError, with the missing package, unless Spark can write tables of this
+    """Raise ConfigError, which names the missing package, unless Spark can write tables of this
     format."""
     if name not in _TABLE_CLASSES:
         raise ConfigError(f"no such table format format={name} known={','.join(_TABLE_CLASSES)}")
@@ -149,7 +149,7 @@ def write_table(spark: SparkSession, target: ObjectStoreSettings, name: str, pla
     check_table_format(spark, name)
     rows = projected_segments(spark, target)
     if name == "iceberg":
-        # A catalog knows Iceberg's tables by name, and creates the first version.
+        # Iceberg's tables have a name in a catalog, which creates the first version.
         rows.writeTo(place).using(name).createOrReplace()
     else:
         rows.write.format(name).mode("overwrite").save(place)

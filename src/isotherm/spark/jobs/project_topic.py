@@ -1,9 +1,10 @@
 """Projects a cluster's metadata topic to a compacted topic of keyed states beside it.
 
-For clusters whose own topic cannot be compacted: brokers of Apache Kafka cannot read keyed records.
-A task folds a partition of the metadata topic and the same partition of the projection, and writes
-the differences to the second. So a killed run is repeated without harm. The fold is that of the
-brokers: of two copies of one segment the order of their keys decides which one a look-up finds.
+It is for clusters whose own topic cannot be compacted, because brokers of Apache Kafka cannot read
+keyed records. A task folds a partition of the metadata topic and the same partition of the
+projection, and writes the differences to the projection. So a killed run can be repeated without
+harm. The fold is that of the brokers: if a segment has two copies, the order of their keys decides
+which one a look-up finds.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ _PATIENCE = RequestSettings(retries=100, retry_interval_ms=100)
 
 @dataclass(frozen=True, slots=True)
 class TopicProjection:
-    """Counts of the records that a run wrote, and of the live segments in the topic. `damaged`
-    names records of the metadata topic that were skipped."""
+    """The number of records that a run wrote, and of live segments in the topic. `damaged` names the
+    records of the metadata topic that were skipped."""
 
     states: int
     tombstones: int
@@ -53,9 +54,10 @@ def project_to_topic(
     target: str,
     source: str = REMOTE_LOG_METADATA_TOPIC,
 ) -> TopicProjection:
-    """Update the topic `target`, or create it, to the states in `source`. Only one run at a time.
+    """Update the topic `target` to the states in `source`, or create it. Only one run may be active
+    at a time.
 
-    Raises PolicyViolationError for the cluster's own metadata topic, ConfigError for a topic with
+    Raises PolicyViolationError for the cluster's own metadata topic, and ConfigError for a topic with
     another number of partitions.
     """
     check_is_own_topic(target)
@@ -79,7 +81,7 @@ def _make_topic(client_properties: Mapping[str, Any], target: str, count: int) -
     brokers = KafkaBrokers(client_properties, SystemClock(), _PATIENCE)
     brokers.create_topic(target, count, {"cleanup.policy": "compact"})
     partitions = [each.topic_partition for each in brokers.partitions([target])]
-    # A new topic's partitions have no leader at first.
+    # A new topic's partitions have no leader at first. This request waits for one.
     brokers.bounds(partitions)
     found = len(partitions)
     if found != count:

@@ -2,9 +2,9 @@
 
     isotherm-quarantine/<time of the sweep>/<key>
 
-Each object is moved independently, and a repetition after a crash does no harm: if there is a copy
-and no original, nothing is left to do. An object stays if it has changed since the listing, if its
-segment is complete by now, or if the metadata refers to it by now (recheck.py).
+Each object is moved independently. A repetition after a crash does no harm: if there is a copy and no
+original, the object was moved already. An object stays if it has changed since the listing, or if by
+now its segment is complete or the metadata refers to it (recheck.py).
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def take_away(
     *,
     prefix: str | None,
 ) -> DataFrame:
-    """Move the deletable objects. Returns a row with the outcome for each, persisted.
+    """Move the deletable objects. Returns a row with the outcome for each (OUTCOMES), persisted, so
+    that no later action moves them again.
 
     `prefix` is the quarantine; with None the objects are deleted permanently. `now` must be read
     after the report was made. Raises PolicyViolationError if the report has refusals.
@@ -73,7 +74,7 @@ def take_away(
 
     found = report.findings.where("is_deletable").select("kind", "key", "size", "segment_id")
     doomed = still_deletable(found, now).select("kind", "key", "size", "is_due")
-    # This order spreads adjacent keys: stores limit the request rate of a prefix.
+    # The hash spreads adjacent keys over tasks, because stores limit the request rate of a prefix.
     tasks = spread_over(report.findings.sparkSession)
     moved = doomed.repartition(tasks, sql.hash("key")).mapInArrow(take, from_arrow_schema(OUTCOMES))
     moved = moved.persist()
@@ -87,7 +88,7 @@ def delete_users_segments(
     """Delete the deletable segments of a sweep permanently. Returns a row with the outcome for each
     (OUTCOMES).
 
-    `now` must be read after the report was made; the manager is asked for its segments once more.
+    `now` must be read after the report was made. The storage manager lists its segments once more.
     Raises PolicyViolationError if the report has refusals.
     """
     _check_may_delete(report)
@@ -112,7 +113,7 @@ def delete_users_segments(
 
 
 def _check_may_delete(report: SweepReport) -> None:
-    """Raises PolicyViolationError if the report has refusals."""
+    """Raise PolicyViolationError if the report has refusals."""
     if report.refusals:
         raise PolicyViolationError(
             f"nothing is deleted while the metadata is not known to be complete: {report.refusals[0]}"

@@ -2,15 +2,16 @@
 
     manifests -> segments -> lineage of each partition -> events, and state for a broker
 
-A storage manager of the user's lists the segments itself, if it can (ListsSegments).
+A user's RemoteStorageManager has no manifests. It lists its segments itself, if it can
+(ListsSegments).
 
 A segment is left out, with a finding, if others hold all of its offsets: no reader would use it.
-`write_to_topic` writes the events to a topic of the caller's, isotherm.broker.log_dir_rebuild
+`write_to_topic` writes the events to a topic that the caller names. isotherm.broker.log_dir_rebuild
 writes them to the log directories of an Isotherm broker.
 
-Topics keep their ids, unless a mapping gives them others. Object keys contain the old id, so each
-event then contains the place of its segment's objects as custom metadata (KIP-917). Isotherm finds
-the objects by it. The Aiven plugin still looks for manifests under the new id.
+Topics keep their ids, unless a mapping gives them new ones. Object keys contain the old id. So with
+a new id, each event also contains the place of its segment's objects, as custom metadata (KIP-917),
+and Isotherm finds the objects there. The Aiven plugin looks for manifests under the new id only.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ _PARTITION_FIELDS: dict[str, pa.DataType] = {
     "partition": pa.int32(),
     "log_start": pa.int64(),
     "log_end": pa.int64(),
-    # Below it every transaction is complete. The markers of the others were not tiered.
+    # Below this offset every transaction is complete. The markers of open transactions were not
+    # tiered.
     "stable_end": pa.int64(),
     "epochs": pa.list_(LEADER_EPOCH),
     "segments": pa.int64(),
@@ -101,7 +103,7 @@ class Rebuilt:
     """DataFrames from one read of the manifests, persisted until `close`.
 
     segments   the finished segments in each partition's lineage: the new metadata
-    partitions one row each: offsets, epochs and producers as a broker that leads it must know them
+    partitions one row each: the offsets, epochs and producers that its leader must know
     findings   damaged manifests, gaps, and segments left out, in the columns of a Finding
     """
 
@@ -116,7 +118,8 @@ class Rebuilt:
 
 
 def rebuild(listing: DataFrame, store: ObjectStoreSettings) -> Rebuilt:
-    """From a listing (bucket_listing). UnsupportedVersionError in a layout without manifests."""
+    """Rebuild metadata from a listing (bucket_listing). Raises UnsupportedVersionError for a layout
+    without manifests."""
     manifests = read_manifests(listing, store)
     rebuilt = rebuild_from(manifests.segments, store)
     findings = manifests.findings.unionByName(rebuilt.findings)
@@ -124,8 +127,8 @@ def rebuild(listing: DataFrame, store: ObjectStoreSettings) -> Rebuilt:
 
 
 def rebuild_from(segments: DataFrame, store: ObjectStoreSettings | SourceOptions) -> Rebuilt:
-    """From finished segments (segment_frames) that a store names: a bucket, or a storage manager of
-    the user's."""
+    """Rebuild metadata from finished segments (segment_frames). `store` is the bucket that has them,
+    or options that name a user's RemoteStorageManager."""
     groups = segments.groupBy("topic_id", "partition")
     kept = groups.applyInArrow(_kept_segments, from_arrow_schema(SEGMENT_ARROW)).persist()
     findings = groups.applyInArrow(_history, from_arrow_schema(FINDINGS))
@@ -173,7 +176,7 @@ def _partition(group: pa.Table, store: ObjectStoreSettings | SourceOptions) -> p
 
 
 def lineage(pieces: Iterable[SegmentPiece]) -> list[EpochEntry]:
-    """The leader epochs of a log made of these pieces, ascending."""
+    """The leader epochs, ascending, of the log that these pieces make up."""
     starts: dict[int, int] = {}
     for piece in pieces:
         epochs = segment_epochs(piece.segment)
@@ -189,8 +192,8 @@ def lineage(pieces: Iterable[SegmentPiece]) -> list[EpochEntry]:
 def _producer_snapshot(
     segment: RemoteLogSegmentMetadata, store: ObjectStoreSettings | SourceOptions
 ) -> bytes | None:
-    """None if it is damaged or missing. Idempotent producers then start with a new state, as Kafka
-    allows."""
+    """The producer snapshot of a segment, or None if it is damaged or missing. Idempotent producers
+    then start with a new state, as Kafka allows."""
     try:
         snapshot = storage_of_job(store).fetch_index(segment, IndexType.PRODUCER_SNAPSHOT)
         read_producer_snapshot(snapshot)
@@ -238,10 +241,11 @@ def renamed_segment(
 
 
 def events(segments: DataFrame, partition_count: int, *, level: int = 0) -> DataFrame:
-    """The records for these segments, of EVENTS, in append order for each metadata partition.
+    """The records for these segments, with the columns EVENTS, in append order for each metadata
+    partition.
 
-    Level 0: two events for each segment, without a key, readable by any Kafka broker. Level 1: its
-    state under its key (KIP-1266).
+    At level 0 a segment has two events without a key, which any Kafka broker can read. At level 1
+    it has its state under its key (KIP-1266).
     """
 
     def make(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -295,8 +299,8 @@ def events_of(
 
 
 def write_to_topic(made: DataFrame, client_properties: Mapping[str, str], topic: str) -> int:
-    """Append the events, one task for each metadata partition; returns their number. Always raises
-    PolicyViolationError for a cluster's own `__remote_log_metadata`."""
+    """Append the events, one task for each metadata partition, and return their number. Raises
+    PolicyViolationError if `topic` is a cluster's own `__remote_log_metadata`."""
     properties = dict(client_properties)
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,13 +1,13 @@
 """Checks again, just before a deletion, whether a sweep's deletable objects are still deletable.
 
-Minutes pass between the listing and the deletion, and brokers go on. The check:
+Minutes pass between the listing and the deletion, while brokers copy and delete. The check:
 
-    kind of finding                               goes only while the metadata
+    kind of finding                               is deletable only while the metadata
     failed copy                                   says COPY_SEGMENT_STARTED, or nothing
     unfinished deletion                           says DELETE_SEGMENT_STARTED or _FINISHED, or nothing
     deleted, unknown, partial, unknown topic      says DELETE_SEGMENT_FINISHED, or nothing
 
-An object also stays while the last event of an audit partition finishes its copy: a broker that
+An object also stays while the last event of an audit partition finishes its copy. A broker that
 crashed between its two appends applies that event at its next start.
 """
 
@@ -42,15 +42,16 @@ _DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 @dataclass(frozen=True, slots=True)
 class MetadataNow:
-    """`segments` has `segment_id` (as text) and `state` of every live segment; `finished_last` has
-    the segments with a COPY_SEGMENT_FINISHED as the last event of an audit partition."""
+    """`segments` has `segment_id` (as text) and `state` of every live segment. `finished_last` is the
+    result of `segments_finished_last`."""
 
     segments: DataFrame
     finished_last: Collection[str] = ()
 
 
 def still_deletable(doomed: DataFrame, now: MetadataNow) -> DataFrame:
-    """`doomed`, findings of a sweep, with the column `is_due`."""
+    """`doomed` (findings of a sweep) with the column `is_due`: whether the object may be deleted
+    now."""
     kind, state = sql.col("kind"), sql.col("state_now")
     allowed = (
         sql.when(kind == FindingKind.FAILED_COPY.value, state == _STARTED.name)
@@ -67,7 +68,7 @@ def still_deletable(doomed: DataFrame, now: MetadataNow) -> DataFrame:
 
 
 def segments_finished_last(audit: MetadataLog) -> frozenset[str]:
-    """Ids (as text) of segments with a COPY_SEGMENT_FINISHED as the last event of a partition of
+    """The ids (as text) of segments whose COPY_SEGMENT_FINISHED is the last event of a partition of
     the audit topic. Empty if there is no such topic."""
     try:
         slices = audit.slices()
@@ -92,7 +93,7 @@ def _finished_segment(value: bytes) -> str | None:
     try:
         event = decode_event(value)
     except CorruptMetadataError:
-        return None  # a broker passes it over, too
+        return None  # a broker skips it too
     if isinstance(event, RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate):
         return uuid_to_text(event.segment_id.id) if event.state is _FINISHED else None
     return None

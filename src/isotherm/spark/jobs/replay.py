@@ -1,11 +1,11 @@
-"""The state of every remote segment at any point of a metadata topic's history.
+"""Computes the state of every remote segment at any point of a metadata topic's history.
 
-A task reads one partition of the topic and folds it with the compiled kernels of a broker's start.
-There is no shuffle: a task holds one run of records and the live segments of its partition. With
-`spread`, several tasks read the files of one partition in parallel, and Spark groups the records by
-user partition and sorts them by offset.
+A task reads one partition of the topic and folds it with the kernels that a broker uses at its
+start. There is no shuffle: a task has in memory one run of records and the live segments of its
+partition. With `spread`, several tasks read the files of one partition in parallel, and Spark groups
+the records by user partition and sorts them by offset.
 
-Damage in the topic does not end the job: it becomes a finding, a row with its place.
+Damage in the topic does not end the job. It becomes a finding: a row with the offset and a text.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _RECORD_SIZE = 160
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """A point in the topic's history; by default its end.
+    """A point in the topic's history. The default is its end.
 
-    offsets: the end offset of each metadata partition, exclusive. timestamp_ms: each partition ends
-    before its first record with a later Kafka timestamp.
+    `offsets` has the end offset of each metadata partition, exclusive. With `timestamp_ms` each
+    partition ends before its first record with a later Kafka timestamp.
     """
 
     offsets: Mapping[int, Offset] = field(default_factory=dict)
@@ -121,8 +121,8 @@ def replay(
 
 
 def cost_of_log(log: MetadataLog, positions: Mapping[int, Offset] | None = None) -> Cost:
-    """The cost to read a log from `positions`, by default from its beginning. The bytes are the
-    sizes of files, or an estimate from the number of a topic's records."""
+    """The cost to read a log from `positions`, by default from its beginning. The bytes are the sizes
+    of its files, or without files an estimate from the number of records."""
     gets = size = 0
     slices = log.slices()
     for each in slices:
@@ -135,7 +135,7 @@ def cost_of_log(log: MetadataLog, positions: Mapping[int, Offset] | None = None)
 
 
 def partition_count(slices: Sequence[LogSlice]) -> int | None:
-    """The number of partitions of the topic, which decides where user partitions go. None for a
-    dump that lacks some of them."""
+    """The number of partitions of the topic, on which the metadata partition of a user partition
+    depends. None for a dump that lacks some of them."""
     numbers = [each.number for each in slices]
     return len(numbers) if numbers == list(range(len(numbers))) else None

@@ -1,8 +1,8 @@
-"""A replay that divides each partition of the metadata topic among tasks.
+"""Replays a metadata topic with several tasks for each of its partitions.
 
-Tasks read files in parallel. Spark groups the records by user partition, sorts them by offset and
-spills to disk; tasks fold them. The fold of a user partition depends on its records alone, so the
-result is that of the plain replay.
+Tasks read files in parallel. Spark groups the records by user partition, sorts them by offset, and
+spills to disk if needed. Other tasks fold them. The fold of a user partition depends only on its own
+records, so the result is that of the plain replay.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from isotherm.types import Offset, TimestampMs
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Spark's Arrow batches have 10,000 rows; larger runs of the fold cost less per record.
+# Spark's Arrow batches have 10,000 rows. Larger runs of the fold cost less per record.
 _RUN_BYTES = 16 * 1024 * 1024
 _TASKS_PER_CORE = 2
 _RAW_FIELDS: list[Any] = [
@@ -68,7 +68,7 @@ def folded_by_place(
     topic_partitions: int | None,
     as_of_ms: TimestampMs | None,
 ) -> DataFrame:
-    """Rows of replay.FOLDED."""
+    """Fold `slices` in tasks by user partition. The rows are those of slice_fold.FOLDED."""
     if as_of_ms is not None:
         ends = _ends_at(spark, log, slices, as_of_ms)
         slices = [each.until(ends.get(each.number)) for each in slices]
@@ -102,7 +102,7 @@ def folded_by_place(
 def _ends_at(
     spark: SparkSession, log: MetadataLog, slices: Sequence[LogSlice], as_of_ms: TimestampMs
 ) -> dict[int, Offset]:
-    """By metadata partition the offset of the first later record."""
+    """The offset of the first record after `as_of_ms`, by metadata partition."""
 
     def find(number: int) -> Iterator[pa.RecordBatch]:
         part = slices[number]
@@ -152,7 +152,8 @@ def _raw_batch(number: int, run: RecordRun) -> pa.RecordBatch:
 
 
 def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
-    """Runs of rows, each of one metadata partition. The input is sorted by metadata partition."""
+    """Join batches to runs of rows, each of one metadata partition. The input is sorted by metadata
+    partition."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:

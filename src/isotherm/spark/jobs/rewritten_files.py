@@ -1,5 +1,5 @@
-"""Files of a table written again without some of their rows, directly from Arrow batches: by a task each,
-which says to the driver what it has put.
+"""Rewrites files of a table without some of their rows, directly from Arrow batches. One task rewrites
+one file, and returns the new files to the driver.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from isotherm.spark.tables.time_partitions import folder_of
 from isotherm.spark.task_folder import task_folder
 
 Keeps: TypeAlias = Callable[[pa.RecordBatch], "npt.NDArray[np.bool_]"]
-"""Of a batch, which rows stay."""
+"""Tells which rows of a batch stay."""
 
 _FIELDS: list[Any] = [
     ("number", pa.int32()),
@@ -27,15 +27,15 @@ _FIELDS: list[Any] = [
     ("size", pa.int64()),
 ]
 PUT_SCHEMA = pa.schema(_FIELDS)
-"""A row for each new file, with the number of the old one, or of the old ones together; for an old one
-without any row left a row without a new file."""
+"""One row for each new file, with the number of the old file or group of files. If no row is left, there is
+one row without a new file."""
 
 
 def rewrite_file(
     place: Place, file: str, keeps: Keeps, schema: pa.Schema, name: str
 ) -> list[PutFile]:
-    """In an executor. The files that replace one, in its partition; none if no row stays. `name`
-    begins their names."""
+    """Rewrite one file, in an executor, and return the new files in its partition. None if no row
+    stays. Their names begin with `name`."""
     with (
         task_folder("isotherm-table-") as folder,
         ParquetFiles(place, schema, folder / attempt_name(name), folder_of(file)) as kept,
@@ -47,13 +47,13 @@ def rewrite_file(
 
 
 def put_rows(number: int, put: Sequence[PutFile]) -> pa.Table:
-    """What a task says of the old file or files `number`, as PUT_SCHEMA."""
+    """The result of a task for the old file or group `number`, as rows of PUT_SCHEMA."""
     rows = [{"number": number, **each._asdict()} for each in put] or [{"number": number}]
     return pa.Table.from_pylist(rows, schema=PUT_SCHEMA)
 
 
 def put_by_number(rows: Iterable[Any]) -> dict[int, list[PutFile]]:
-    """The new files by the numbers of the old ones, from collected rows of PUT_SCHEMA."""
+    """The new files by the number of the old file or group, from collected rows of PUT_SCHEMA."""
     made: dict[int, list[PutFile]] = {}
     for row in sorted(rows, key=lambda row: (row.number, row.name or "")):
         put = made.setdefault(row.number, [])

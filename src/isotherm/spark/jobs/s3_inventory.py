@@ -1,8 +1,8 @@
-"""A bucket's objects from an S3 Inventory instead of a listing: `manifest.json` and its files.
+"""Reads a bucket's objects from an S3 Inventory instead of a listing: `manifest.json` and its files.
 
-S3 writes an inventory daily or weekly. To read it costs no LIST. CSV (gzip) and Parquet are
-supported, ORC is refused. An inventory shows the bucket at its creation time, so ages are relative
-to that time.
+S3 writes an inventory daily or weekly, and reading it needs no LIST request. CSV (gzip) and Parquet
+are supported, ORC is refused. An inventory shows the bucket at its creation time, so ages are
+relative to that time.
 
     manifest.json   sourceBucket, creationTimestamp (ms, as text), fileFormat, fileSchema,
                     files: [{key, size, MD5checksum}]
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _MANIFEST_SIZE_MAX = 64 * 1024 * 1024
 _FILE_SIZE_MAX = 2 * 1024 * 1024 * 1024
-# Names in a CSV's fileSchema -> those of the Parquet columns.
+# Names in a CSV's fileSchema -> names of the Parquet columns.
 _CSV_NAMES = {
     "Bucket": "bucket",
     "Key": "key",
@@ -55,7 +55,8 @@ _USED = (*_NEEDED, "is_latest", "is_delete_marker")
 
 @dataclass(frozen=True, slots=True)
 class InventoryManifest:
-    """`files` are keys in the store, or paths beside a local manifest (`folder`)."""
+    """`files` are keys in the store, or, if the manifest is a local file, paths below its
+    `folder`."""
 
     created_ms: TimestampMs
     file_format: str
@@ -65,8 +66,8 @@ class InventoryManifest:
 
 
 def read_inventory_manifest(store: ObjectStoreSettings, place: str) -> InventoryManifest:
-    """`place` is a local file or a key in the store. Raises CorruptMetadataError for any other
-    file, UnsupportedVersionError for ORC."""
+    """Read a manifest. `place` is a local file or a key in the store. Raises CorruptMetadataError if
+    the file is not an inventory's manifest, and UnsupportedVersionError for ORC."""
     path = Path(place)
     if path.is_file():
         content, folder = path.read_bytes(), str(path.parent)
@@ -103,7 +104,8 @@ def read_inventory_manifest(store: ObjectStoreSettings, place: str) -> Inventory
 def list_from_inventory(
     spark: SparkSession, store: ObjectStoreSettings, manifest: InventoryManifest
 ) -> DataFrame:
-    """The same columns as a listing (bucket_listing). Tasks read the files."""
+    """The inventory's objects with the columns of a listing (bucket_listing). Tasks read the
+    files."""
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         layout = store.create_layout()
@@ -120,7 +122,7 @@ def list_from_inventory(
 def read_inventory_file(
     store: ObjectStoreSettings, manifest: InventoryManifest, name: str
 ) -> Iterator[StoredObject]:
-    """The current objects of one file below the store's URL."""
+    """The current objects below the store's URL in one file of the inventory."""
     table = _read_file(store, manifest, name)
     return _objects(table, store, is_encoded=manifest.file_format == "CSV")
 
@@ -152,7 +154,7 @@ def _content(store: ObjectStoreSettings, manifest: InventoryManifest, name: str)
 def _objects(
     table: pa.Table, store: ObjectStoreSettings, *, is_encoded: bool
 ) -> Iterator[StoredObject]:
-    """Current objects below the store's URL, their keys relative to it."""
+    """The current objects below the store's URL, with keys relative to it."""
     prefix = urlsplit(store.url).path.strip("/") if store.scheme != "file" else ""
     prefix = f"{prefix}/" if prefix else ""
     wanted = [name for name in _USED if name in table.column_names]

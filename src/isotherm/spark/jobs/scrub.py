@@ -1,9 +1,9 @@
 """Deep check of the data: reads and compares every byte of the chosen segments and their indexes.
 
-A task checks whole segments (segment_scrub lists the checks). Each comes with the segment before
-it, whose producer snapshot contains the open transactions between the two. Gaps between segments,
-and two segments with the same offsets, are found from metadata alone, for all segments, sampled or
-not.
+A task checks whole segments (segment_scrub lists the checks). It also gets the segment before each,
+whose producer snapshot contains the transactions that are open between the two. Gaps between
+segments, and segments with the same offsets, are found from metadata alone. So these are checked for
+all segments, even those outside the sample.
 """
 
 from __future__ import annotations
@@ -52,17 +52,18 @@ _FINDING_FIELDS: dict[str, pa.DataType] = {
 }
 FINDINGS = pa.schema(_FINDING_FIELDS)
 _SEGMENT = pa.struct(list(SEGMENT_ARROW))
-# A segment, the segment that ends at its start (or null), and earlier segments with some of its
-# offsets.
+# A segment, the segment that ends where it starts (or null), and earlier segments that have some of
+# its offsets.
 _PAIRED = SEGMENT_ARROW.append(pa.field("previous", _SEGMENT)).append(
     pa.field("overlapping", pa.list_(_SEGMENT))
 )
 _OVERLAPPING_MAX = 4
-"""A segment is compared with at most so many others: each of them is read again."""
-# A row per finding. A row with a null kind per segment has the counts of its read.
+"""A segment is compared with at most this many others, because each of them is read for it."""
+# One row per finding, and one row with a null kind per segment, with the counts of its read.
 _SCRUBBED = pa.schema(_FINDING_FIELDS | {"bytes_read": pa.int64(), "batches": pa.int64()})
 
-# Manifest and five indexes; manifest and producer snapshot of the segment before.
+# GETs besides the log: manifest and five indexes; manifest and producer snapshot of the segment
+# before.
 _SMALL_OBJECTS = 8
 
 
@@ -99,7 +100,8 @@ def chosen_segments(segments: DataFrame, settings: ScrubSettings) -> DataFrame:
     finished = _finished(segments)
     if settings.sample == 1:
         return finished
-    # By id: the same seed chooses the same segments however the DataFrame is partitioned.
+    # A hash of the id, so that the same seed chooses the same segments however Spark partitions the
+    # DataFrame.
     drawn = sql.pmod(sql.xxhash64("segment_id", sql.lit(settings.seed)), sql.lit(1_000_000))
     return finished.where(drawn < int(settings.sample * 1_000_000))
 
@@ -118,8 +120,8 @@ def scrub(
     store: ObjectStoreSettings | SourceOptions,
     settings: ScrubSettings = ScrubSettings(),
 ) -> ScrubReport:
-    """`segments` as of segment_frames; only finished ones are checked. `store` is a bucket in a
-    built-in layout, or options that name a storage manager of the user's."""
+    """Check the finished ones of `segments` (as in segment_frames). `store` is a bucket in a built-in
+    layout, or options that name a user's RemoteStorageManager."""
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         scrubber = _open_scrubber(store, settings)
@@ -134,7 +136,8 @@ def scrub(
 
     chosen = chosen_segments(_with_previous(segments), settings)
     tasks = spread_over(segments.sparkSession)
-    # Large segments first: Spark starts tasks in order, and small ones at the end level the load.
+    # There are several tasks per core, and the hash of the id mixes segments of all partitions, so
+    # that large segments do not meet in one task.
     spread = chosen.repartition(tasks, "segment_id")
     scrubbed = spread.mapInArrow(read, from_arrow_schema(_SCRUBBED)).persist()
     totals = scrubbed.where(sql.col("kind").isNull()).agg(
@@ -160,7 +163,8 @@ def _open_scrubber(
 
 
 def _with_previous(segments: DataFrame) -> DataFrame:
-    """The finished segments, each with its predecessor in the log."""
+    """The finished segments as _PAIRED: each with its predecessor in the log, and with overlapping
+    segments."""
 
     def pair(group: pa.Table) -> pa.Table:
         found = [segment for batch in group.to_batches() for segment in segments_of(batch)]
@@ -185,8 +189,8 @@ def _with_previous(segments: DataFrame) -> DataFrame:
 def previous_segments(
     segments: list[RemoteLogSegmentMetadata],
 ) -> dict[uuid.UUID, RemoteLogSegmentMetadata]:
-    """For all finished segments of one partition: the segment that ends where each begins, by
-    segment id."""
+    """The segment that ends where another begins, by the other's segment id, for all finished
+    segments of one partition."""
     return {
         later.segment.segment_id.id: earlier.segment
         for earlier, later in pairwise(lineage_pieces(segments))
@@ -197,8 +201,8 @@ def previous_segments(
 def overlapping_segments(
     segments: Sequence[RemoteLogSegmentMetadata],
 ) -> dict[uuid.UUID, list[RemoteLogSegmentMetadata]]:
-    """For all finished segments of one partition: earlier segments (by start offset) that have some
-    offsets of each, by segment id; _OVERLAPPING_MAX at most."""
+    """The earlier segments (by start offset) that have some offsets of another, by the other's
+    segment id, for all finished segments of one partition. At most _OVERLAPPING_MAX for each."""
     ordered = sorted(segments, key=lambda each: (each.start_offset, each.segment_id.id.bytes))
     reaching: list[RemoteLogSegmentMetadata] = []
     found = {}
@@ -214,8 +218,7 @@ def _finished(segments: DataFrame) -> DataFrame:
 
 
 def check_histories(segments: DataFrame) -> DataFrame:
-    """Gaps between the finished segments of a partition, and segments that others make useless.
-    Uses metadata alone."""
+    """The findings of `history_findings` for all partitions. They need metadata alone."""
 
     def check(group: pa.Table) -> pa.Table:
         found = [
@@ -232,7 +235,8 @@ def check_histories(segments: DataFrame) -> DataFrame:
 
 
 def history_findings(segments: list[RemoteLogSegmentMetadata]) -> Iterator[Finding]:
-    """The findings of all finished segments of one partition."""
+    """Find the gaps between the finished segments of one partition, and the segments that are not
+    part of its log."""
     pieces = lineage_pieces(segments)
     for earlier, later in pairwise(pieces):
         if later.start_offset > earlier.end_offset:

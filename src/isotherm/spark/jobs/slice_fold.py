@@ -1,6 +1,6 @@
-"""The fold of one partition of a metadata topic in a Spark task, and findings about its records.
+"""Folds one partition of a metadata topic in a Spark task, and collects findings about its records.
 
-Damage does not end the job: it becomes a finding, a row with its place.
+Damage does not end the job. It becomes a finding: a row with the offset and a text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ HEAD_MISSING_TEXT = (
     " them are missing"
 )
 FINDINGS_MAX = 1000
-"""Findings of one metadata partition. The last one contains the count of all further ones."""
+"""The most findings of one metadata partition that are kept. The last one contains the number of
+further ones."""
 
 # Kinds of rows that are not findings.
 SEGMENT = "segment"
@@ -59,7 +60,7 @@ def each_of(
     work: Callable[[int], Iterator[pa.RecordBatch]],
     schema: pa.Schema,
 ) -> DataFrame:
-    """The batches of `work(0)`, `work(1)` and so on, each in a task of its own."""
+    """The batches of `work(0)` to `work(count - 1)`, each in a task of its own."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -100,15 +101,15 @@ class Findings:
 
 
 class Gaps:
-    """Finds missing offsets in consecutive runs. Events are appended without gaps; compaction
-    removes keyed records only."""
+    """Finds missing offsets in consecutive runs. Only gaps between two events count: compaction
+    removes keyed records, and leaves events alone."""
 
     def __init__(self) -> None:
         self._last: Offset = -1
         self._last_is_event = False
 
     def of(self, columns: MetadataColumns) -> Iterator[tuple[Offset, str]]:
-        """The first offset of each gap, and what is missing."""
+        """Yield the first offset of each gap, and a text."""
         is_event = columns.key.is_null().to_numpy(zero_copy_only=False)
         follows = np.concatenate(([self._last_is_event], is_event[:-1]))
         steps = np.diff(columns.offset, prepend=self._last)
@@ -142,7 +143,7 @@ class SliceFold:
         self._gaps = Gaps()
 
     def begin(self, wanted: LogSlice) -> None:
-        """Call before the first run of a slice that begins at the topic's start."""
+        """Prepare for the first run of a slice that begins at the topic's start."""
         self.next_offset = wanted.start_offset
         if wanted.start_offset > 0:
             self.findings.add(HEAD_MISSING, wanted.start_offset, HEAD_MISSING_TEXT)
@@ -154,13 +155,13 @@ class SliceFold:
         self.feed_some(run.columns)
 
     def feed_some(self, columns: MetadataColumns) -> None:
-        """As `feed`, for records from which others were filtered out: gaps are no findings."""
+        """As `feed`, but without a search for gaps: for records of a filtered partition."""
         self.fold.feed(columns)
         self.records += len(columns.offset)
         self.next_offset = max(self.next_offset, columns.next_offset)
 
     def end(self) -> None:
-        """Call after the last run."""
+        """Finish the fold after the last run."""
         self.fold.finish()
         if self.records and self._damaged == self.records:
             self.findings.add(
@@ -195,7 +196,7 @@ def fold_slice(
     topic_partitions: int | None,
     as_of_ms: TimestampMs | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of one metadata partition, in a task."""
+    """Fold one metadata partition, in a task. Yields rows of FOLDED."""
     folding = SliceFold(wanted.number, topic_partitions)
     folding.begin(wanted)
     for run in until_time(log.read(wanted, folding.on_damaged_batch), as_of_ms):
@@ -204,7 +205,7 @@ def fold_slice(
 
 
 def folded_rows(folding: SliceFold) -> Iterator[pa.RecordBatch]:
-    """The result, as rows of FOLDED."""
+    """The result of a fold, as rows of FOLDED."""
     folding.end()
     number, segments = folding.number, folding.fold.state().segments
     position = {

@@ -1,8 +1,9 @@
 """Compares the bucket's objects with the metadata, in both directions.
 
-The caller lists the bucket first and reads the metadata after. A copy is announced in the metadata
-before its first object is uploaded. So if the metadata does not name a listed object, no copy that
-began before the listing owns it. Objects younger than the age guard are skipped all the same.
+The caller lists the bucket first and reads the metadata after that. A copy is announced in the
+metadata before its first object is uploaded. So if the metadata does not name a listed object, it
+belongs to no copy that began before the listing. As a second guard, objects younger than `age_ms`
+are skipped.
 
 This module only reads. `quarantine.py` moves the deletable objects of a report, unless the report
 has refusals.
@@ -52,7 +53,7 @@ FINDING_COLUMNS = (
     "modified_ms", "detail", "is_deletable",
 )  # fmt: skip
 
-# Objects of these kinds are deletable: no read reaches them through the metadata, now or later.
+# Objects of these kinds are deletable, because no read can reach them through the metadata.
 _DELETABLE = (
     FindingKind.PARTIAL_UPLOAD,
     FindingKind.FAILED_COPY,
@@ -89,12 +90,13 @@ _SIZED_FIELDS: dict[str, pa.DataType] = {
     **{name: kind for name, kind in _EXPECTED_FIELDS.items() if name.startswith("expected_")},
     "detail": pa.string(),
 }
-# Optional indexes of a segment.
+# Objects that a segment need not have: optional indexes, and the part of an unfinished copy.
 _OPTIONAL_SUFFIXES = frozenset(
     {INDEX_SUFFIXES[IndexType.TRANSACTION], INDEX_SUFFIXES[IndexType.LEADER_EPOCH], PART}
 )
 
 
+# Findings about segments without metadata. A deletion in the topic's history explains them.
 _NOT_KNOWN = (
     FindingKind.PARTIAL_UPLOAD.value,
     FindingKind.UNKNOWN_SEGMENT.value,
@@ -104,9 +106,10 @@ _NOT_KNOWN = (
 
 @dataclass(frozen=True, slots=True)
 class Completeness:
-    """Whether the metadata is complete: `problems` are reasons to doubt it.
+    """Whether the metadata is complete. `problems` are reasons to doubt it.
 
-    `cluster_topics` are the cluster's topic ids (as text), or None without a cluster.
+    `cluster_topics` has the cluster's topic names by their ids (as text). It is None without a
+    cluster.
     """
 
     problems: tuple[str, ...] = ()
@@ -115,9 +118,10 @@ class Completeness:
 
 @dataclass(frozen=True, slots=True)
 class SweepSettings:
-    """`at_ms` is the start of the listing; objects younger than `age_ms` at that time are skipped.
-    Objects of unknown topics are deletable only if `takes_unknown_topics`: clusters may share a
-    bucket. `spared` (ids as text) are segments in the journals of unfinished compactions."""
+    """`at_ms` is the start of the listing. Objects younger than `age_ms` at that time are skipped.
+    Objects of unknown topics are deletable only with `takes_unknown_topics`, because clusters may
+    share a bucket. `spared` has the segments (ids as text) in the journals of unfinished
+    compactions."""
 
     at_ms: TimestampMs
     age_ms: int = DEFAULT_AGE_MS
@@ -127,8 +131,8 @@ class SweepSettings:
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """`findings` has FINDING_COLUMNS and is persisted until `close`. `refusals` are reasons against
-    any deletion."""
+    """`findings` has FINDING_COLUMNS and is persisted until `close`. If there are `refusals`, nothing
+    may be deleted."""
 
     findings: DataFrame
     refusals: tuple[str, ...]
@@ -146,11 +150,11 @@ def sweep(
     completeness: Completeness = Completeness(),
     deleted: Callable[[], DataFrame] | None = None,
 ) -> SweepReport:
-    """`listing` as of bucket_listing, `segments` as of segment_frames, in any state. `store` is a
-    bucket in a built-in layout, or options that name a storage manager of the user's.
+    """Compare `listing` (from bucket_listing) with `segments` (as in segment_frames, in any state).
+    `store` is a bucket in a built-in layout, or options that name a user's RemoteStorageManager.
 
-    `deleted` returns the ids of deleted segments (deleted_segments). It is called only if there are
-    objects of segments without metadata.
+    `deleted` returns the ids of deleted segments (deleted_segments). It reads the metadata topic once
+    more, so it is called only if there are objects of segments without metadata.
     """
     listing = listing.persist()
     joined = listing.join(expected_objects(segments, store), "key", "full_outer").persist()
@@ -177,15 +181,16 @@ def sweep(
 
 
 def cluster_topics(properties: Mapping[str, str]) -> dict[str, str]:
-    """The names of a cluster's topics by their ids, as text. `properties` are the client's."""
+    """The names of a cluster's topics by their ids (as text). `properties` are Kafka client
+    properties."""
     brokers = KafkaBrokers(properties, SystemClock(), RequestSettings())
     partitions = brokers.partitions(brokers.topic_names())
     return {uuid_to_text(each.topic_id): each.topic for each in partitions}
 
 
 def spared_segments(store: ObjectStoreSettings) -> tuple[str, ...]:
-    """The new segments of compactions in progress, and the old segments that they keep for
-    readers."""
+    """The ids (as text) of the new segments of unfinished compactions, and of the old segments that
+    these keep for readers."""
     journals = CompactionJournals(open_for_reading(store), store.create_layout().root_directory)
     spared: set[str] = set()
     for run in journals.find():
@@ -245,7 +250,7 @@ def _expected_row(row: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _of_known(known: DataFrame, settings: SweepSettings) -> DataFrame:
-    """Objects at the key of a segment's object that should not exist, or not any more."""
+    """Objects at the key of a known segment that should not exist, or should be deleted by now."""
     state = sql.col("state")
     kind = (
         sql.when(state == RemoteLogSegmentState.COPY_SEGMENT_STARTED.name, _kind("FAILED_COPY"))
@@ -271,7 +276,8 @@ def _of_strangers(
     completeness: Completeness,
     commit_suffix: str | None,
 ) -> DataFrame:
-    """Objects of no known segment, and objects at other keys than their segment's."""
+    """Objects that belong to no known segment, and objects that are not at their segment's key. The
+    first kind that matches counts."""
     spark = segments.sparkSession
     ids = segments.select(sql.col("segment_id"), sql.lit(True).alias("is_known")).distinct()
     ends = segments.groupBy("topic_id", "partition").agg(sql.max("end_offset").alias("known_end"))
@@ -329,7 +335,8 @@ def _of_strangers(
 def _missing(
     known: DataFrame, store: ObjectStoreSettings | SourceOptions, settings: SweepSettings
 ) -> DataFrame:
-    """Objects of finished segments that neither the listing nor a second look finds."""
+    """Objects of finished segments that neither the listing nor a second request finds. The second
+    one is needed because a listing may be old (an S3 Inventory)."""
 
     def ask(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -353,8 +360,8 @@ def _missing(
 
 
 def asks_manifests(store: ObjectStoreSettings) -> bool:
-    """Whether only the manifest has the stored size of a log, because segments may be compressed or
-    encrypted. Otherwise the manifest is read only if a log's size differs from its segment's."""
+    """Whether manifests must be read for the stored sizes of logs, because segments may be compressed
+    or encrypted. Otherwise a manifest is read only if a log's size differs from its segment's."""
     is_transformed = (
         store.compression_enabled or store.encryption_enabled or bool(store.encryption_key_pairs)
     )
@@ -379,7 +386,7 @@ def cost_of_sizes(listing: DataFrame, segments: DataFrame, store: ObjectStoreSet
 
 
 def _wrong_sizes(known: DataFrame, store: ObjectStoreSettings) -> DataFrame:
-    """Logs with another size than in their manifest, and manifests without a usable size."""
+    """Logs whose size is not that in their manifest, and manifests without a usable size."""
     is_finished = sql.col("state") == RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name
     doubtful = is_finished & sql.col("size").isNotNull() & sql.col("log_size").isNotNull()
     if not asks_manifests(store):
@@ -399,7 +406,7 @@ def _wrong_sizes(known: DataFrame, store: ObjectStoreSettings) -> DataFrame:
 
 
 def _sized(client: ObjectClient, suffix: str | None, row: dict[str, Any]) -> dict[str, Any] | None:
-    """A finding about a listed log's size, or None. A missing manifest is another finding."""
+    """A finding about a listed log's size, or None. A missing manifest is a finding of its own."""
     expected = row["log_size"]
     if suffix is not None:
         manifest_key = f"{row['key'].rpartition('.')[0]}.{suffix}"

@@ -1,15 +1,15 @@
-"""Adds to a table what a topic has and the table has not: exactly once, whatever is killed.
+"""Adds a topic's new records to a table, exactly once, even if a process is killed at any step.
 
 1. The driver plans tasks from the offsets that the table covers (topic_plan).
-2. Each task turns its records into Parquet files, without rows in the JVM. A task that meets fields
-   which the columns lack writes nothing, but looks through all of its records.
-3. If there are such fields, the table gets their columns, and those tasks run again. Nearly always
-   once: a field inside of one whose type is disputed may be found later.
-4. For a table of newest values, files with rows that are superseded are written again without them
+2. Each task writes its records to Parquet files, without rows in the JVM. A task that finds fields
+   without a column writes no file, but looks for fields in all of its records.
+3. If there are such fields, the table gets columns for them, and those tasks run again. One more
+   round is nearly always enough: only a field inside a field of disputed type is found later.
+4. For a table of newest values, files with superseded rows are rewritten without these rows
    (newest_values).
-5. One commit makes all files visible, with the offsets that they cover (topic_table).
+5. One commit makes all files visible, and stores the offsets that they cover (topic_table).
 
-A file without a commit is no part of the table; a killed run leaves such files behind.
+A file that no commit names is not part of the table. A killed run leaves such files behind.
 """
 
 from __future__ import annotations
@@ -62,12 +62,13 @@ _FIELDS: list[Any] = [
 ]
 _TOLD = pa.schema(_FIELDS)
 _SAMPLED_BATCHES = 4
-"""Of each task, for the fields of a table without any; one ranged GET has so many."""
+"""The batches of each task in which a new table looks for its first fields. One ranged GET has about
+this many."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableRun:
-    """What a run added: counts, and bytes of Parquet."""
+    """The rows, dead letters and files that a run added, and the bytes of its Parquet files."""
 
     rows: int
     dead_letters: int
@@ -77,7 +78,8 @@ class TableRun:
 
 @dataclass(frozen=True)
 class _Work:
-    """What every task is given. Without `places` it looks for fields in its first batches."""
+    """The work of every task of a round. If `places` is None, a task only looks for fields in its
+    first batches. `fixed` has the types of existing columns, `known` also those found so far."""
 
     options: SourceOptions
     formats: KeyValue[ValueFormat]
@@ -89,7 +91,8 @@ class _Work:
 
 
 class _Written(NamedTuple):
-    """The files of some tasks, and the types of those that met new fields instead."""
+    """The files of a round's tasks. `grown` has the types of tasks that found new fields instead, by
+    task number."""
 
     rows: Sequence[PutFile]
     dead: Sequence[PutFile]
@@ -98,7 +101,8 @@ class _Written(NamedTuple):
 
 
 class _Merged(NamedTuple):
-    """What a commit adds and removes. `unused` are files of this run that are in no table after it."""
+    """The files that a commit adds (`rows`) and removes (`replaced`). `unused` files of this run are
+    in no table, and are deleted after the commit."""
 
     rows: Sequence[PutFile]
     replaced: Sequence[str] = ()
@@ -116,11 +120,13 @@ def add_to_table(
     *,
     newest: bool,
 ) -> TableRun:
-    """Add the records of the plan to the table, which exists, in one commit. `run` is part of the
-    names of files: no other run has it. `tell` is given the present step. If the table has only the
-    `newest` value of each key, those go that are older.
+    """Add the records of the plan to the existing table, in one commit.
 
-    Raises TableOvertakenError if another run was faster: then the files of this one are deleted.
+    `run` is part of the names of files, so it must be unique. `tell` gets the name of each step. With
+    `newest` the table keeps only the newest value of each key.
+
+    Raises TableOvertakenError if another run committed first. The files of this run are then
+    deleted.
     """
     every = dict(enumerate(plan.tasks))
     fixed = table.types()
@@ -132,7 +138,7 @@ def add_to_table(
     dead: list[PutFile] = []
     tombstones: list[PutFile] = []
     left = every
-    # Each round but the last finds a field.
+    # Each round except the last finds a field, so the rounds end.
     while left:
         work = _placed(work, table)
         tell("files are written")
@@ -158,7 +164,8 @@ def add_to_table(
 
 
 def cost_of_table(plan: TopicPlan, options: SourceOptions) -> Cost:
-    """Of the reads of a run: ranged GETs, and an index and a manifest for each part of a segment."""
+    """The cost of the reads of a run: ranged GETs, and an index and a manifest for each part of a
+    segment."""
     reads = [read for each in plan.tasks for read in each.task.reads]
     ranges = sum(-(-read.size_in_bytes // options.fetch_bytes) for read in reads)
     return Cost(
@@ -167,7 +174,7 @@ def cost_of_table(plan: TopicPlan, options: SourceOptions) -> Cost:
 
 
 def _placed(work: _Work, table: TopicTable) -> _Work:
-    """The work of writing, after the table has all columns of `known`: from now on they are fixed."""
+    """Give the table all columns of `known`, and return the work that writes files with them."""
     places = table.places(work.known)
     known = table.types()
     return replace(work, places=places, fixed=known, known=known)
@@ -218,7 +225,8 @@ def _merge(
 
 
 def _union(known: DecodedTypes, found: Mapping[int, DecodedTypes]) -> DecodedTypes:
-    """In the order of tasks, which is that of partitions and offsets."""
+    """Merge the types that tasks found, in the order of tasks, which is that of partitions and
+    offsets. So the same topic always gives the same columns."""
     return reduce(
         lambda before, number: merged_types(before, found[number], known), sorted(found), known
     )
@@ -232,7 +240,7 @@ def _run_tasks(spark: SparkSession, work: _Work, tasks: Mapping[int, TaskPartiti
         told = list(_run_task(work, number, tasks[number]))
         yield from pa.Table.from_pylist(told, schema=_TOLD).to_batches()
 
-    # Each task puts files, so it must run once: collect, and no second action.
+    # A second action would run the tasks again and put their files twice, so this is the only one.
     found = each_of(spark, len(numbers), run, _TOLD).collect()
     found.sort(key=lambda row: (row.task, row.name))
     rows, dead, tombstones = (
@@ -248,7 +256,8 @@ def _types(told: bytes) -> DecodedTypes:
 
 
 def _run_task(work: _Work, number: int, task: TaskPartition) -> Iterator[dict[str, Any]]:
-    """In an executor. The files that were put, or the type with fields that the columns lack."""
+    """Run one task, in an executor. Yields rows of _TOLD: the files that were put, or the types with
+    the fields that the columns lack."""
     decoders = decoders_of(work.formats, work.fixed, work.known)
     put: list[tuple[str, PutFile]] = []
     with closing(_batches(work.options, task)) as batches:
@@ -284,7 +293,8 @@ def _write_files(
     batches: Iterator[pa.RecordBatch],
     decoders: KeyValue[ValueDecoder],
 ) -> list[tuple[str, PutFile]]:
-    """The files; none if a decoder grows: then all batches have been looked through."""
+    """Write the batches to files, and put them. If a decoder finds a new field, look for more in the
+    remaining batches, and put no file."""
     name = attempt_name(name)
     place, schema, by = places.rows, places.rows_schema, places.partition_by
     with (

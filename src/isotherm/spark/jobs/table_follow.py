@@ -1,7 +1,7 @@
-"""One run after the other, until it is stopped: what `isotherm pipeline table --follow` does.
+"""Runs one update of a table after the other until it is stopped (`isotherm pipeline table --follow`).
 
-A run that fails because something is away (a broker, the bucket, a registry, the catalog) has left the
-table as it was. It is run again after a while, longer each time. Other errors end it.
+If a run fails because a service is unavailable (a broker, the bucket, a registry, the catalog), the table is
+unchanged. The run is repeated after a wait that grows each time. Any other error ends the loop.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ RETRY_BACKOFF = RetryBackoff(backoff_ms=1_000, backoff_max_ms=60_000, jitter=0.2
 
 @dataclass(frozen=True, slots=True)
 class FollowSettings:
-    """`interval_s` is from the start of a run to that of the next, at the least. After failures for
-    `retry_timeout_s` without a run in between the last error is raised."""
+    """`interval_s` is the least time from the start of a run to the start of the next. If runs fail
+    for `retry_timeout_s` without a success in between, the last error is raised."""
 
     interval_s: float
     retry_timeout_s: float
@@ -35,8 +35,8 @@ def follow(
     rng: random.Random,
     tell: Callable[[str], None],
 ) -> None:
-    """Call `run` again and again until `stop` is set. `tell` is given a line for each failure that is
-    tried again. A run that has begun ends before this function does."""
+    """Call `run` again and again until `stop` is set. `tell` gets a line for each failure after which
+    the run is repeated. `stop` does not interrupt a run."""
     failures, failing_since_s = 0, 0.0
     while not stop.is_set():
         started_s = clock.monotonic_s()
@@ -59,7 +59,7 @@ def follow(
 
 
 def _line(error: BaseException) -> str:
-    """The error with its first cause, in one line."""
+    """The error and its direct cause, in one line."""
     cause = error.__cause__
     text = " ".join(str(error).split())
     return text if cause is None else f"{text} caused by: {str(cause).partition(chr(10))[0]}"

@@ -1,7 +1,7 @@
-"""Rows below the topic's log start leave the table: what Kafka has deleted is deleted there.
+"""Deletes a table's rows below the topic's log start, because Kafka has deleted these records.
 
-Files of which every row is below are taken out by their bounds alone. A file on the border is read for places,
-and written again without the rows that are below.
+A file with all rows below the log start is removed by its bounds alone. A file that may have rows on both sides
+is rewritten without the rows below.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LogStarts:
-    """The first offset of each partition that the brokers still have, in either tier."""
+    """The log start offset of each partition of a topic, by partition number."""
 
     topic_id: str
     offsets: Mapping[int, Offset]
 
 
 class RetentionPlan(NamedTuple):
-    """`whole` files are below the log start. `border` files may have rows on both sides."""
+    """`whole` files lie below the log start. `border` files may have rows on both sides."""
 
     whole: Sequence[DataFile]
     border: Sequence[DataFile]
 
 
 def read_log_starts(options: SourceOptions) -> LogStarts:
-    """Asks the brokers. A bucket alone does not tell: a segment that is missing from it looks like one that
-    was deleted."""
+    """Ask the brokers for the log starts. The bucket alone is not enough, because a lost segment looks like a
+    deleted one."""
     brokers = open_brokers(options)
     assert brokers is not None, "the command asks for them"
     partitions = brokers.partitions(options.named_topics)
@@ -63,7 +63,7 @@ def read_log_starts(options: SourceOptions) -> LogStarts:
 
 
 def plan_retention(files: Iterable[DataFile], starts: Mapping[int, Offset]) -> RetentionPlan:
-    """Pure. A partition without a start keeps its rows."""
+    """Sort the files by their bounds. A partition without a log start keeps its rows."""
     whole, border = [], []
     for each in files:
         if each.partitions is None or each.offsets is None:
@@ -84,11 +84,11 @@ def delete_below(
     open_spark: Callable[[], SparkSession],
     name: str,
 ) -> int:
-    """The number of rows that one commit has deleted; none without such. `name` begins the names of new
-    files. The log starts are asked for again right before the commit.
+    """Delete the rows below the log starts in one commit, and return their number. Without such rows
+    there is no commit. The names of new files begin with `name`.
 
-    Raises TableOvertakenError if the table was changed meanwhile, or the topic is another one: then
-    nothing is deleted.
+    The log starts are read again right before the commit. Raises TableOvertakenError if the table was
+    changed since it was read, or if the topic was created again. Nothing is deleted then.
     """
     starts = read_starts()
     files = table.files()
@@ -107,6 +107,7 @@ def delete_below(
 
     def check() -> None:
         now = read_starts()
+        # A log start never falls, except in a new topic of the same name.
         is_lower = any(now.offsets.get(p, 0) < start for p, start in starts.offsets.items())
         if now.topic_id != starts.topic_id or is_lower:
             raise TableOvertakenError(
@@ -130,7 +131,8 @@ def _without_rows_below(
     schema: pa.Schema,
     name: str,
 ) -> dict[str, list[PutFile]]:
-    """The files that replace others, by the names of these: those that have rows below."""
+    """Rewrite the files that have rows below the log starts. Returns the new files by the name of the
+    old one."""
 
     def is_kept(batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         partitions, offsets = (batch.column(n).to_numpy() for n in ("partition", "offset"))
@@ -150,6 +152,6 @@ def _without_rows_below(
         put = rewrite_file(place, file, is_kept, schema, f"{name}-{number:05}")
         yield from put_rows(number, put).to_batches()
 
-    # Each task puts files, so it must run once: collect, and no second action.
+    # A second action would run the tasks again and put their files twice, so this is the only one.
     found = each_of(spark, len(files), run, PUT_SCHEMA).collect()
     return {files[number].name: put for number, put in put_by_number(found).items()}

@@ -1,4 +1,4 @@
-"""Runs of one topic's table, one after the other, each of which adds what the topic has got since."""
+"""Runs the updates of one topic's table, one after the other. Each adds the records that are new."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NextRun:
-    """What a run would read. `identity` is that of the table, which need not be there yet."""
+    """The plan and cost of the next run. `identity` is that of the table, which need not exist
+    yet."""
 
     plan: TopicPlan
     cost: Cost
@@ -31,13 +32,13 @@ class NextRun:
 
 
 def run_name() -> str:
-    """Part of the names of a run's files."""
+    """A unique name for a run, which is part of the names of its files."""
     return random.SystemRandom().randbytes(8).hex()
 
 
 class TableRuns:
-    """`wanted` is what the table is made from; its topic_id is found out. A run of more than `max_bytes`
-    is refused. Not thread-safe."""
+    """`wanted` is the identity that the table must have; `look` fills in its topic_id. A run that would
+    read more than `max_bytes` is refused. Not thread-safe."""
 
     def __init__(
         self,
@@ -57,10 +58,10 @@ class TableRuns:
         self._planner: TopicPlanner | None = None
 
     def look(self) -> NextRun:
-        """Reads the table and the topic anew, and writes nothing.
+        """Read the current table and topic, and plan the next run. Writes nothing.
 
-        Raises ConfigError for a table that was made from something else, PolicyViolationError
-        for a run that would read too much.
+        Raises ConfigError if the table was made from another topic or with other settings, and
+        PolicyViolationError if the run would read too much.
         """
         found = self._table.identity()
         plan = self._plan()
@@ -72,12 +73,12 @@ class TableRuns:
         return NextRun(plan, cost, wanted, found is not None)
 
     def complete(self, run: NextRun) -> None:
-        """Finish what an earlier run has begun."""
+        """Finish the steps after a commit that an interrupted run left undone."""
         if run.exists:
             self._table.settle()
 
     def add(self, spark: SparkSession, run: NextRun, tell: Callable[[str], None]) -> TableRun:
-        """One commit with the records of the run, which has some. See add_to_table."""
+        """Add the records of the run, which must have some, in one commit. See add_to_table."""
         if self._registry is not None:
             check_registry(self._registry)
         if not run.exists:
@@ -105,6 +106,6 @@ class TableRuns:
         try:
             return self._planner.plan(self._table.covered())
         except BaseException:
-            # Of no use any more: the next run looks at everything anew.
+            # A planner is unusable after an error. The next run opens a new one.
             self.close()
             raise

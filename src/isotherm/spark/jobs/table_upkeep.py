@@ -1,8 +1,8 @@
-"""Upkeep of a topic's tables between two runs: rows that Kafka has deleted go, small files are merged,
-old snapshots expire.
+"""Maintains a topic's tables between two runs: deletes rows that Kafka has deleted, merges small files,
+expires old snapshots.
 
-Each step decides on the table as it reads it, and its commit looks again: files that another program has
-replaced, or rows that it has deleted meanwhile, end the step, and the table is as it was.
+Each step reads the table, decides, and commits. If another program has replaced the same files or
+deleted rows in between, the commit fails and the table stays as it was.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ OpenSpark = Callable[[], "SparkSession"]
 
 @dataclass(frozen=True, slots=True)
 class UpkeepSettings:
-    """Snapshots expire that are older than `expire_ms`; None for none. Rows go that are below the
-    `log_starts`; None if they stay."""
+    """Snapshots older than `expire_ms` expire; with None, none do. Rows below the `log_starts` are
+    deleted; with None, they stay."""
 
     compacts: bool = False
     expire_ms: int | None = None
@@ -39,7 +39,7 @@ class UpkeepSettings:
 
 @dataclass(frozen=True, slots=True)
 class UpkeepDone:
-    """Sums of the table and its dead letters. `merged_files` became `new_files`."""
+    """The counts of the table and its dead letters together. `merged_files` became `new_files`."""
 
     deleted_rows: int = 0
     merged_files: int = 0
@@ -65,10 +65,10 @@ def keep_tables(
     clock: Clock,
     tell: Callable[[str], None],
 ) -> UpkeepDone:
-    """What the settings ask for. `run` is part of the names of files: no other run has it. Spark is not
-    opened unless files are written.
+    """Maintain the tables as `settings` say. `run` is part of the names of files, so it must be unique.
+    Spark is opened only if files are written.
 
-    Raises TableOvertakenError if a table was changed meanwhile: what was committed before stays.
+    Raises TableOvertakenError if another program changed a table. Earlier commits stay.
     """
     done = UpkeepDone()
     for number, table in enumerate(tables):
@@ -88,8 +88,8 @@ def keep_tables(
 
 
 def compact(table: KeptTable, open_spark: OpenSpark, name: str) -> UpkeepDone:
-    """One commit that replaces small files by larger ones with the same rows; none if there are no
-    two that may become one."""
+    """Replace small files by larger ones with the same rows, in one commit. There is no commit if no
+    two files may be merged."""
     groups = plan_compaction(table.files())
     if not groups:
         return UpkeepDone()

@@ -1,7 +1,7 @@
-"""The segments of a storage manager of the user's, as a sweep compares them.
+"""Lists the segments of a user's RemoteStorageManager in the form that a sweep compares.
 
-A segment is one object here. Its key is the partition and the segment's id; the suffix says whether
-the manager has the whole copy (`whole`) or part of it (`part`).
+A segment is one object here. Its key is made of the partition and the segment's id. The suffix says
+whether the manager has the whole copy (`whole`) or part of it (`part`).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class UsersLayout:
 
 
 def listed_key(segment: RemoteLogSegmentMetadata) -> str:
-    """The key of a segment that the storage manager lists."""
+    """The key for a segment that the storage manager lists."""
     is_whole = segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
     return _key(segment, WHOLE if is_whole else PART)
 
 
 def list_users_segments(spark: SparkSession, options: SourceOptions) -> DataFrame:
-    """A listing (bucket_listing) of what the storage manager has. A segment is as old as its
-    metadata. UnsupportedVersionError if the manager cannot list its segments."""
+    """The storage manager's segments as a listing (bucket_listing). The age of a segment is that of
+    its metadata. Raises UnsupportedVersionError if the manager cannot list its segments."""
     segments = open_users_storage(options).list_log_segments()
     table = pa.Table.from_pylist([_row(each) for each in segments], LISTING_ARROW)
     return spark.createDataFrame(table, from_arrow_schema(LISTING_ARROW))

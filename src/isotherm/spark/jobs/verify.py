@@ -1,7 +1,7 @@
 """Compares the segments of a full history with those of its replacement.
 
-The replacement is a projection, a topic of keyed states, or the keyed records of a migrated topic
-(those that its compaction keeps). Each difference is a row: the segment, the field and both values.
+The replacement is a projection, a topic of keyed states, or the keyed records of a migrated topic,
+which its compaction keeps. Each difference is a row with the segment, the field and both values.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _COMPARED = (
 
 @dataclass(frozen=True, slots=True)
 class KeyedRecordsOf:
-    """A `MetadataLog` with only the keyed records of another: those that compaction keeps."""
+    """A `MetadataLog` with only the keyed records of another log, which compaction keeps."""
 
     log: MetadataLog
 
@@ -67,12 +67,12 @@ class KeyedRecordsOf:
 
 
 def verify(expected: DataFrame, found: DataFrame) -> DataFrame:
-    """Differences between two DataFrames of segments (`Replay.segments`, `projected_segments`):
-    topic_id, partition, segment_id, topic, kind, field, expected, found.
+    """The differences between two DataFrames of segments (`Replay.segments`, `projected_segments`).
 
-    A segment on one side only is one row; a segment on both sides has a row for each different
-    field. The broker's leader epoch is compared if the history has one: a migration uses a default
-    otherwise.
+    Columns: topic_id, partition, segment_id, topic, kind, field, expected, found. A segment on one
+    side only is one row. A segment on both sides has one row for each different field. The broker's
+    leader epoch is compared only if the history has one, because a migration otherwise fills in a
+    default.
     """
     from pyspark.sql import functions as sql
 
@@ -100,7 +100,7 @@ def verify(expected: DataFrame, found: DataFrame) -> DataFrame:
 
 
 def projected_point(target: ObjectStoreSettings, log: MetadataLog) -> AsOf:
-    """The end of a projection of `log`: later events are not compared.
+    """The point up to which a projection of `log` was updated. Later events are not compared.
 
     Raises ConfigError if it is a projection of another topic.
     """
@@ -131,7 +131,7 @@ def _difference(name: str) -> Column:
 
 
 def _summary(side: str) -> Column:
-    """State and offsets of a segment on one side only; null for the other side."""
+    """State and offsets of a segment that is on one side only. Null for the other side."""
     from pyspark.sql import functions as sql
 
     parts = (sql.col(f"{side}.{name}") for name in ("state", "start_offset", "end_offset"))
