@@ -34,6 +34,7 @@ from isotherm.errors import (
     PeerTimeoutError,
     ProducerFencedError,
     TransactionAbortableError,
+    UnknownTopicOrPartitionError,
 )
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.entities import entity_of
@@ -53,6 +54,10 @@ _ERRORS: dict[ErrorCode, type[IsothermError]] = {
     ErrorCode.coordinator_load_in_progress: CoordinatorLoadInProgressError,
     ErrorCode.coordinator_not_available: CoordinatorNotAvailableError,
     ErrorCode.not_coordinator: NotCoordinatorError,
+    # Its metadata may be older than this broker's: the client comes again.
+    ErrorCode.unknown_topic_or_partition: UnknownTopicOrPartitionError,
+    # Another partition of the request is unknown there.
+    ErrorCode.operation_not_attempted: CoordinatorLoadInProgressError,
     # The client must not see that this broker may not ask.
     ErrorCode.cluster_authorization_failed: InvalidTxnStateError,
 }
@@ -123,7 +128,8 @@ class RemoteAdmission:
                 f"the coordinator does not answer transactional_id={question.transactional_id}"
             ) from error
         if code is not ErrorCode.none:
-            raise _ERRORS.get(code, InvalidTxnStateError)(
+            # Any other is UNKNOWN_SERVER_ERROR to the client.
+            raise _ERRORS.get(code, IsothermError)(
                 f"the coordinator refuses the records error={code.name}"
                 f" transactional_id={question.transactional_id} partition={question.partition}"
             )

@@ -13,6 +13,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.broker.error_mapping import error_code
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from isotherm.broker.node import BrokerNode
@@ -48,6 +49,7 @@ from isotherm.errors import (
     IsothermError,
     NotCoordinatorError,
     TransactionAbortableError,
+    UnknownTopicOrPartitionError,
 )
 from isotherm.types import TopicPartition
 
@@ -370,10 +372,32 @@ def test_questions_about_one_id_in_a_batch(run: Any) -> None:
     run(scenario)
 
 
-def test_every_error_is_one_of_ours(run: Any) -> None:
+def test_partition_that_the_coordinator_has_not_heard_of_is_retried(run: Any) -> None:
+    """Its metadata may be late. INVALID_TXN_STATE would end the producer."""
+
     async def scenario(brokers: Brokers) -> None:
         producer = await brokers.begin()
-        with pytest.raises(IsothermError):
-            await brokers.asked(producer, TopicPartition("no such topic", 0))
+        unknown = TopicPartition("new", 0)
+        adds = ClientAbility.ADDS_BY_WRITING
+        asked = [brokers.asked(producer, each, adds) for each in (unknown, T0)]
+        errors = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(each) for each in errors] == [
+            UnknownTopicOrPartitionError,
+            CoordinatorLoadInProgressError,
+        ]
+        with pytest.raises(TransactionAbortableError):
+            await brokers.asked(producer, unknown)
 
     run(scenario)
+
+
+def test_error_that_is_not_known_is_a_servers() -> None:
+    async def refused() -> ErrorCode:
+        return ErrorCode.unknown_server_error
+
+    question = Question("tx", ProducerIdAndEpoch(7, 3), T0, True)
+    unused: Any = None
+    admission = RemoteAdmission(unused, unused, "PLAINTEXT")
+    with pytest.raises(IsothermError) as raised:
+        asyncio.run(admission._answer(question, refused()))
+    assert error_code(raised.value) is ErrorCode.unknown_server_error
