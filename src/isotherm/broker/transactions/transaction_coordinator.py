@@ -78,6 +78,7 @@ class TransactionCoordinator:
             log.partitions.name, fold=self._fold, new_shard=self._new_shard, opened=self._resume
         )
         self._expiration: asyncio.TimerHandle | None = None
+        self._aborts: set[asyncio.Task[None]] = set()
         self._is_stopped = False
         self._expire_later()
 
@@ -101,6 +102,8 @@ class TransactionCoordinator:
         if self._expiration is not None:
             self._expiration.cancel()
         await self._shards.stop()
+        for task in self._aborts:
+            task.cancel()
 
     def _new_shard(self, index: int) -> TransactionShard | None:
         return TransactionShard(index) if self._log.partitions.is_empty(index) else None
@@ -316,19 +319,54 @@ class TransactionCoordinator:
             metadata.producer_id,
             metadata.timeout_ms,
         )
+        if metadata.is_epoch_exhausted:
+            task = self._loop.create_task(self._abort_under_new_id(shard, transactional_id))
+            self._aborts.add(task)
+            task.add_done_callback(self._aborts.discard)
+        else:
+            self._abort_late(shard, metadata, None)
+
+    async def _abort_under_new_id(self, shard: TransactionShard, transactional_id: str) -> None:
+        try:
+            fresh = await self.new_producer_id()
+        except IsothermError as error:
+            if self._late(shard, transactional_id) is not None:
+                self._abort_again_later(shard, transactional_id, error)
+            return
+        if (metadata := self._late(shard, transactional_id)) is not None:
+            self._abort_late(shard, metadata, fresh)
+
+    def _late(self, shard: TransactionShard, transactional_id: str) -> TransactionMetadata | None:
+        """The id's transaction if it is late still: other requests ran in between."""
+        metadata = shard.by_id.get(transactional_id)
+        if shard.is_closed or metadata is None or metadata.state is not TransactionState.ONGOING:
+            return None
+        return metadata if metadata.deadline_ms <= self._clock.now_ms() else None
+
+    def _abort_late(
+        self, shard: TransactionShard, metadata: TransactionMetadata, fresh: ProducerId | None
+    ) -> None:
         # The higher epoch fences the producer: its late records are refused.
-        fenced = fence(metadata, now_ms)
+        fenced = fence(metadata, self._clock.now_ms(), fresh)
         try:
             self._store(shard, fenced)
-        except IsothermError:
-            logger.exception(
-                "a transaction cannot be aborted now transactional_id=%s", transactional_id
-            )
-            shard.timeouts[transactional_id] = self._loop.call_later(
-                ABORT_RETRY_S, self._on_timeout, shard, transactional_id
-            )
+        except IsothermError as error:
+            self._abort_again_later(shard, metadata.transactional_id, error)
             return
         self._endings.begin(shard, fenced)
+
+    def _abort_again_later(
+        self, shard: TransactionShard, transactional_id: str, error: IsothermError
+    ) -> None:
+        logger.error(
+            "a transaction cannot be aborted now transactional_id=%s",
+            transactional_id,
+            exc_info=error,
+        )
+        shard.timeouts[transactional_id].cancel()
+        shard.timeouts[transactional_id] = self._loop.call_later(
+            ABORT_RETRY_S, self._on_timeout, shard, transactional_id
+        )
 
     def _expire_later(self) -> None:
         if not self._is_stopped:

@@ -19,7 +19,7 @@ from isotherm.broker.transactions.transaction_endings import (
     MarkerOutcome,
     MarkerResult,
 )
-from isotherm.broker.transactions.transaction_state import TRANSACTION_V2
+from isotherm.broker.transactions.transaction_state import EPOCH_MAX, TRANSACTION_V2
 from isotherm.broker.transactions.verifications import Verifications
 from isotherm.clock import Clock
 from isotherm.errors import (
@@ -108,10 +108,10 @@ class TransactionMarkers:
 
 def _check_raised_epoch(partition: Partition, marker: EndMarker) -> None:
     """From version 2 on each end raises the epoch, so a marker with the epoch of an open transaction
-    is a late one of the transaction before (KIP-890)."""
-    if marker.transaction_version < TRANSACTION_V2:
-        return
+    is a late one of the transaction before (KIP-890). The last epoch of all cannot be raised."""
     producer_id, epoch = marker.producer
+    if marker.transaction_version < TRANSACTION_V2 or epoch == EPOCH_MAX:
+        return
     known = partition.log.producers.producer(producer_id)
     if known is not None and known.epoch == epoch and known.transaction_first_offset is not None:
         raise InvalidProducerEpochError(

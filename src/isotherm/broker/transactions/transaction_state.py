@@ -160,11 +160,11 @@ def begin_producer(
 
     Raises ConcurrentTransactionsError while a transaction is being ended, and ProducerFencedError.
     """
-    _check_expected(metadata, expected)
     if metadata.is_prepared:
         raise _is_being_ended(metadata)
+    _check_expected(metadata, expected)
     if metadata.state is S.ONGOING:
-        return fence(metadata, now_ms)
+        return fence(metadata, now_ms, fresh_producer_id)
     names_current = expected is None or expected.epoch == metadata.producer_epoch
     if metadata.is_epoch_exhausted and names_current:
         assert fresh_producer_id is not None
@@ -208,25 +208,25 @@ def _next_epoch(
     if current in (NO_PRODUCER_EPOCH, expected.epoch):
         return current + 1, current
     # A retry: the answer with the present epoch was lost, so the same epoch is returned again.
-    if expected.epoch == metadata.last_producer_epoch:
+    if expected.epoch == metadata.last_producer_epoch and current < EPOCH_MAX:
         return current, metadata.last_producer_epoch
     raise _fenced(metadata, expected)
 
 
-def fence(metadata: TransactionMetadata, now_ms: TimestampMs) -> TransactionMetadata:
+def fence(
+    metadata: TransactionMetadata, now_ms: TimestampMs, fresh_producer_id: ProducerId | None
+) -> TransactionMetadata:
     """Abort the ongoing transaction under a higher epoch, which fences its producer.
 
-    Until another producer starts, the fenced producer may get the higher epoch: by naming its
-    present one (KIP-360), or with version 2 by aborting the transaction itself.
+    `fresh_producer_id` is needed when the epoch is exhausted. Until another producer starts, the
+    fenced producer may get the higher epoch, or the fresh id: by naming its present one (KIP-360), or
+    with version 2 by aborting the transaction itself.
     """
     assert metadata.state is S.ONGOING
-    assert metadata.producer_epoch < EPOCH_MAX
-    return replace(
-        metadata._moved(S.PREPARE_ABORT, now_ms),
-        producer_epoch=metadata.producer_epoch + 1,
-        last_producer_epoch=metadata.producer_epoch,
-        client_transaction_version=TRANSACTION_V2,
+    fenced = replace(
+        metadata._moved(S.PREPARE_ABORT, now_ms), client_transaction_version=TRANSACTION_V2
     )
+    return _with_next_epoch(fenced, fresh_producer_id)
 
 
 # ---- a transaction
@@ -244,8 +244,12 @@ def add_partitions(
 
     Returns the same object if it has the partitions already: then nothing has to be written.
 
-    Raises InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError.
+    Raises InvalidProducerIdMappingError, ProducerFencedError, and ConcurrentTransactionsError while
+    a transaction is being ended. The last comes first: a client whose epochs ran out has its next id
+    before the markers of the old one are written.
     """
+    if metadata.is_prepared:
+        raise _is_being_ended(metadata)
     _check_producer(metadata, producer)
     added = frozenset(partitions)
     is_ongoing = metadata.state is S.ONGOING
@@ -266,9 +270,11 @@ def check_partition_added(
     """Check that the partition will get a marker (KIP-890).
 
     Raises TransactionAbortableError if it is not part of the transaction, and what
-    `add_partitions` does.
+    `add_partitions` does, but the errors of another producer first.
     """
     _check_producer(metadata, producer)
+    if metadata.is_prepared:
+        raise _is_being_ended(metadata)
     if metadata.state is not S.ONGOING or partition not in metadata.partitions:
         raise TransactionAbortableError(
             f"partition was not added to the transaction partition={partition}"
@@ -281,8 +287,6 @@ def _check_producer(metadata: TransactionMetadata, producer: ProducerIdAndEpoch)
         raise _wrong_id(metadata, producer)
     if metadata.producer_epoch != producer.epoch:
         raise _fenced(metadata, producer)
-    if metadata.is_prepared:
-        raise _is_being_ended(metadata)
 
 
 # ---- the end of a transaction
@@ -309,20 +313,20 @@ def end_transaction(
 
     `fresh_producer_id` is needed for version 2 when the epoch is exhausted. Raises
     InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError while an end
-    is under way, and InvalidTxnStateError when there is no such transaction to end.
+    is under way, whichever it is, and InvalidTxnStateError when there is no such transaction to end.
     """
     is_v2 = client_version >= TRANSACTION_V2
+    if metadata.is_prepared and is_v2:
+        # Before all else, as in `add_partitions`.
+        raise _is_being_ended(metadata)
     is_retry = is_v2 and _is_retried_end(metadata, producer)
-    if metadata.producer_id != producer.producer_id and not is_retry:
+    had_old_id = is_v2 and _is_before_new_id(metadata, producer)
+    if metadata.producer_id != producer.producer_id and not had_old_id:
         raise _wrong_id(metadata, producer)
-    if metadata.producer_epoch != producer.epoch and not is_retry:
+    if metadata.producer != producer and not is_retry:
         raise _fenced(metadata, producer)
     if metadata.is_prepared:
-        # The epoch was bumped and this is no retry: the client already ends its next transaction.
-        is_next = metadata.client_transaction_version >= TRANSACTION_V2 and not is_retry
-        if metadata.is_commit == commit or is_next:
-            raise _is_being_ended(metadata)
-        raise _cannot_end(metadata, commit=commit)
+        raise _is_being_ended(metadata)
     if metadata.state is S.ONGOING:
         return _prepared_end(
             metadata,
@@ -349,13 +353,22 @@ def end_transaction(
 
 
 def _is_retried_end(metadata: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:
-    """Whether a client of version 2 retries an end that has already bumped its epoch."""
+    """Whether a client of version 2 retries an end that has already bumped its epoch.
+
+    After the end of an older client Kafka takes any producer with the epoch before for such a client,
+    and lets one that was fenced believe that its transaction was committed. Here it is fenced.
+    """
     if metadata.client_transaction_version < TRANSACTION_V2:
         return False
-    if metadata.state not in (_PREPARED | {S.COMPLETE_COMMIT, S.COMPLETE_ABORT}):
+    if metadata.state not in (S.COMPLETE_COMMIT, S.COMPLETE_ABORT):
         return False
     if metadata.producer_id == producer.producer_id:
-        return metadata.producer_epoch == producer.epoch + 1
+        return metadata.producer_epoch == producer.epoch + 1 < EPOCH_MAX
+    return _is_before_new_id(metadata, producer)
+
+
+def _is_before_new_id(metadata: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:
+    """Whether the producer names the id and epoch before those ran out."""
     return (
         metadata.previous_producer_id == producer.producer_id
         and producer.epoch == EPOCH_EXHAUSTED
@@ -377,18 +390,31 @@ def _prepared_end(
     )
     if client_version < TRANSACTION_V2:
         return EndedTransaction(prepared, metadata.producer)
-    prepared = replace(
-        prepared,
-        producer_epoch=metadata.producer_epoch + 1,
-        last_producer_epoch=metadata.producer_epoch,
-    )
-    if metadata.is_epoch_exhausted:
-        assert fresh_producer_id is not None
-        # The epoch in the log is the last one, kept for fencing. The new id takes effect with
-        # COMPLETE, since the markers must still name the old one.
-        prepared = replace(prepared, next_producer_id=fresh_producer_id)
-        return EndedTransaction(prepared, ProducerIdAndEpoch(fresh_producer_id, 0))
+    prepared = _with_next_epoch(prepared, fresh_producer_id)
+    if prepared.next_producer_id != NO_PRODUCER_ID:
+        return EndedTransaction(prepared, ProducerIdAndEpoch(prepared.next_producer_id, 0))
     return EndedTransaction(prepared, prepared.producer)
+
+
+def _with_next_epoch(
+    metadata: TransactionMetadata, fresh_producer_id: ProducerId | None
+) -> TransactionMetadata:
+    """The prepared end under the next epoch; after the last one with the fresh id as the next.
+
+    The next id takes effect with COMPLETE, since the markers must still name the old one. Their epoch
+    is then the one that is kept for fencing.
+    """
+    epoch = metadata.producer_epoch
+    raised = replace(
+        metadata,
+        # A log of an older version may have a transaction under the last epoch of all.
+        producer_epoch=min(epoch + 1, EPOCH_MAX),
+        last_producer_epoch=epoch,
+    )
+    if not metadata.is_epoch_exhausted:
+        return raised
+    assert fresh_producer_id is not None
+    return replace(raised, next_producer_id=fresh_producer_id)
 
 
 def complete_transaction(metadata: TransactionMetadata, now_ms: TimestampMs) -> TransactionMetadata:

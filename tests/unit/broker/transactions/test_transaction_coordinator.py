@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from isotherm.broker.transactions import transaction_coordinator, transaction_endings
 from isotherm.broker.transactions.transaction_endings import MARKERS_PER_TURN, EndMarker
 from isotherm.broker.transactions.transaction_log import TRANSACTION_STATE_TOPIC
 from isotherm.broker.transactions.transaction_state import (
     EPOCH_EXHAUSTED,
+    EPOCH_MAX,
     ProducerIdAndEpoch,
     TransactionMetadata,
     TransactionState,
@@ -19,7 +21,10 @@ from isotherm.errors import (
     CoordinatorLoadInProgressError,
     InvalidProducerIdMappingError,
     InvalidTransactionTimeoutError,
+    InvalidTxnStateError,
+    NotControllerError,
     NotCoordinatorError,
+    NotLeaderOrFollowerError,
     ProducerFencedError,
     TransactionalIdNotFoundError,
 )
@@ -240,6 +245,52 @@ def test_decided_end_is_carried_out_after_a_crash(broker: Any) -> None:
     broker.run(taken_up)
 
 
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("version", [0, 2])
+def test_requests_after_a_crash_wait_until_the_decided_end_is_carried_out(
+    broker: Any, monkeypatch: pytest.MonkeyPatch, commit: bool, version: int
+) -> None:
+    monkeypatch.setattr(transaction_endings, "RETRY_BACKOFF_MS", 1)
+    monkeypatch.setattr(transaction_endings, "RETRY_BACKOFF_MS_MAX", 1)
+    known: list[ProducerIdAndEpoch] = []
+
+    async def cut_off() -> None:
+        broker.create_topic()
+        producer = await begin(broker)
+        broker.add("tx", producer, 0)
+        broker.append(producer)
+        broker.partition().log.abandon()
+        known.extend((producer, await end(broker, producer, commit=commit, version=version)))
+
+    async def taken_up() -> None:
+        ended, following = known
+
+        def away(*_: Any) -> None:
+            raise NotLeaderOrFollowerError("the leader moves")
+
+        append, broker.markers.append = broker.markers.append, away
+        await broker.load()
+        assert broker.state("tx") is (S.PREPARE_COMMIT if commit else S.PREPARE_ABORT)
+        for either in (True, False):
+            with pytest.raises(ConcurrentTransactionsError):
+                await end(broker, ended, commit=either, version=version)
+        with pytest.raises(ConcurrentTransactionsError):
+            broker.add("tx", following, 0)
+        with pytest.raises(ConcurrentTransactionsError):
+            await begin(broker)
+        broker.markers.append = append
+        await broker.until(lambda: broker.state("tx").name.startswith("COMPLETE"))
+        # The client retries: its answer was lost.
+        assert await end(broker, ended, commit=commit, version=version) == following
+        with pytest.raises(InvalidTxnStateError):
+            await end(broker, ended, commit=not commit, version=version)
+        broker.add("tx", following, 0)
+        assert len(broker.markers_in()) == 1
+
+    broker.run(cut_off)
+    broker.run(taken_up, load=False)
+
+
 def test_transaction_overdue_at_start_is_aborted(broker: Any) -> None:
     async def before() -> None:
         broker.create_topic()
@@ -438,4 +489,105 @@ def test_end_of_version_2_with_the_last_epoch_gives_a_new_producer_id(broker: An
         assert await end(broker, old, version=2) == new
 
     broker.run(before)
+    broker.run(after)
+
+
+def begun_under_the_last_epoch(broker: Any) -> ProducerIdAndEpoch:
+    """The producer of an open transaction that is late at the next start."""
+    producers: list[ProducerIdAndEpoch] = []
+
+    async def before() -> None:
+        broker.create_topic()
+        producer = await begin(broker)
+        broker.add("tx", producer, 0)
+        known = broker.coordinator.describe("tx")
+        broker.store(index_of(broker), replace(known, producer_epoch=EPOCH_EXHAUSTED))
+        producers.append(ProducerIdAndEpoch(producer.producer_id, EPOCH_EXHAUSTED))
+
+    broker.run(before)
+    broker.clock.advance(TIMEOUT_MS)
+    return producers[0]
+
+
+def test_late_transaction_under_the_last_epoch_ends_with_a_new_producer_id(
+    broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction_coordinator, "ABORT_RETRY_S", 0.001)
+    old = begun_under_the_last_epoch(broker)
+
+    async def scenario() -> None:
+        new_producer_id = broker.coordinator.new_producer_id
+        refused: list[None] = []
+
+        async def refused_at_first() -> int:
+            if len(refused) < 2:
+                refused.append(None)
+                raise NotControllerError("no id now")
+            return int(await new_producer_id())
+
+        broker.coordinator.new_producer_id = refused_at_first
+        await broker.load()
+        await broker.until(lambda: broker.state("tx") is S.COMPLETE_ABORT)
+        assert len(refused) == 2
+        new = broker.coordinator.describe("tx").producer
+        assert (new.producer_id != old.producer_id, new.epoch) == (True, 0)
+        ((producer_id, epoch, marker),) = broker.markers_in()
+        assert (producer_id, epoch) == (old.producer_id, EPOCH_EXHAUSTED + 1)
+        assert marker.type is ControlRecordType.ABORT
+        assert await end(broker, old, commit=False, version=2) == new
+
+    broker.run(scenario, load=False)
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_late_transaction_that_is_ended_while_an_id_is_asked_for_stays_as_it_ended(
+    broker: Any, monkeypatch: pytest.MonkeyPatch, is_refused: bool
+) -> None:
+    monkeypatch.setattr(transaction_coordinator, "ABORT_RETRY_S", 0.001)
+    old = begun_under_the_last_epoch(broker)
+
+    async def scenario() -> None:
+        asked, may_answer = asyncio.Event(), asyncio.Event()
+
+        async def slowly() -> int:
+            asked.set()
+            await may_answer.wait()
+            if is_refused:
+                raise NotControllerError("no id now")
+            return 12345
+
+        broker.coordinator.new_producer_id = slowly
+        await broker.load()
+        await asked.wait()
+        await end(broker, old)
+        broker.add("tx", old, 0)
+        may_answer.set()
+        for _ in range(10):
+            await asyncio.sleep(0.001)
+        # The next transaction is not late. Each end had the producer's own epoch.
+        assert broker.state("tx") is S.ONGOING
+        assert [epoch for _, epoch, _ in broker.markers_in()] == [EPOCH_EXHAUSTED]
+
+    broker.run(scenario, load=False)
+
+
+def test_late_transaction_under_the_epoch_that_is_kept_for_fencing_is_ended(broker: Any) -> None:
+    """A record of an older version. The marker's epoch cannot be above that of the records."""
+
+    async def before() -> None:
+        broker.create_topic()
+        producer = await begin(broker)
+        broker.add("tx", producer, 0)
+        broker.append(ProducerIdAndEpoch(producer.producer_id, EPOCH_MAX))
+        known = broker.coordinator.describe("tx")
+        broker.store(index_of(broker), replace(known, producer_epoch=EPOCH_MAX))
+
+    async def after() -> None:
+        await broker.until(lambda: broker.state("tx") is S.COMPLETE_ABORT)
+        assert [epoch for _, epoch, _ in broker.markers_in()] == [EPOCH_MAX]
+        assert broker.partition().log.last_stable_offset == 2
+        assert broker.coordinator.describe("tx").producer.epoch == 0
+
+    broker.run(before)
+    broker.clock.advance(TIMEOUT_MS)
     broker.run(after)
