@@ -1,9 +1,9 @@
 """Turns record columns into Arrow batches for Spark, with exactly the declared schema.
 
-Spark compares types, order, names and nullability, and takes no large, dictionary or view types.
+Spark compares types, order, names and nullability, and accepts no large, dictionary or view types.
 
-Arrays are built from buffers. `pa.array` and `pa.scalar` import pandas if it is installed: a third
-of a second and 300 modules in every Python worker.
+Arrays are built from buffers, because `pa.array` and `pa.scalar` import pandas if it is installed.
+That would cost a third of a second and 300 modules in every Python worker.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ ArrowField: TypeAlias = "pa.Field[Any]"
 # Spark counts microseconds in 64 bits.
 TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 
-# Column of the source -> columns of the decoder. topic, partition and the timestamp's type are
-# always there.
+# Column of the source -> column of the decoder. The decoder always has topic, partition and
+# timestamp type.
 _DECODED = {
     "key": "key",
     "value": "value",
@@ -75,7 +75,7 @@ def _column(
 
 
 def repeated(value: bytes, count: int, kind: pa.DataType) -> ArrowArray:
-    """The same string or binary in `count` rows, less than 2 GiB in all."""
+    """A column with the same string or binary in `count` rows. It must be smaller than 2 GiB."""
     assert len(value) * count < 2**31
     ends = np.arange(count + 1, dtype=np.int32) * len(value)
     buffers = [None, pa.py_buffer(ends.data), pa.py_buffer(value * count)]
@@ -83,7 +83,8 @@ def repeated(value: bytes, count: int, kind: pa.DataType) -> ArrowArray:
 
 
 def numbers(values: npt.NDArray[np.integer[Any]], kind: pa.DataType) -> ArrowArray:
-    """A column of the memory of these, which are contiguous and of the same width."""
+    """A column that shares the memory of `values`, which must be contiguous and have the width of
+    `kind`."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values.data)])
 
 
@@ -98,15 +99,15 @@ def _timestamps(
     if too_far.any():
         at = int(np.argmax(too_far))
         raise malformed_timestamp(topic_partition, int(columns.offset[at]), int(timestamp_ms[at]))
-    # As in the Kafka source: -1, "no timestamp", becomes a time before 1970.
+    # -1, "no timestamp", becomes a time before 1970, as in the Kafka source.
     return numbers(timestamp_ms * 1000, kind)
 
 
 def malformed_timestamp(
     topic_partition: TopicPartition, offset: Offset, timestamp_ms: TimestampMs
 ) -> InvalidTimestampError:
-    """The error for a time outside Spark's range: most often microseconds or nanoseconds as
-    milliseconds."""
+    """The error for a time outside Spark's range. Most often a producer has written microseconds or
+    nanoseconds as milliseconds."""
     return InvalidTimestampError(
         f"Record at topic {topic_partition.topic} partition {topic_partition.partition} offset"
         f" {offset} has timestamp value {timestamp_ms} that overflows when converting to Spark's"
@@ -116,7 +117,7 @@ def malformed_timestamp(
 
 
 def _headers(headers: pa.ListArray[Any], kind: pa.DataType) -> ArrowArray:
-    """Headers with Spark's field names; NULL for a record without any."""
+    """The column of headers, with Spark's field names. NULL for a record without headers."""
     assert isinstance(kind, pa.ListType)
     has_none = headers.value_lengths().to_numpy(zero_copy_only=False) == 0
     values: ArrowArray = headers.values.cast(kind.value_type)

@@ -1,5 +1,5 @@
-"""Plots of an audit's report: lines over days as SVG, bars as HTML. The page's style has their
-colours."""
+"""Draws the plots of an audit's report: lines over days as SVG, bars as HTML. Their colours are in the
+page's style."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from itertools import pairwise
 
 BARS_MAX = 20
 HINTS_MAX = 400
-"""A line of more days has no tooltips: the page would be large."""
+"""A line over more days has no tooltips, since they would make the page large."""
 
-# A wide screen shows two plots side by side, a phone one. At this size their letters are about as
-# large as the page's on both.
+# A wide screen shows two plots side by side, a phone one. With this width the letters in them are
+# about as large as those of the page on both.
 _WIDTH = 460
 _HEIGHT = 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 12, 30
@@ -29,7 +29,7 @@ Format = Callable[[float], str]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The first `known` values were measured; the later ones are a forecast, and dashed."""
+    """The first `known` values were measured. The later ones are a forecast, and dashed."""
 
     name: str
     days: Sequence[int]
@@ -88,7 +88,7 @@ def line_plot(caption: str, lines: Sequence[Line], text: Format = count_text) ->
 
 
 def bar_plot(caption: str, values: Sequence[tuple[str, float]], text: Format = count_text) -> str:
-    """The largest ones, as horizontal bars from zero."""
+    """The largest values, as horizontal bars from zero."""
     chosen = sorted(values, key=lambda item: -item[1])[:BARS_MAX]
     top = max((value for _, value in chosen), default=0) or 1
     rows = "".join(
@@ -171,7 +171,7 @@ def _drawn(scale: _Scale, line: Line, number: int, text: Format) -> Iterator[str
 def _told_ahead(
     places: Sequence[tuple[float, float]], values: Sequence[float], number: int, text: Format
 ) -> Iterator[str]:
-    """The forecast's points with their values, except those too near the one before."""
+    """The forecast's points with their values, except those too near the point before."""
     for ((before, _), (x, y)), value in zip(pairwise(places), values, strict=True):
         yield f'<circle class="point s{number}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>'
         if x - before > 40:

@@ -1,4 +1,4 @@
-"""The tables of an audit as one HTML file with plots. The page loads nothing."""
+"""Renders the tables of an audit as one HTML file with plots. The page loads no other file."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ _HEADINGS = (
 
 
 def render(title: str, made_ms: int, tables: Tables, problems: Sequence[Row] = ()) -> str:
-    """The whole page. `tables` are the rows of `Audit.tables`, by name; `problems` are findings of
-    the replay about the topic itself."""
+    """The whole page. `tables` has the rows of `Audit.tables`, by name. `problems` are the replay's
+    findings about the topic itself."""
     made = datetime.datetime.fromtimestamp(made_ms / 1000, datetime.UTC)
     shown: Tables = {**tables, _PROBLEMS: problems}
     parts = [
@@ -226,7 +226,7 @@ def _counted(values: Iterable[str]) -> dict[str, float]:
 
 
 def _named(rows: Sequence[Row]) -> Any:
-    """The topic of a row; with its id if several topics have the name."""
+    """A function that names the topic of a row, with its id if several topics have the name."""
     ids: dict[str, set[str]] = {}
     for row in rows:
         ids.setdefault(row["topic"], set()).add(row["topic_id"])
@@ -278,7 +278,7 @@ def _heading(name: str) -> str:
 
 
 def _cell(name: str, value: Any, texts: set[str]) -> str:
-    """A cell, with its sort key if that differs from its text."""
+    """A cell, with a sort key if that differs from its text."""
     kind = _kind(name, texts)
     if value is None:
         return f'<td{kind} data-v=""></td>'

@@ -1,8 +1,8 @@
-"""Style and script of an audit's report. The page contains all they need."""
+"""Style and script of an audit's report. They are part of the page and load nothing."""
 
 from __future__ import annotations
 
-# The page may load nothing: the browser enforces that.
+# With this policy the browser refuses to load anything for the page.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 STYLE = """
@@ -63,7 +63,7 @@ th[aria-sort=descending] button::after{content:"\\2193";color:var(--text)}
 @media print{.wide{max-height:none;overflow:visible}nav{display:none}}
 """
 
-# A click on a column's head sorts by it, another one reverses the order. data-v is a cell's sort
+# A click on a column's head sorts by it, a second click reverses the order. data-v is a cell's sort
 # key if that is not its text.
 SCRIPT = """
 for (const button of document.querySelectorAll("th button")) {

@@ -1,4 +1,4 @@
-"""What `isotherm.spark` offers. Where its packages are not installed, importing it says what to install."""
+"""The public interface of `isotherm.spark`. If its packages are missing, the import error names them."""
 
 from isotherm.extras import SPARK, missing_extra
 

@@ -1,11 +1,11 @@
-"""`isotherm.spark.read(spark, options)`: the rows of `format("isotherm")` at less cost per row.
+"""`isotherm.spark.read(spark, options)`: the rows of `format("isotherm")`, at less cost per row.
 
 Spark 4.3 counts the rows of a Python data source one by one and updates its metrics after every
-hundred rows. That is a third of the JVM's time per row. The output of `mapInArrow` has no such
-counter. So the rows of a small data source are the tasks themselves, one in each partition, and
-`mapInArrow` turns a task into its rows. Planning, reading and errors are those of the source.
+hundred rows, which takes a third of the JVM's time per row. The output of `mapInArrow` has no such
+counter. So a second data source has the tasks as its rows, one in each partition, and `mapInArrow`
+turns a task into the topic's rows. Planning, reading and errors are those of the first source.
 
-PySpark is imported inside functions: without it, a session says what to install.
+PySpark is imported inside functions, so that without it `session()` can say what to install.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def read(spark: SparkSession, options: Mapping[str, object]) -> DataFrame:
     """The rows of `spark.read.format("isotherm").options(**options).load()`, in the same tasks.
     Planning happens when a query runs.
 
-    Choose columns by the option `columns`. Raises ConfigError for unknown or contradictory options.
-    Spark raises errors of the tier or the brokers when the query runs.
+    The option `columns` chooses columns. Raises ConfigError for unknown or contradictory options.
+    Errors of the tier or the brokers are raised when the query runs.
     """
     check_requirements()
     from isotherm.spark.rows import chosen_schema

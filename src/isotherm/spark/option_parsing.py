@@ -1,7 +1,7 @@
-"""Parses the options' texts into `SourceOptions`, and checks them together.
+"""Parses the texts of options into `SourceOptions`, and checks them together.
 
-ConfigError names the option and a remedy. If the Kafka source refuses the same, the message is that
-source's. This module reads nothing and connects to nothing. Source: Spark KafkaSourceProvider.
+ConfigError names the option and a remedy. If the Kafka source refuses the same options, the message
+is that of the Kafka source. This module does no I/O. Source: Spark KafkaSourceProvider.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _BATCH_ONLY = {
     "endingTimestamp": "ending timestamp not valid in streaming queries",
 }
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
-# The Kafka source's messages for invalid values, if it has its own.
+# The messages for invalid values that the Kafka source has.
 _REFUSED_VALUES = {
     "startingTimestamp": "Expected a single long value, got {}",
     "endingTimestamp": "Expected a single long value, got {}",
@@ -67,16 +67,18 @@ _FORBIDDEN_KAFKA_PROPERTIES = {
     ),
     "enable.auto.commit": " hint='the source commits no offsets'",
     "interceptor.classes": " hint='the source has no interceptors'",
-    # Spark hides an option by the word "password" in its name or value: these have none.
+    # Spark hides an option only if its name or value contains a word such as "password". These do
+    # not, so plans would show a private key.
     "ssl.keystore.key": _NAME_A_FILE,
     "ssl.key.pem": _NAME_A_FILE,
 }
-# The others have the words "secret", "token" or "access key".
+# Spark hides the other secret settings, because their names contain "secret", "token" or "access
+# key".
 _SHOWN_STORAGE_SETTING = "azure.account.key"
 
 
 def option_texts(options: Mapping[str, object]) -> dict[str, str]:
-    """Options as `DataFrameReader.options` turns them into text."""
+    """The options as texts, as `DataFrameReader.options` converts them."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in options.items()
@@ -84,7 +86,7 @@ def option_texts(options: Mapping[str, object]) -> dict[str, str]:
 
 
 def parse_options(texts: Mapping[str, str]) -> SourceOptions:
-    """Options of a batch query; a warning names those that only streams use."""
+    """Parse the options of a batch query. A warning names those that only streams use."""
     options = parse_common_options(texts)
     _check_batch(options)
     given = {name.lower() for name in texts}
@@ -95,14 +97,14 @@ def parse_options(texts: Mapping[str, str]) -> SourceOptions:
 
 
 def parse_stream_options(texts: Mapping[str, str]) -> SourceOptions:
-    """Options of a streaming query."""
+    """Parse the options of a streaming query."""
     options = parse_common_options(texts)
     _check_stream(options, texts)
     return options
 
 
 def parse_common_options(texts: Mapping[str, str]) -> SourceOptions:
-    """Options of a query of yet unknown kind."""
+    """Parse the options of a query before it is known to be a batch or a stream."""
     declared = {
         name.lower(): (field_name, option)
         for name, (field_name, option) in config_keys(SourceOptions).items()
@@ -152,10 +154,10 @@ def _parse_value(option: ConfigKey, text: str) -> object:
 
 
 def _key_pair_files(texts: Mapping[str, str]) -> dict[str, str]:
-    """Storage settings with the id of a key pair in their names, by the lower-case form of the
-    name.
+    """The names of storage settings that contain the id of a key pair, by their lower-case form.
 
-    Ids of key pairs keep their case only where they are values.
+    Spark passes option names in lower case, but not values. So the ids are taken from the value of
+    the option that lists them.
     """
     ids = next((text for name, text in texts.items() if name.lower() == KEY_PAIRS), "")
     return {name.lower(): name for key_id in LIST.parse(ids) for name in key_pair_file_keys(key_id)}
@@ -328,7 +330,7 @@ def _refuse_offset(limit: SpecificOffsets, refused: int, words: str) -> None:
 
 
 def _refuse_unknown_symbols(limit: SpecificOffsets, option: str) -> None:
-    """Offsets below -2 have no meaning."""
+    """Raise ConfigError for an offset below -2, which has no meaning."""
     for partition, offset in limit.offsets.items():
         if offset < EARLIEST:
             raise ConfigError(

@@ -1,13 +1,14 @@
-"""The options of the source, each declared once; docs/spark.md is checked against this table.
+"""Declares the options of the source, each once. A test compares docs/spark.md with this table.
 
-Names, defaults and rules are those of Spark's Kafka source (`spark-sql-kafka-0-10`), so that a
-query moves over by changing its format and adding `path`. Three kinds of options are not listed:
+Names, defaults and rules are those of Spark's Kafka source (`spark-sql-kafka-0-10`), so that a user
+can convert a query by changing its format and adding `path`. Two kinds of options are not listed:
 
-- `kafka.*`: properties of the client, passed on without the prefix. Those of TLS and logins have Kafka's
-  names (`kafka.security.protocol`, `kafka.sasl.*`, `kafka.ssl.*`), others librdkafka's;
-- storage settings such as `s3.endpoint.url`, `aws.access.key.id`, `key.prefix`: passed to the
-  storage manager. A broker has them under the same names after its `rsm.config.` prefix;
-- anything else is an error that names the nearest option.
+- `kafka.*` are client properties, passed on without the prefix. Those of TLS and logins have Kafka's
+  names (`kafka.security.protocol`, `kafka.sasl.*`, `kafka.ssl.*`), others librdkafka's.
+- Storage settings such as `s3.endpoint.url`, `aws.access.key.id`, `key.prefix` are passed to the
+  storage manager. A broker has them under the same names after its `rsm.config.` prefix.
+
+Any other option is an error, which names the nearest option.
 
 Names are case-insensitive: Spark passes them in lower case.
 """
@@ -55,7 +56,7 @@ KAFKA_PREFIX = "kafka."
 STORAGE_MANAGER_KEY = "remote.log.storage.manager.class.name"
 STORAGE_MANAGER_PREFIX = "rsm.config."
 BOOTSTRAP_SERVERS = "bootstrap.servers"
-# Every setting of the storage manager without an option of its own.
+# All settings of the storage manager, except those that an option of the source replaces.
 STORAGE_SETTINGS = frozenset(config_keys(ObjectStoreSettings)) - {"url", "layout"}
 
 READ_UNCOMMITTED = "read_uncommitted"
@@ -79,8 +80,8 @@ _UNIT_US = {
 
 
 def duration_ms(text: str) -> int | None:
-    """Milliseconds of a duration in Spark's form, where a number without a unit means milliseconds;
-    None if invalid."""
+    """The milliseconds of a duration in Spark's form, where a number without a unit means
+    milliseconds. None if the text is invalid."""
     matched = _DURATION.fullmatch(text.strip().lower())
     return int(matched[1]) * _UNIT_US[matched[2] or "ms"] // 1000 if matched else None
 
@@ -92,7 +93,7 @@ _IS_DURATION = Check(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """The options of one `load()`; made by `option_parsing`, which checks them together.
+    """The options of one `load()`. `option_parsing` creates it, and checks the options together.
 
     kafka_properties, storage_settings and storage_manager_settings are passed on, without their
     prefixes.
@@ -382,8 +383,8 @@ class SourceOptions:
 
     @property
     def plans_by_name(self) -> bool:
-        """Whether names of segments suffice for planning: the query looks up no time and no
-        transaction."""
+        """Whether the names of segments suffice for planning. They do if the query looks up neither
+        times nor transactions."""
         times = (
             self.starting_timestamp,
             self.starting_offsets_by_timestamp,
@@ -394,12 +395,12 @@ class SourceOptions:
 
     @property
     def assigned(self) -> frozenset[TopicPartition]:
-        """The partitions of `assign`; empty when topics are chosen by name."""
+        """The partitions of `assign`. Empty if topics are chosen by name."""
         return parse_partitions(self.assign, "assign") if self.assign is not None else frozenset()
 
     @property
     def starting_limit(self) -> OffsetLimit:
-        """Of a batch query."""
+        """The start of a batch query, whose default is `earliest`."""
         return self._starting_limit("earliest")
 
     @property
@@ -432,14 +433,14 @@ class SourceOptions:
         return duration_ms(self.bucket_poll_interval) or 0
 
     def selects_topic(self, topic: str) -> bool:
-        """Whether the query reads (some partition of) this topic."""
+        """Whether the query reads this topic, or some partitions of it."""
         if self.subscribe_pattern is not None:
             return re.fullmatch(self.subscribe_pattern, topic) is not None
         return topic in self.named_topics
 
     @property
     def named_topics(self) -> frozenset[str]:
-        """The topics of `subscribe` or `assign`; empty with a pattern."""
+        """The topics of `subscribe` or `assign`. Empty with a pattern."""
         return frozenset(self.subscribe) | {partition.topic for partition in self.assigned}
 
 
@@ -449,8 +450,8 @@ def source_option_keys() -> dict[str, ConfigKey]:
 
 
 def needs_built_in(class_name: str) -> ConfigError:
-    """The error for what needs the objects of a built-in layout, with a storage manager of the
-    user's."""
+    """The error for a feature that needs the objects of a built-in layout, if the options name a
+    user's RemoteStorageManager."""
     return ConfigError(
         "this needs the objects of a built-in layout, and a storage manager of your own has a layout"
         f" of its own option={STORAGE_MANAGER_KEY} value={class_name}"
@@ -459,7 +460,7 @@ def needs_built_in(class_name: str) -> ConfigError:
 
 
 def storage_url(path: str) -> str:
-    """The URL of the tier: `path` itself, or a file URL when it is a folder's path."""
+    """The URL of the tier: `path` itself, or a file URL if `path` is that of a folder."""
     return path if "://" in path else Path(path).absolute().as_uri()
 
 

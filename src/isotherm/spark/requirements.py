@@ -1,6 +1,7 @@
-"""Requirements of the source and the jobs: a supported version of PySpark, and pandas.
+"""Checks the requirements of the source and the jobs: a supported version of PySpark, and pandas.
 
-One table of versions, for the checks, their messages and docs/spark.md. Nothing here loads PySpark.
+The checks, their messages and docs/spark.md use one table of versions. This module does not import
+PySpark.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ _STREAMS_SINCE = (4, 2)
 
 
 class TablePackages(NamedTuple):
-    """Packages for `project --format`, as `spark.jars.packages`; None if there is none."""
+    """The packages for `project --format`, in the form of `spark.jars.packages`. None if there is no
+    package for that version of Spark."""
 
     delta: str | None
     iceberg: str | None
 
 
-# By minor version of PySpark, each tested with these packages.
+# By minor version of PySpark, the packages that are tested with it.
 SPARK_VERSIONS: dict[tuple[int, int], TablePackages] = {
     (4, 0): TablePackages(
         "io.delta:delta-spark_2.13:4.0.1",
@@ -42,7 +44,7 @@ _DECODERS = {"avro": ("fastavro", "polars"), "protobuf": ("ptars", "grpc_tools")
 
 
 def check_requirements() -> None:
-    """Raises ConfigError, with a command to run, unless supported versions of PySpark and pandas
+    """Raise ConfigError, with a command to run, unless supported versions of PySpark and pandas
     are installed."""
     pyspark = installed_pyspark()
     if pyspark is None:
@@ -55,12 +57,12 @@ def check_requirements() -> None:
 
 
 def installed_pyspark() -> str | None:
-    """The version that Python would import."""
+    """The version of PySpark that Python would import. None if there is none."""
     return _version("pyspark")
 
 
 def check_version(pyspark: str) -> None:
-    """Raises ConfigError, with the reason, for an unsupported version of PySpark."""
+    """Raise ConfigError, with the reason, for an unsupported version of PySpark."""
     minor = _minor(pyspark)
     if minor in SPARK_VERSIONS:
         return
@@ -96,8 +98,8 @@ def _check_packages(name: str, extra: str, packages: Iterable[str]) -> None:
 
 
 def check_registry_packages(value_format: str) -> None:
-    """Raises ConfigError, with a command to run, unless the packages are installed by which values
-    of this format are decoded."""
+    """Raise ConfigError, with a command to run, unless the packages that decode values of this format
+    are installed."""
     for package in ("authlib", *_DECODERS.get(value_format, ())):
         if importlib.util.find_spec(package) is None:
             raise ConfigError(
@@ -107,7 +109,7 @@ def check_registry_packages(value_format: str) -> None:
 
 
 def check_streams() -> None:
-    """Raises ConfigError if this version of PySpark cannot run the source as a stream."""
+    """Raise ConfigError if this version of PySpark cannot run the source as a stream."""
     pyspark = _version("pyspark")
     if pyspark is not None and _minor(pyspark) < _STREAMS_SINCE:
         raise ConfigError(
@@ -117,7 +119,7 @@ def check_streams() -> None:
 
 
 def table_package(table_format: str, spark: str) -> str | None:
-    """The package by which this version of Spark writes such tables; None if there is none."""
+    """The package with which this version of Spark writes such tables. None if there is none."""
     packages = SPARK_VERSIONS.get(_minor(spark))
     return None if packages is None else packages._asdict()[table_format]
 
@@ -129,8 +131,8 @@ def _minor(pyspark: str) -> tuple[int, int]:
 
 @functools.cache
 def _version(package: str) -> str | None:
-    """The version that Python would import: a folder of Spark's on the path has no package
-    metadata."""
+    """The version that Python would import. A Spark folder on the path has no package metadata, so
+    its module is imported for the version."""
     if importlib.util.find_spec(package) is None:
         return None
     try:

@@ -1,10 +1,10 @@
-"""The rows of the source: the columns of Spark's Kafka source, and their Arrow form.
+"""The schema of the source's rows: the columns of Spark's Kafka source, and their Arrow form.
 
     key binary · value binary · topic string · partition int · offset long · timestamp timestamp ·
     timestampType int (0 create time, 1 log append time) · headers array<struct<key,value>>
 
-All are nullable. headers exists on request only, and is NULL (not empty) for a record without any.
-Any subset of the columns in any order is a legal schema.
+All are nullable. `headers` exists on request only, and is NULL (not empty) for a record without
+headers. Any subset of the columns in any order is a legal schema.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ def full_schema(*, include_headers: bool) -> StructType:
 
 
 def chosen_schema(columns: Sequence[str], *, include_headers: bool) -> StructType:
-    """The schema of a query by its options."""
+    """The schema of a query with these options."""
     return schema_of(columns) if columns else full_schema(include_headers=include_headers)
 
 
 def schema_of(names: Sequence[str]) -> StructType:
-    """The columns `names` in that order. UnknownConfigError names the nearest column for an unknown
-    one."""
+    """The schema with the columns `names` in that order. Raises UnknownConfigError for an unknown
+    column, which names the nearest known one."""
     for index, name in enumerate(names):
         if name not in COLUMN_TYPES:
             raise unknown_key(name, COLUMN_TYPES)
@@ -69,7 +69,7 @@ def schema_of(names: Sequence[str]) -> StructType:
 
 
 def check_schema(schema: StructType) -> None:
-    """Raises ConfigError unless `schema` is a subset of the source's columns, with their types."""
+    """Raise ConfigError unless `schema` is a subset of the source's columns, with their types."""
     if not schema.fields:
         raise ConfigError(f"a schema has at least one column known={','.join(COLUMN_TYPES)}")
     expected = schema_of(schema.fieldNames())
@@ -83,7 +83,7 @@ def check_schema(schema: StructType) -> None:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The exact schema that Spark compares every batch with."""
+    """The Arrow schema with which Spark compares every batch."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     nullable = StructType([StructField(f.name, f.dataType) for f in schema.fields])

@@ -1,21 +1,21 @@
-"""A Spark session for the source: `isotherm.spark.session()`.
+"""Starts a Spark session for the source: `isotherm.spark.session()`.
 
 Its settings, with reasons:
 - PYSPARK_PYTHON is this interpreter, or the given one. Spark's default is the first `python3` on
-  the PATH: without an active virtual environment, workers would lack the source, and Spark would
-  not find it. PYSPARK_DRIVER_PYTHON is the same, since Spark starts the executors' Python by that
+  the PATH. Without an active virtual environment that Python would lack the source, and Spark would
+  not find it. PYSPARK_DRIVER_PYTHON is the same, because Spark starts the executors' Python by that
   name for a source that it discovered.
 - The session's time zone is UTC, so that timestamps print as Kafka has them.
-- Workers talk over Unix domain sockets, which start a task sooner than TCP.
-- Global views are in the database `isotherm` (sql_views.py). Spark settles that name once, before the session starts.
+- Workers use Unix domain sockets, which start a task sooner than TCP.
+- Global views are in the database `isotherm` (sql_views.py). Spark reads that name once, before the session starts.
 - A local session stays on the loopback interface and has no web page. Its workers are forked with
-  their modules loaded (worker_daemon.py). On a cluster that needs Isotherm on every node, so it is not
-  set there.
-- Spark is quiet: errors only (`log4j2.properties` beside this file), and no progress bar that
-  would run into the program's own output.
+  their modules loaded (worker_daemon.py). A session on a cluster does not set this daemon, since it
+  would need Isotherm on every node.
+- Spark logs errors only (`log4j2.properties` beside this file), and shows no progress bar, which
+  would mix with the program's own output.
 
-`config` overrides any of them. Java is checked before Spark starts: without Java, Spark's own error
-does not name the cause.
+`config` overrides any of them. Java is checked before Spark starts, because Spark's own error does
+not say that Java is missing.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ def session(
     config: Mapping[str, str] | None = None,
     python: str | None = None,
 ) -> SparkSession:
-    """The running session, or a new one with these settings; see the module's head.
+    """The running session, or a new one with the settings that the module's docstring lists.
 
     `python` is the Python of driver and executors, by a name that both can find, such as
-    `./environment/bin/python`; by default this interpreter's path. Raises ConfigError, with a
+    `./environment/bin/python`. The default is this interpreter's path. Raises ConfigError, with a
     command to run, if PySpark, pandas or Java is missing or unsupported.
     """
     check_requirements()
@@ -91,7 +91,8 @@ def session(
 
 
 def session_config(*, is_local: bool, overrides: Mapping[str, str]) -> dict[str, str]:
-    """All settings of a session. The caller's Java options follow ours."""
+    """All settings of a session. The caller's Java options come after ours, so that they override
+    them."""
     java_options = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
     if _JAVA_OPTIONS in overrides:
         java_options += f" {overrides[_JAVA_OPTIONS]}"
@@ -100,7 +101,7 @@ def session_config(*, is_local: bool, overrides: Mapping[str, str]) -> dict[str,
 
 
 def check_java() -> None:
-    """Raises ConfigError, with a command to run, unless the Java that Spark will start is new
+    """Raise ConfigError, with a command to run, unless the Java that Spark will start is new
     enough."""
     java = find_java()
     if java is None:
@@ -121,7 +122,7 @@ def check_java() -> None:
 
 
 def find_java() -> str | None:
-    """The `java` of Spark's launcher: JAVA_HOME's, else the one on the PATH."""
+    """The `java` that Spark's launcher finds: that of JAVA_HOME, else the one on the PATH."""
     home = os.environ.get("JAVA_HOME")
     if home:
         java = Path(home) / "bin" / "java"

@@ -1,12 +1,12 @@
 """`spark.read.format("isotherm")`: the data source that Spark calls.
 
-Spark pickles the reader and each partition for the executors, so they hold plain values only.
-Clients are opened where they are used, and kept until the worker ends. Modules that load Arrow,
-Numba or librdkafka are imported in the methods that need them: Spark imports this one in every
-session that uses any Python data source.
+Spark pickles the reader and each partition for the executors, so their attributes are plain values.
+Clients are opened in the process that uses them, and kept until it ends. Modules that load Arrow,
+Numba or librdkafka are imported in the methods that need them, because Spark imports this module in
+every session that uses any Python data source.
 
 `pushFilters` is not implemented on purpose: Spark 4.3 stores pushed filters on the shared relation
-and returns wrong rows when a DataFrame is used twice. Prune with offsets, times and columns.
+and returns wrong rows if a DataFrame is used twice. Queries prune by offsets, times and columns.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class IsothermReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks, as one list: Spark takes no other sequence."""
+        """The tasks, as a list: Spark accepts no other sequence."""
         from isotherm.spark.driver.batch_query import BatchQuery
         from isotherm.spark.driver.tiered_log import TieredLog
         from isotherm.spark.driver.tiers import open_brokers, open_segment_source, read_settings

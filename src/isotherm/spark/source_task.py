@@ -1,7 +1,7 @@
-"""A task of the data source: its pickled form, and its execution.
+"""Pickles and runs a task of the data source.
 
-Clients of a tier are opened where they are used, and kept until the worker ends. Modules that load
-Arrow, Numba or librdkafka are imported in the functions that need them: see source.py.
+Clients of a tier are opened in the process that uses them, and kept until it ends. Modules that load
+Arrow, Numba or librdkafka are imported in the functions that need them: source.py gives the reason.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _OPEN_TIERS_MAX = 8
 
 @dataclass(frozen=True)
 class TaskPartition(InputPartition):
-    """One task. `layout` is the layout that the driver detected, if the options name none."""
+    """One task. `layout` is that of the options, or the one that the driver detected, so that tasks
+    need not list the bucket."""
 
     task: ReadTask
     layout: str
@@ -58,7 +59,7 @@ def read_partition(
     options: SourceOptions, spark_schema: StructType, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one task, in an executor."""
-    # Without any partition Spark adds one of its own.
+    # If the query plans no partition, Spark adds one of its own.
     if not isinstance(partition, TaskPartition):
         return iter(())
     return _read_task(options, spark_schema, partition)
@@ -134,21 +135,22 @@ def _read_tail(
 
 
 def open_storage(options: SourceOptions, settings: ObjectStoreSettings | None) -> TierStorage:
-    """This process's manager of a tier: opened once, and again after a fork. Raises ConfigError if
-    the class in `options` cannot be used here."""
+    """The storage manager of this process for a tier. It is opened once, and again in a forked child,
+    which cannot use its parent's connections. Raises ConfigError if the class in `options` cannot be
+    used here."""
     return open_users_storage(options) if settings is None else _open_storage(os.getpid(), settings)
 
 
 def open_users_storage(options: SourceOptions) -> UsersStorage:
-    """As `open_storage`, for options that name a storage manager of the user's."""
+    """As `open_storage`, for options that name a user's RemoteStorageManager."""
     assert options.storage_manager is not None
     config = tuple(sorted(options.storage_manager_settings.items()))
     return _open_users_storage(os.getpid(), options.storage_manager, config)
 
 
 def storage_of_job(store: ObjectStoreSettings | SourceOptions) -> RemoteStorageManager:
-    """What a job reads segments through: a bucket in a built-in layout, or the storage manager of
-    the user's that the options name."""
+    """The storage manager through which a job reads segments: that of a bucket in a built-in layout,
+    or the user's that the options name."""
     from isotherm.remote.storage.object_client import open_object_store
     from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 
@@ -179,8 +181,8 @@ def _open_users_storage(
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Plan without garbage collections. Planning makes millions of live objects and no cycles: the
-    collector would scan them repeatedly, for a third of the time."""
+    """Turn garbage collection off. Planning makes millions of live objects and no cycles, and the
+    collector would scan them again and again, for a third of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -194,8 +196,9 @@ def uncollected() -> Iterator[None]:
 def freeze_imports() -> None:
     """Exclude the loaded modules from garbage collection, once per worker process.
 
-    Spark's daemon collects after every task and every planning. A scan of the modules costs more
-    than a small task. Called after the first task, when all modules are loaded, Numba among them.
+    Spark's daemon collects garbage after every task and every planning, and a scan of the modules
+    costs more than a small task. Call it after the first task, when all modules are loaded, Numba's
+    included.
     """
     gc.collect()
     gc.freeze()

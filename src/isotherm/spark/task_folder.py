@@ -1,4 +1,4 @@
-"""Folders of tasks, for files that they write before they put them."""
+"""Folders in which tasks write files before they put them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 @contextmanager
 def task_folder(prefix: str) -> Iterator[Path]:
-    """In an executor: a folder of its own where Spark has its files (spark.local.dir), deleted at the
-    end. Spark deletes what a killed executor leaves there. Elsewhere it is a temporary one."""
+    """A new folder for a task, deleted at the end. In an executor it is below spark.local.dir, where
+    Spark deletes what a killed executor leaves. Elsewhere it is in the system's temporary folder."""
     # PythonRunner gives the folders of the executor's block manager to its workers.
     own = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
     parent = own if os.path.isdir(own) else None

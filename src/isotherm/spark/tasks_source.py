@@ -1,6 +1,6 @@
-"""A data source with the tasks of a read as rows, and the function from tasks to the topic's rows.
+"""A data source whose rows are the tasks of a read, and the function that turns tasks into a topic's rows.
 
-See `isotherm.spark.mapped_read` for the reason.
+`isotherm.spark.mapped_read` gives the reason.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TASK_COLUMN = "task"
 
 
 class IsothermTasks(DataSource):
-    """The tasks of a read, each as the one row of its partition: a pickled TaskPartition."""
+    """The tasks of a read. Each partition has one row, a pickled TaskPartition."""
 
     @classmethod
     def name(cls) -> str:
@@ -53,9 +53,9 @@ class _TasksReader(IsothermReader):
 def rows_of_tasks(
     options: SourceOptions, schema: StructType, tasks: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The function of `mapInArrow`, in an executor: batches of tasks to batches of rows."""
+    """The function for `mapInArrow`, in an executor: turns batches of tasks into batches of rows."""
     for batch in tasks:
         for task in batch.column(0):
-            # Pickled by the driver of this query.
+            # Safe to unpickle: the driver of this query has pickled it.
             partition = pickle.loads(task.as_buffer())  # noqa: S301
             yield from read_partition(options, schema, partition)

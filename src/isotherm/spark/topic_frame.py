@@ -1,8 +1,8 @@
-"""`isotherm.spark.topic(spark, name, options)`: a topic's table and what it lacks, as one DataFrame.
+"""`isotherm.spark.topic(spark, name, options)`: a topic's table and its later records as one DataFrame.
 
-The rows come from the table's Parquet files as far as the table goes. The snapshot that names these
-files has the offsets after them too: from there on the bucket is read, and then the brokers. So each
-record is there once, also while another run appends to the table.
+The first rows come from the table's Parquet files. The snapshot that names these files also has the
+offsets after them. From there on the bucket is read, and then the brokers. So each record is there
+exactly once, even while another run appends to the table.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Hadoop's name for what Iceberg calls s3.
 _SPARK_SCHEMES = {"s3": "s3a"}
-# Spark takes paths for patterns.
+# Spark reads a path as a glob pattern, so these characters are escaped.
 _PATTERN = re.compile(r"[\\{}\[\]*?]")
 
 
@@ -44,17 +44,19 @@ def topic(
     registry: str | None = None,
     registry_options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """All records of a topic that `isotherm pipeline table` has made a table, up to now, with the
-    table's columns.
+    """All current records of a topic for which `isotherm pipeline table` made a table, with the table's
+    columns.
 
-    `options` are those of `spark.read.format("isotherm")`: with a bootstrap server the last records
-    of the brokers are there too, without one the rows end where the bucket does. The others are
-    those of the command. What the rows are is settled by this call: later records and commits are
-    not in them. A record whose key or value cannot be decoded is in none, as in the table. Fields that no
-    run has met yet become columns by the next one.
+    `options` are those of `spark.read.format("isotherm")`. With a bootstrap server the rows include the
+    newest records of the brokers; without one they end where the bucket ends. The other parameters are
+    those of the command.
 
-    Raises ConfigError without such a table, or if others have changed it so that its files are not
-    its rows.
+    This call fixes the rows: later records and commits are not in them. As in the table, records whose
+    key or value cannot be decoded are left out. A field without a column gets one only in the next run
+    of the command.
+
+    Raises ConfigError if there is no such table, or if another program has changed it so that its files
+    are not its rows.
     """
     check_requirements()
     from isotherm.spark.driver.topic_plan import plan_topic
@@ -112,7 +114,7 @@ def _later_rows(
     decoded: KeyValue[ValueFormat],
     types: DecodedTypes,
 ) -> DataFrame:
-    """The rows of the tasks, as a run without new columns would write them."""
+    """The rows of the tasks in the form in which a run that adds no columns would write them."""
     from isotherm.spark.jobs.slice_fold import each_of
     from isotherm.spark.tables.table_rows import rows_schema
 

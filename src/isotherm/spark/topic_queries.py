@@ -1,9 +1,9 @@
-"""Queries about a topic that read no records and need no Spark.
+"""Queries about a topic that need neither its records nor Spark.
 
 They take the options of a read, as a mapping. They use the segments' metadata, time indexes and the
-brokers: a few requests, however long the history is.
+brokers, and make only a few requests, however long the history is.
 
-Spark imports this package in every session, so modules with Arrow are imported inside functions.
+Spark imports this package in every session, so modules that load Arrow are imported inside functions.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 def count(options: Mapping[str, object]) -> int:
     """The number of offsets that `spark.read` reads with these options.
 
-    It equals the number of rows for a topic without compaction and transactions. Otherwise there
-    are fewer rows: removed records, markers and aborted records have offsets too. Raises as the
-    read does.
+    Without compaction and transactions this is the number of rows. Otherwise there are fewer rows,
+    because removed records, markers and aborted records have offsets too. Raises as the read does.
     """
     from isotherm.spark.driver.batch_query import BatchQuery
 
@@ -39,7 +38,8 @@ def offsets_for_times(
     options: Mapping[str, object], timestamp_ms: TimestampMs
 ) -> dict[TopicPartition, Offset | None]:
     """For each partition that the options choose, the first offset whose record is not older than
-    `timestamp_ms`; None where there is none. As a Kafka consumer's method of that name."""
+    `timestamp_ms`, or None if there is no such record. It is named after a Kafka consumer's
+    method."""
     parsed = _parsed(options)
     with _log(parsed, by_name=False) as log:
         return log.planned(lambda views: log.find_times(GlobalTimestamp(timestamp_ms), views))

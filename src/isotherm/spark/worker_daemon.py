@@ -1,16 +1,17 @@
-"""The process that Spark forks Python workers from, with their modules loaded.
+"""The daemon from which Spark forks Python workers, with the workers' modules loaded before the fork.
 
     spark.python.daemon.module = isotherm.spark.worker_daemon
 
-Spark's own daemon, `pyspark.daemon`, differs in two ways:
-- It imports PySpark from the zip that Spark puts first on PYTHONPATH. The zip has no byte code, so each
-  daemon compiles the sources, for a CPU-second; a session's first query starts four. Here the zip comes
-  last if the installed PySpark has the same files.
-- Each worker that it forks imports everything by itself: Arrow, Numba, compiled kernels. Spark ends
-  idle workers after a minute, and forks others for the next query. Here they are loaded before the fork, and workers share
-  their memory.
+It differs from Spark's own daemon, `pyspark.daemon`, in two ways:
+- `pyspark.daemon` imports PySpark from the zip that Spark puts first on PYTHONPATH. The zip has no byte
+  code, so each daemon spends a CPU-second on compiling the sources, and a session's first query starts
+  four. This daemon moves the zip to the end of the path if the installed PySpark has the same files.
+- Each worker of `pyspark.daemon` imports Arrow, Numba and compiled kernels by itself. Spark ends idle
+  workers after a minute, and forks new ones for the next query. This daemon loads these modules before
+  it forks, and the workers share their memory.
 
-Nothing here starts a thread. Loading Arrow starts one for memory, which its allocator handles at a fork.
+A fork is safe only without other threads, so nothing here starts one. Arrow's allocator starts a
+thread, but handles forks itself.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _TASK_WORKER = "pyspark.worker"
-# Folders of PySpark that its zip has and its installation has not.
+# Folders of PySpark that are in its zip, but are not installed.
 _NOT_INSTALLED = frozenset({"tests", "benchmark"})
-# What a planning imports, and what a task does. Modules that are missing here are loaded by the worker.
+# The modules that planning imports, and below those that a task imports. A worker imports the rest
+# itself.
 _PLANNING = (
     "isotherm.spark.source",
     "isotherm.spark.driver.batch_query",
@@ -74,7 +76,7 @@ def modules_of(worker: str) -> Iterator[str]:
 
 
 def installed_first(path: Sequence[str]) -> list[str]:
-    """`path` with those zips last whose modules a folder of it has as well."""
+    """`path`, where the zips whose modules are also in a folder of it come last."""
     folders = [Path(entry) for entry in path if os.path.isdir(entry)]
     last = [
         entry
@@ -85,7 +87,7 @@ def installed_first(path: Sequence[str]) -> list[str]:
 
 
 def _is_same(archive: str, folder: Path) -> bool:
-    """Whether `folder` has the modules of a zip, by name and size, but for those that are never
+    """Whether `folder` has the modules of a zip, by name and size, except those that are never
     installed."""
     try:
         with zipfile.ZipFile(archive) as opened:
@@ -101,8 +103,8 @@ def _is_same(archive: str, folder: Path) -> bool:
 
 
 def load(modules: Iterator[str]) -> None:
-    """Import the modules. A failure is only printed: the worker's own import of it fails the query,
-    with the message where users look."""
+    """Import the modules. A failure is only printed: the worker's own import fails too, and Spark
+    shows that error to the user."""
     for module in modules:
         try:
             importlib.import_module(module)
@@ -111,7 +113,8 @@ def load(modules: Iterator[str]) -> None:
 
 
 def reseed_numpy() -> None:
-    """Give a worker random numbers of its own, as if it had imported NumPy by itself."""
+    """Seed NumPy's random numbers in a forked worker. Otherwise all workers would have the same
+    ones."""
     random = sys.modules.get("numpy.random")
     if random is not None:
         random.seed()

@@ -1,7 +1,7 @@
-"""The lag of a stream, from Spark's progress reports.
+"""Computes the lag of a stream from Spark's progress reports.
 
-Spark asks a Python source for no metrics of its own, so `sources[].metrics` of the progress stays
-empty; the offsets in it say the same.
+Spark does not ask a Python source for metrics, so `sources[].metrics` of the progress stays empty.
+The offsets in the progress have the same information.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class OffsetsBehindLatest(NamedTuple):
-    """Unread offsets after a source's last batch, over its partitions. As the Kafka source's
-    metrics minOffsetsBehindLatest, maxOffsetsBehindLatest and avgOffsetsBehindLatest."""
+    """The unread offsets after a source's last batch, over its partitions: the Kafka source's metrics
+    minOffsetsBehindLatest, maxOffsetsBehindLatest and avgOffsetsBehindLatest."""
 
     min: int
     max: int
@@ -27,7 +27,7 @@ class OffsetsBehindLatest(NamedTuple):
 def offsets_behind_latest(
     progress: StreamingQueryProgress | None, source: int = 0
 ) -> OffsetsBehindLatest | None:
-    """The lag of the source with this index in the query; None before its first batch.
+    """The lag of the source with this index in the query. None before its first batch.
 
     `progress` is `query.lastProgress`, or that of a listener's event.
     """
@@ -42,8 +42,8 @@ def offsets_behind_latest(
 
 
 def source_metrics(progress: StreamingQueryProgress | None, source: int = 0) -> dict[str, str]:
-    """`offsets_behind_latest` under the names and in the form that the Kafka source gives its own
-    in `progress.sources[source].metrics`; empty before the first batch."""
+    """`offsets_behind_latest` with the names and the form of the Kafka source's
+    `progress.sources[source].metrics`. Empty before the first batch."""
     behind = offsets_behind_latest(progress, source)
     if behind is None:
         return {}

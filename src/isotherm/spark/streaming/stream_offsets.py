@@ -1,17 +1,17 @@
-"""The offsets of a stream: their JSON form, and the end of a batch. Pure.
+"""Encodes the offsets of a stream as JSON, and computes the end of a batch. Pure.
 
-The text is the Kafka source's, the next offset to read of every partition:
+The text is that of the Kafka source: the next offset to read of every partition.
 
     {"topicA":{"0":23,"1":345},"topicB":{"0":7}}
 
-and sorted, since Spark compares offsets as text. The end of a stream's first batch also contains
+It is sorted, because Spark compares offsets as text. The end of a stream's first batch also contains
 the start of that batch, under a name that no topic can have:
 
     {"@start":{"topicA":{"0":0,"1":0}},"topicA":{"0":23,"1":345}}
 
-Spark stores no initial offset. It asks again when it plans the first batch, and at each start of
-the query before that. A stream that begins at `latest` would then skip records. So the first batch
-of a stream runs even if it is empty, and its end offset stores the start.
+The reason: Spark stores no initial offset. It asks for it again whenever it plans the first batch,
+and at each start of the query until then. A stream that begins at `latest` would skip the records in
+between. So the first batch of a stream runs even if it is empty, and its end stores the start.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def admit_bytes(
 ) -> PartitionOffsets:
     """The end of a batch of about `bytes_max` bytes, in each partition with unread records.
 
-    Divided as in `admit_records`. The bytes of one read are assumed to be spread evenly over its
-    offsets.
+    The bytes are shared as in `admit_records`. The bytes of one read are assumed to be spread evenly
+    over its offsets.
     """
     sizes = {p: sum(read.size_in_bytes for read in reads) for p, reads in available.items()}
     total = sum(sizes.values())
@@ -106,7 +106,7 @@ def _end_within(reads: Sequence[Read], size_max: int) -> Offset:
     for read in reads:
         if read.size_in_bytes > left:
             count = (read.end_offset - read.start_offset) * left // read.size_in_bytes
-            # One offset at least, or the stream would stand still.
+            # At least one offset, or the stream would make no progress.
             return max(read.start_offset + count, reads[0].start_offset + 1)
         left -= read.size_in_bytes
     return reads[-1].end_offset

@@ -1,8 +1,8 @@
-"""The driver's part of a streaming query: its start, the end of each batch, its tasks.
+"""Plans a streaming query in the driver: its start, the end of each batch, and the tasks.
 
-One object lives as long as the query. Durable state is in the offsets alone: Spark writes them to
-its checkpoint before it plans a batch. `tasks` depends on nothing else, so a batch that is planned
-again after a crash reads the same records.
+One object lives as long as the query. Only the offsets are durable: Spark writes them to its
+checkpoint before it plans a batch. `tasks` depends on nothing else, so a batch that is planned again
+after a crash reads the same records.
 """
 
 from __future__ import annotations
@@ -34,16 +34,19 @@ Bounds = dict[TopicPartition, OffsetBounds]
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The last known bounds, and their time."""
+    """The last known bounds, and the monotonic time at which they were read."""
 
     bounds: Bounds
     at_s: float
 
 
 class StreamQuery:
-    """Every method raises OffsetOutOfRangeError if records are lost and failOnDataLoss is set, and
-    RetriableError if brokers or store do not answer. Spark then ends the query; a restart continues
-    from its checkpoint."""
+    """The state of one streaming query. Not thread-safe.
+
+    Every method raises OffsetOutOfRangeError if records are lost and failOnDataLoss is set, and
+    RetriableError if brokers or store do not answer. Spark then ends the query. A restart continues
+    from its checkpoint.
+    """
 
     def __init__(self, options: SourceOptions, log: TieredLog, clock: Clock) -> None:
         self._options = options
@@ -56,7 +59,7 @@ class StreamQuery:
         self._last_batch_s: float | None = None
 
     def initial_offset(self) -> StreamOffset:
-        """The start of a new query. Every call returns the same."""
+        """The start of a new query. Every call returns the same offset."""
         if self._initial is None:
             may_lack_topics = self._options.subscribe_pattern is not None
             self._initial = self._log.planned(self._starts, may_lack_topics=may_lack_topics)
@@ -72,7 +75,7 @@ class StreamQuery:
         )
 
     def fix_target(self) -> None:
-        """Trigger.AvailableNow: later records are not read."""
+        """Fix the current end as the end of the query, for Trigger.AvailableNow."""
         self._target = {partition: bound.end for partition, bound in self._bounds().items()}
 
     def next_offset(self, start: StreamOffset, *, is_limited: bool) -> StreamOffset:
@@ -101,15 +104,15 @@ class StreamQuery:
             admitted = self._admit_bytes(available, self._options.max_bytes_per_trigger)
             ends = {p: min(end, admitted.get(p, end)) for p, end in ends.items()}
         if ends == start.offsets:
-            # No records, but the start is in no checkpoint yet: an empty batch stores it there.
-            # Without it a stream that begins at `latest` would begin later after a restart.
+            # There are no records. If no checkpoint has the start yet, an empty batch stores it:
+            # otherwise a stream that begins at `latest` would begin later after a restart.
             is_untold = start.start is None and start.offsets == self._initial
             return StreamOffset(ends, ends) if is_untold else start
         self._last_batch_s = self._clock.monotonic_s()
         return StreamOffset(ends, start.offsets if start.offsets == self._initial else None)
 
     def latest_offset(self) -> StreamOffset | None:
-        """The end of a batch without limits: lag is relative to it."""
+        """The end of a batch without limits, from which Spark computes the lag."""
         return None if self._latest is None else StreamOffset(self._latest)
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> list[ReadTask]:
@@ -132,8 +135,9 @@ class StreamQuery:
         return self._log.tasks(ranges, views)
 
     def _bounds(self) -> Bounds:
-        """The readable offsets now. Spark polls without pause while there are no records. Brokers
-        are asked each time, as by the Kafka source; a bucket is listed at intervals."""
+        """The currently readable offsets. Spark polls without a pause while there are no records. The
+        brokers are asked each time, as the Kafka source does; a bucket is listed only at
+        intervals."""
         now_s = self._clock.monotonic_s()
         interval_s = self._options.bucket_poll_interval_ms / 1000
         if (

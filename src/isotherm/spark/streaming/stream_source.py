@@ -1,7 +1,7 @@
 """`spark.readStream.format("isotherm")`: the stream reader that Spark calls.
 
-A module apart from `source`: PySpark 4.0 and 4.1 load that one, but have no read limits and pass no
-start offset to a source.
+It is not part of `source`, because PySpark 4.0 and 4.1 import that module but lack the classes that
+are imported here: they have no read limits, and pass no start offset to a source.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 
 class IsothermStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Spark makes two: one in a process that lives as long as the query, for offsets and tasks, and
-    one for the executors, which only reads."""
+    """Spark creates two readers: one for offsets and tasks, in a process that lives as long as the
+    query, and one for the executors, which only reads."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -47,7 +47,8 @@ class IsothermStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return encode_offset(self._query.initial_offset())
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Says only whether there are limits: no read limit of Spark's covers all options."""
+        """A limit that only says whether there are limits, since no read limit of Spark covers all
+        options. `latestOffset` applies the options themselves."""
         options = self._options
         if options.max_offsets_per_trigger is not None:
             return ReadMaxRows(options.max_offsets_per_trigger)
@@ -61,7 +62,8 @@ class IsothermStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         is_limited = not isinstance(limit, ReadAllAvailable)
         begun = decode_offset(start)
         reached = self._query.next_offset(begun, is_limited=is_limited)
-        # Spark begins a batch if the text changes, and the last text may contain a start.
+        # Spark begins a batch if the text changes. So return the last text itself, which may contain
+        # a start.
         return start if reached is begun else encode_offset(reached)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -80,7 +82,8 @@ class IsothermStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(self._options, self._schema, partition)
 
     def stop(self) -> None:
-        """Spark does not always call it. The clients then end with their process."""
+        """Close the clients. Spark does not always call this; the clients then end with their
+        process."""
         self._resources.close()
 
     @property
