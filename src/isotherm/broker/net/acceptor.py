@@ -1,13 +1,13 @@
-"""Accepts the connections of a listener, and leads the handshakes of one with TLS.
+"""Accepts the connections of one listener and performs their TLS handshakes.
 
-The loops' own servers do not do it:
-- They make the protocol after the handshake: until then a client would be in no limit. Here the owner
-  sees each connection when it is accepted, as Kafka's Acceptor does, and may refuse it before it
-  costs a handshake.
-- That of uvloop accepts one connection in a turn of the loop (libuv since 1.46). While many clients come, the
-  kernel's queue overflows then, and each client left out tries again only after a second.
+The servers of asyncio and uvloop are not used, for two reasons:
+- They create the protocol after the handshake, so a client in its handshake would count in no limit.
+  Here the owner sees each connection when it is accepted, as Kafka's Acceptor does, and may refuse it
+  before it costs a handshake.
+- The server of uvloop accepts one connection per iteration of the loop (libuv since 1.46). When many clients
+  connect at once, the accept backlog overflows, and a client that finds it full retries only after a second.
 
-Event loop thread only.
+Event loop thread only. Reasons: docs/decisions/0123.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ from isotherm.config.listener import Listener
 
 logger = logging.getLogger(__name__)
 
-# A TLS handshake that takes longer is cut.
+# A TLS handshake that takes longer is aborted.
 HANDSHAKE_TIMEOUT_S = 10.0
 
-# Accepted in one turn of the event loop: connections that exist have their turn, too. Further ones wait in
-# the kernel's queue.
+# Accepts per iteration of the event loop. The bound leaves time for established connections; the rest
+# waits in the accept backlog.
 ACCEPTS_MAX = 2
 
-# As in asyncio: what there is no room for waits in the backlog.
+# Without a free file descriptor or memory the connection stays in the backlog, and accepting pauses. asyncio
+# does the same: the socket stays readable, so the loop would spin on it.
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _NO_ROOM_PAUSE_S = 1.0
 
 
 class AcceptorOwner(Protocol):
     def accepted(self, accepted: socket.socket, acceptor: Acceptor, address: str) -> None:
-        """Count a connection, and `lead` it in; or close it."""
+        """Count the connection and call `lead`, keep it for later, or close it."""
 
     def entry_ended(self, connection: Connection) -> None:
-        """Also after `Connection.connection_made`."""
+        """`lead` has ended, with or without a call of `Connection.connection_made`."""
 
 
 class Acceptor:
@@ -55,7 +56,7 @@ class Acceptor:
         listener: Listener,
         backlog: int,
     ) -> None:
-        """`bound` is this acceptor's from now on. Without `context` there is no TLS."""
+        """Take ownership of the socket `bound`. `context` is None for a listener without TLS."""
         self._owner = owner
         self._loop = loop
         self._bound = bound
@@ -76,14 +77,14 @@ class Acceptor:
         self.resume()
 
     def close(self) -> None:
-        """Accept nothing more. Handshakes that have begun go on."""
+        """Stop accepting and close the socket. Handshakes in progress continue."""
         if self._bound.fileno() < 0:
             return
         self.pause()
         self._bound.close()
 
     def pause(self) -> None:
-        """Accept nothing until `resume`: what comes waits in the kernel's queue."""
+        """Accept nothing until `resume`. New connections wait in the accept backlog."""
         self._is_paused = True
         if self._pausing is not None:
             self._pausing.cancel()
@@ -97,6 +98,7 @@ class Acceptor:
 
     def _accept(self) -> None:
         for _ in range(ACCEPTS_MAX):
+            # The owner may have paused this acceptor for the connection before.
             if self._is_paused:
                 return
             try:
@@ -118,7 +120,7 @@ class Acceptor:
             self._owner.accepted(accepted, self, str(address[0]))
 
     async def lead(self, accepted: socket.socket, connection: Connection) -> None:
-        """Until `connection` is made, or its handshake has failed."""
+        """Wait until `connection` is established or its handshake has failed."""
         try:
             await self._loop.connect_accepted_socket(
                 lambda: connection,

@@ -5,22 +5,22 @@
 Invariants:
 - One request of a connection is processed at a time, so the pipelined batches of a producer are
   appended in order. Later frames wait in `_waiting`. While any frame waits, the socket is not read.
-- A request that has had its effects, and whose answer alone waits (acks=all: for the replicas), lets
-  the next one begin: up to UNANSWERED_MAX of them. Kafka does not; there a producer's next batch waits
-  until all replicas have the one before.
+- A request with acks=all whose records are appended waits for the replicas only to be answered, so the next
+  request begins meanwhile, up to UNANSWERED_MAX of them. In Kafka a producer's next batch waits until all
+  replicas have the one before (docs/decisions/0106).
 - Answers are sent in the order of the requests.
-- A payload is copied at most once after the kernel. A frame that has not arrived completely gets its
-  own buffer, into which its rest is received. The buffer has room for the size field of the next
-  frame: if frames follow closely, each is received by one read and not copied at all.
+- After it leaves the kernel a payload is copied at most once. A frame that has arrived in part gets its
+  own buffer, and the socket reads the rest directly into it. The buffer has room for the size field of the
+  next frame: if frames follow closely, each is received by one read and not copied at all.
 - Frames before an invalid one are answered; then the connection is closed.
-- Records that arrived completely are appended even if the client disconnects. Other requests in
-  progress are cancelled.
+- Records whose frame has arrived completely are appended even if the client disconnects. Other requests
+  in progress are cancelled.
 - A muted connection (`mute`) is not read, and its frames wait. Earlier requests are answered.
 - Reading also stops while the client does not read its answers, and between frames while
   `queued.max.request.bytes` is used up.
-- Small answers are sent together, in one write: those to all frames of a read, and to several reads
-  while each read fills its buffer, since more data is in the socket then; at the latest in the
-  loop's next turn. The write is the most expensive part of a small answer.
+- Small answers are collected and sent with one write, because the write is the most expensive part of a small
+  answer. One write covers all frames of a read. It covers several reads while each read fills its
+  buffer, since the socket then holds more data. It happens at the latest in the next loop iteration.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ SIZE_FIELD = struct.Struct(">i")
 # Size of a read between frames: many small requests, or the start of a large one.
 SCRATCH_SIZE = 64 * 1024
 
-# Larger answers are sent without waiting for others: the cost of the write is that of their bytes,
-# and a client that does not read them must be noticed.
+# Above this size the collected answers are sent at once: the bytes dominate the cost of the write, and
+# the transport must see them to notice a client that does not read.
 UNSENT_SIZE_MAX = 64 * 1024
 
-# So many requests of a connection, each with its frame, are kept until they are answered.
+# Requests of one connection that may be in progress at once. Each keeps its frame in memory.
 UNANSWERED_MAX = 16
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
@@ -61,8 +61,8 @@ Answer: TypeAlias = "Sequence[Buffer]"
 class PendingAnswer(NamedTuple):
     """An answer that is available once `future` is done. Cancelling `future` discards it.
 
-    With `outlives_client` the work continues, and `answer` is called, after a disconnect, too. With
-    `is_done_but_for_answer` the next request of the connection need not wait for this one.
+    With `outlives_client` the work continues after a disconnect, and `answer` is still called. With
+    `is_done_but_for_answer` the next request of the connection begins before this one is answered.
     """
 
     future: asyncio.Future[Any]
@@ -72,8 +72,11 @@ class PendingAnswer(NamedTuple):
 
 
 class _Unanswered:
-    """A request that waits for its answer, or for the answers of earlier ones. The frame's memory is
-    counted until then. `failure` is why the connection is closed instead."""
+    """A request that waits for its answer or for the answers of earlier requests.
+
+    Its frame counts against the request memory until it is answered. `failure` is the reason to close
+    the connection instead of an answer.
+    """
 
     __slots__ = ("answer", "failure", "frame", "pending")
 
@@ -100,7 +103,7 @@ class FrameHandler(Protocol):
 
 
 class ConnectionOwner(Protocol):
-    """What a connection needs of the server."""
+    """The part of the server that a connection uses."""
 
     @property
     def memory(self) -> RequestMemory: ...
@@ -112,10 +115,10 @@ class ConnectionOwner(Protocol):
     def write_buffer_size_max(self) -> int: ...
 
     def entrance(self, connection: Connection) -> tuple[FrameHandler, int]:
-        """What handles its frames, and how large they may be before it is `authenticated`."""
+        """The handler of its frames, and the largest frame size in bytes before `authenticated`."""
 
     def admit(self, connection: Connection) -> bool:
-        """Whether it is still expected: not once the server stops."""
+        """Register the connection; returns False once the server stops."""
 
     def forget(self, connection: Connection) -> None: ...
 
@@ -157,7 +160,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def certificate(self) -> bytes | None:
-        """The client's own, in DER; None without TLS, or if it showed none."""
+        """The client's certificate in DER; None without TLS or if the client sent none."""
         tls = self._transport.get_extra_info("ssl_object")
         found: bytes | None = None if tls is None else tls.getpeercert(binary_form=True)
         return found
@@ -173,6 +176,7 @@ class Connection(asyncio.BufferedProtocol):
         self._requests, self._frame_size_max = self._owner.entrance(self)
         self._transport.set_write_buffer_limits(high=self._owner.write_buffer_size_max)
         if not self._owner.admit(self):
+            # Aborted after this call returns, since the transport is still being set up.
             self._is_draining = True
             self._loop.call_soon(self.abort)
         self.update_reading()
@@ -189,6 +193,7 @@ class Connection(asyncio.BufferedProtocol):
         for each in tuple(self._unanswered):
             if each.pending is not None and not each.pending.outlives_client:
                 each.pending.future.cancel()
+        # Frames of requests that outlive the client are released here too, so `_answer` does not.
         self._owner.memory.release(self._reserved)
         self._reserved = 0
         self._owner.forget(self)
@@ -197,8 +202,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._frame is not None:
             room = self._frame[self._frame_filled :]
         else:
-            # All connections share the scratch buffer. The loop calls get_buffer, reads, and calls
-            # buffer_updated in one turn, and `_leftover` keeps the rest.
+            # All connections share the scratch buffer. That is safe because the loop calls get_buffer,
+            # reads, and calls buffer_updated without another callback in between. `_leftover` keeps the
+            # bytes of an incomplete size field.
             scratch = self._owner.scratch
             scratch[: len(self._leftover)] = self._leftover
             room = scratch[len(self._leftover) :]
@@ -207,6 +213,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.active_at = self._loop.time()
+        # A full read means that the socket probably holds more: answers wait for it (`_work`).
         self._more_is_expected = nbytes == self._read_size_max
         if self._frame is None:
             self._split(self._owner.scratch[: len(self._leftover) + nbytes])
@@ -231,7 +238,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is not answered yet, or its answer not sent."""
+        """Whether a request is unanswered or an answer is unsent."""
         return (
             bool(self._unanswered)
             or bool(self._unsent)
@@ -239,7 +246,7 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def drain(self) -> None:
-        """Stop reading. The requests in progress are answered, then the connection closes."""
+        """Stop reading, answer the requests in progress, then close the connection."""
         self._is_draining = True
         self._waiting.clear()
         self.update_reading()
@@ -251,7 +258,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def authenticated(self, principal: Principal) -> None:
-        """The client has proved who it is: from now on its requests may be large."""
+        """Record the client's identity. Its requests may now have up to socket.request.max.bytes."""
         self.principal = principal
         self._frame_size_max = self._owner.frame_size_max
 
@@ -266,6 +273,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def update_reading(self) -> None:
         """Pause or resume reading, according to the invariants of this module."""
+        # A frame in progress is read to its end even when memory is exhausted: its bytes are counted already,
+        # and only its answer frees them.
         is_between_frames = self._frame is None
         must_pause = (
             self._is_draining
@@ -299,12 +308,12 @@ class Connection(asyncio.BufferedProtocol):
         self._leftover = bytes(received[position:end])
 
     def _begin_frame(self, size: int, head: memoryview) -> None:
-        # Counted before it arrives: many connections may announce large frames at once.
+        # The frame counts before it arrives, since many connections may announce large frames at once.
         self._owner.memory.reserve(size)
         self._reserved += size
         is_whole = len(head) == size
         room = size if is_whole else size + SIZE_FIELD.size
-        # numpy leaves the pages untouched: a large size that is announced but not sent costs no memory.
+        # np.empty does not touch the pages, so an announced size whose bytes never come costs no memory.
         frame = memoryview(np.empty(room, np.uint8).data)
         frame[: len(head)] = head
         if is_whole:
@@ -320,6 +329,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting.append(frame[:size])
         self._frame = None
         behind = frame[size : self._frame_filled]
+        # These bytes are at most a size field. While memory is exhausted they must not begin a frame.
         if self._owner.memory.is_exhausted or not behind:
             self._leftover = bytes(behind)
         else:
@@ -328,7 +338,7 @@ class Connection(asyncio.BufferedProtocol):
     # ---- requests
 
     def _work(self) -> None:
-        """Answer waiting frames until one must wait or the client does not keep up."""
+        """Handle waiting frames until one has to wait or the client does not read its answers."""
         while (
             self._waiting
             and (not self._unanswered or self._may_overtake_answers)
@@ -352,8 +362,8 @@ class Connection(asyncio.BufferedProtocol):
         return len(self._unanswered) < UNANSWERED_MAX and self._unanswered[-1].lets_next_begin
 
     def _proceed(self, frame: memoryview, step: Callable[[], Answer | PendingAnswer]) -> None:
-        """Send the answer of `step`, once it is there and earlier ones are sent. Closes the connection
-        if it raises."""
+        """Run `step` and send its answer, after the answers of earlier requests. Closes the connection
+        if `step` raises IsothermError."""
         answer: Answer = ()
         pending, failure = None, None
         try:
@@ -379,7 +389,7 @@ class Connection(asyncio.BufferedProtocol):
             return
 
         def finish(_: asyncio.Future[Any]) -> None:
-            # Another one's turn comes with those before it.
+            # A request behind the first is answered together with those before it.
             if self._unanswered and self._unanswered[0] is unanswered:
                 self._answer_in_order()
                 self._work()
@@ -387,7 +397,7 @@ class Connection(asyncio.BufferedProtocol):
         unanswered.pending.future.add_done_callback(finish)
 
     def _answer_in_order(self) -> None:
-        """Answer requests, from the first on, up to one that still waits."""
+        """Answer requests in order, up to the first whose answer is not available."""
         while self._unanswered:
             first = self._unanswered[0]
             if first.pending is not None:
@@ -399,7 +409,7 @@ class Connection(asyncio.BufferedProtocol):
                     continue
                 try:
                     if future.cancelled():
-                        # The client would take the answers of later requests for this one's.
+                        # A skipped answer would pair every later answer with the wrong request.
                         raise RejectedError("a request was cancelled")
                     found = first.pending.answer()
                 except IsothermError as error:

@@ -1,12 +1,13 @@
-"""How many connections there may be: of an address, of a listener, and of all clients.
+"""Limits the connections of an address, of a listener, and of the broker.
 
-- Above max.connections.per.ip, or its quota of new ones, an address's connection is closed.
-- Above max.connections, that of its listener or of the broker, a connection waits until another one ends.
-  The listener between brokers has its own limit alone where there are others; what is above the broker's
-  then is closed on those, the least recently used first.
-- Above max.connection.creation.rate it waits for its turn (connection_rate).
+- Above max.connections.per.ip, or above the connection quota of its address, a new connection is closed.
+- Above max.connections, of its listener or of the broker, a new connection waits until another one ends.
+- The inter-broker listener is protected if there are other listeners: only its own limit applies to it. If
+  its connections bring the broker above max.connections, connections of the other listeners are
+  closed, the least recently used first.
+- Above max.connection.creation.rate a new connection is delayed (`connection_rate`).
 
-Source: KIP-306, KIP-402, KIP-612; Kafka ConnectionQuotas.
+Source: KIP-306, KIP-402, KIP-612; Kafka ConnectionQuotas. Reasons: docs/decisions/0105.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class ConnectionLimits:
-    """Event loop thread only, but for `update`."""
+    """Event loop thread only, except `update`."""
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         layout = config.listener_layout
@@ -52,21 +53,21 @@ class ConnectionLimits:
         return listener == self._protected
 
     def throttle_ms(self, address: str) -> int:
-        """Count a new one of this address; after how many ms it must be closed, or 0 to serve it."""
+        """Count a new connection of the address; returns after how many ms to close it, or 0 to serve it."""
         throttle_ms = self.quota.record(address)
         if throttle_ms > 0:
             logger.info("connection throttled client=%s throttle_ms=%d", address, throttle_ms)
         return throttle_ms
 
     def has_too_many(self, address: str) -> bool:
-        """Whether there must be no other one of this address."""
+        """Whether the address has reached max.connections.per.ip."""
         if self._of_addresses[address] < self._broker.max_connections_per_ip:
             return False
         logger.warning("connection refused, too many client=%s key=max.connections.per.ip", address)
         return True
 
     def turn_in_ms(self, listener: str) -> int:
-        """Count a new one of this listener; in how many ms its turn comes."""
+        """Count a new connection of the listener; returns how many ms it is delayed."""
         return self._rates.record(
             listener,
             limit=self._limits[listener]["max.connection.creation.rate"],
@@ -80,7 +81,10 @@ class ConnectionLimits:
 
     @property
     def excess(self) -> int:
-        """So many of other listeners must go, for the sake of the one between brokers or of a lower limit."""
+        """The number of connections above the broker's max.connections.
+
+        It is positive after the protected listener has exceeded the limit or the limit was lowered.
+        """
         return max(0, self._total - self._broker.max_connections)
 
     def enter(self, listener: str, address: str) -> None:

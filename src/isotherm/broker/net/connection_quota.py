@@ -1,11 +1,11 @@
-"""Enforces connection_creation_rate: how many connections per second an address may open.
+"""Enforces connection_creation_rate, the connections per second that an address may open.
 
-The quota of the address applies, or the default for all addresses. Each address has its own rate, over
+The quota of the address applies, or else the default for all addresses. Each address has its own rate, over
 quota.window.num windows of quota.window.size.seconds. A connection above the quota is not served and not
-counted. It is kept open, idle, until the rate would fall to the quota, for at most one window, and then
-closed: a client that reconnects at once is slowed down.
+counted. It stays open and idle until the rate would fall to the quota, for at most one window, and is then
+closed. So a client that reconnects at once is slowed down.
 
-A quota for a host name is stored but not enforced, as names are not resolved. Source: KIP-612; Kafka
+A quota for a host name is stored but not enforced, because names are not resolved. Source: KIP-612; Kafka
 ConnectionQuotas.
 """
 
@@ -17,7 +17,7 @@ from isotherm.broker.metadata.client_quotas import CONNECTION_CREATION_RATE, IP,
 from isotherm.clock import Clock
 from isotherm.metrics.sampled_rate import SampledRate
 
-# Limit of measured addresses. Beyond it the one that was idle longest is dropped.
+# Maximum of measured addresses. Above it the rate of the address that was idle longest is dropped.
 RATES_MAX = 10_000
 
 
@@ -32,7 +32,7 @@ class ConnectionQuota:
         self._rates: OrderedDict[str, SampledRate] = OrderedDict()
 
     def update(self, quotas: ClientQuotas) -> None:
-        """Apply these quotas from now on. Measured rates are kept."""
+        """Replace the quotas. Measured rates are kept."""
         self._limits = {
             name: values[CONNECTION_CREATION_RATE]
             for entity, values in quotas.items()
@@ -54,7 +54,7 @@ class ConnectionQuota:
         self._rates.move_to_end(address)
         rate.record(1, now_ms)
         throttle_ms = rate.throttle_ms(limit, now_ms)
-        # Refused connections do not count: otherwise retries would keep the rate above the quota.
+        # Refused connections do not count. Otherwise retries would keep the rate above the quota.
         if throttle_ms > 0:
             rate.record(-1, now_ms)
         return min(throttle_ms, self._window_ms)

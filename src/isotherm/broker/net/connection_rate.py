@@ -1,12 +1,11 @@
-"""Enforces max.connection.creation.rate: how many connections per second a listener, and all of them, may take.
+"""Enforces max.connection.creation.rate, the connections per second of a listener and of the broker.
 
-Behaviour, that of Kafka's Acceptor
-- A connection with which a rate is above its limit waits until it would be at the limit, at most a window of
-  quota.window.size.seconds. Its listener takes no other one meanwhile.
-- The listener between brokers is in no rate but its own where there are others: clients cannot keep brokers
-  from each other.
+- A connection that brings a rate above its limit is delayed until the rate would be at the limit, for at most
+  one window of quota.window.size.seconds. Its listener accepts no other connection meanwhile.
+- If there are other listeners, the inter-broker listener counts only in its own rate, so clients cannot
+  keep brokers from reaching each other.
 
-Source: KIP-612; Kafka ConnectionQuotas.
+Source: KIP-612; Kafka ConnectionQuotas, Acceptor.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ class ConnectionRates:
     def __init__(
         self, clock: Clock, *, window_ms: int, window_count: int, protected: str | None
     ) -> None:
-        """`protected` is the listener between brokers, where there are others."""
+        """`protected` is the inter-broker listener, or None if it is the only listener."""
         self._clock = clock
         self._window_ms = window_ms
         self._window_count = window_count
@@ -30,7 +29,7 @@ class ConnectionRates:
         self._of_listeners: dict[str, SampledRate] = {}
 
     def record(self, listener: str, *, limit: int, broker_limit: int) -> int:
-        """Count a connection; returns how many ms it waits before it is served."""
+        """Count a connection; returns how many ms it is delayed before it is served."""
         now_ms = self._clock.monotonic_s() * 1000
         rate = self._of_listeners.get(listener)
         if rate is None:
@@ -43,6 +42,6 @@ class ConnectionRates:
 
     def _record(self, rate: SampledRate, limit: int, now_ms: float) -> int:
         rate.record(1, now_ms)
-        # Kafka divides by a limit of 0 too, and gets the longest wait.
+        # In Kafka the division by a limit of 0 gives infinity, and so the longest delay.
         wait_ms = rate.throttle_ms(limit, now_ms) if limit else self._window_ms
         return min(wait_ms, self._window_ms)

@@ -1,4 +1,4 @@
-"""The broker's metrics for Prometheus: `GET /metrics`, one request per connection.
+"""Serves the broker's metrics to Prometheus: `GET /metrics`, one request per connection.
 
     prometheus.listener=9404                     this machine alone, over HTTP
     prometheus.listener=https://0.0.0.0:9404     every address, with the keys of a listener PROMETHEUS
@@ -31,7 +31,7 @@ CONNECTIONS_MAX = 16
 REQUEST_SIZE_MAX = 8192
 REQUEST_TIMEOUT_S = 5.0
 
-# listener.name.prometheus.ssl.* are the keys of the endpoint.
+# The endpoint reads its TLS settings from listener.name.prometheus.ssl.*.
 LISTENER_NAME = "PROMETHEUS"
 
 _ADDRESS = re.compile(
@@ -62,23 +62,23 @@ class _Address(NamedTuple):
 
 
 class MetricsEndpoint:
-    """Event loop thread only. The text is generated in the loop's executor."""
+    """Event loop thread only. The loop's executor generates the text, so that requests do not wait for it."""
 
     def __init__(self, registry: CollectorRegistry, config: BrokerConfig) -> None:
-        """ConfigError if the address or the file of credentials cannot be read."""
+        """Raises ConfigError if the address is malformed or the credentials file cannot be read."""
         self._registry = registry
         self._config = config
         assert config.prometheus_listener is not None, "there is an endpoint"
         self._address = _parse_address(config.prometheus_listener)
         self._credentials = _read_credentials(config)
         self._key_material: KeyMaterial | None = None
-        # Several once keys were renewed at a host with several addresses.
+        # More than one after a renewal, if the host has several addresses: `renew` opens one per socket.
         self._servers: list[asyncio.Server] = []
         self._connection_count = 0
         self.port = 0
 
     async def start(self) -> None:
-        """Raises ConfigError if the address cannot be bound, or its key not used."""
+        """Raises ConfigError if the address cannot be bound or the TLS key cannot be used."""
         tls = self._tls()
         try:
             server = await self._open(tls, host=self._address.host, port=self._address.port)
@@ -92,14 +92,17 @@ class MetricsEndpoint:
             logger.warning("passwords of clients of the metrics cross the network as they are")
 
     async def renew(self, config: BrokerConfig) -> None:
-        """Read credentials, keys and certificates again. ConfigError, with the earlier ones in place, if
-        they cannot be used."""
+        """Read credentials, keys and certificates again.
+
+        Raises ConfigError if they cannot be used; the earlier ones then stay in use.
+        """
         self._config = config
         credentials = _read_credentials(config)
         tls = self._tls()
         if tls is not None and tls.material != self._key_material:
             old, new = self._servers, []
             try:
+                # The new servers listen on duplicates of the same sockets, so no scrape is refused.
                 for bound in (each for server in old for each in server.sockets):
                     duplicate = socket.socket(fileno=os.dup(bound.fileno()))
                     new.append(await self._open(tls, sock=duplicate))

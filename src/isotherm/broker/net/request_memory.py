@@ -1,8 +1,8 @@
-"""The limit of request bytes over all connections: `queued.max.request.bytes`.
+"""Limits the request bytes of all connections to `queued.max.request.bytes`.
 
-Like Kafka's SimpleMemoryPool it accepts a request while any memory is free. So it is exceeded by at
-most one request, and no request is too large to be accepted at all. A frame counts from the moment
-when its size is known until its response is sent. Event loop thread only.
+Like Kafka's SimpleMemoryPool it accepts a request while any memory is free. So requests exceed the limit
+by at most one request, and no request is too large to be accepted at all. A frame counts from the
+moment its size is known until its answer is handed over for sending. Event loop thread only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The listeners, and the connections that they accept.
+"""The broker's listeners and the connections that they accept.
 
-Order: `bind` (takes the ports, answers nothing), `serve`, `stop`. Binding comes first, so that a
-port in use is detected before any log is loaded. Serving comes last. Event loop thread only.
+The order of calls is `bind` (takes the ports, accepts nothing), `serve`, `stop`. Binding comes first, so
+that a port in use is detected before any log is loaded. Event loop thread only, except `update_config`.
 """
 
 from __future__ import annotations
@@ -35,38 +35,41 @@ from isotherm.errors import ConfigError, SaslAuthenticationError
 
 logger = logging.getLogger(__name__)
 
-# Throttled connections that are kept open for a while: each takes a file descriptor.
+# Maximum of throttled connections that stay open. Each takes a file descriptor; above it they are closed at once.
 THROTTLED_MAX = 1000
 
-# How late an idle connection may be closed, as a share of connections.max.idle.ms.
+# Idle checks per connections.max.idle.ms. So an idle connection is closed at most a quarter of it too late.
 IDLE_CHECKS_PER_LIMIT = 4
 
 
 class Gate(FrameHandler, Protocol):
-    """Handles the frames of one connection: those of a client that has authenticated are passed on."""
+    """Authenticates the client of one connection, then passes its frames on (docs/decisions/0115)."""
 
     @property
     def frame_size_max(self) -> int:
-        """Of a client that has not authenticated yet."""
+        """The largest frame, in bytes, that a client may send before it has authenticated."""
 
 
-# Given what handles the requests of clients that have authenticated.
+# Makes a gate in front of the handler that serves authenticated clients.
 NewGate: TypeAlias = Callable[[FrameHandler], Gate]
 
 
 class Server:
-    """Owns every connection, and implements `connection.ConnectionOwner` and
-    `acceptor.AcceptorOwner`. A connection counts from when it is accepted."""
+    """Owns every connection; implements `connection.ConnectionOwner` and `acceptor.AcceptorOwner`.
+
+    A connection that is not throttled and does not wait counts in the limits once it is accepted, before
+    its TLS handshake.
+    """
 
     def __init__(self, config: BrokerConfig, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._config = config
         self._limits = ConnectionLimits(config, clock)
         self._loop = loop
-        # By listener; several where its host has several addresses.
+        # By listener. A host with several addresses has an acceptor for each.
         self._acceptors: dict[str, list[Acceptor]] = {}
-        # Accepted; their handshake is still to come.
+        # Accepted and counted connections whose handshake has not ended.
         self._entering: dict[Connection, asyncio.Task[None]] = {}
-        # Accepted, and counted in no limit yet; by listener.
+        # By listener: accepted connections that count in no limit of the number of connections yet.
         self._waiting: dict[str, _WaitingEntry] = {}
         self._key_material: dict[str, KeyMaterial] = {}
         self._renewing = asyncio.Lock()
@@ -97,7 +100,7 @@ class Server:
     async def bind(self) -> tuple[Endpoint, ...]:
         """Bind the ports of the brokers' listeners; returns the advertised endpoints.
 
-        Raises ConfigError with the listener whose address cannot be bound, in one line.
+        Raises ConfigError, which names the listener whose address cannot be bound.
         """
         layout = self._config.listener_layout
         for listener in layout.controllers:
@@ -113,10 +116,10 @@ class Server:
         return tuple(endpoints)
 
     async def _bind_listener(self, listener: Listener) -> list[Acceptor]:
-        """Bind one listener. ConfigError if its key material cannot be used."""
-        # Port 0 would get a different port on each address of a host name, so it uses one family.
+        """Bind one listener. Raises ConfigError if its address or its key material cannot be used."""
+        # With port 0 each address of a host name would get a different port, so only one family is bound.
         family = socket.AF_INET if listener.port == 0 and ":" not in listener.host else 0
-        # Like Java, which binds one socket for both families to the IPv6 wildcard.
+        # Java binds the IPv6 wildcard for both families; None makes asyncio bind all addresses.
         host = None if listener.host in ("", "::") else listener.host
         tls = listener_tls(self._config, listener)
         if tls is not None:
@@ -125,7 +128,8 @@ class Server:
             if listener.protocol is SecurityProtocol.SSL:
                 self._mappers[listener.name] = PrincipalMapper(rules)
         try:
-            # It resolves the host, and binds all of its addresses or none.
+            # The loop's server is used only to resolve the host and to bind all of its addresses or none.
+            # Acceptors take duplicates of its sockets.
             server = await self._loop.create_server(
                 asyncio.Protocol,
                 host=host,
@@ -144,7 +148,7 @@ class Server:
         return acceptors
 
     def _acceptor(self, bound: Any, listener: Listener, context: ssl.SSLContext | None) -> Acceptor:
-        """On the same port. Raises OSError."""
+        """An acceptor on a duplicate of the socket `bound`. Raises OSError."""
         return Acceptor(
             self,
             self._loop,
@@ -157,7 +161,7 @@ class Server:
     async def serve(
         self, frame_handler: FrameHandler, gates: Mapping[str, NewGate] | None = None
     ) -> None:
-        """Accept connections from now on. `gates` are those of listeners whose clients authenticate."""
+        """Begin to accept connections. `gates` has an entry per listener whose clients authenticate."""
         self.frame_handler = frame_handler
         self._gates = gates or {}
         self._is_serving = True
@@ -166,9 +170,9 @@ class Server:
         self._check_idle()
 
     async def stop(self, drain_timeout_s: float) -> None:
-        """Accept no connections, answer the requests in progress, then close every connection.
+        """Stop accepting, answer the requests in progress, then close every connection.
 
-        Connections that have not read their answers after `drain_timeout_s` are aborted.
+        Connections that are still open after `drain_timeout_s` are aborted.
         """
         self._is_stopping = True
         for acceptor in self._open_acceptors():
@@ -191,7 +195,8 @@ class Server:
         await self._all_closed.wait()
 
     async def _end_entries(self) -> None:
-        # A task that is cancelled before its first turn would not close its socket.
+        # A task that is cancelled before it has started would not close its socket, so each is given one
+        # loop iteration first.
         turn = self._loop.create_future()
         self._loop.call_soon(turn.set_result, None)
         await turn
@@ -210,7 +215,7 @@ class Server:
         return True
 
     def update_config(self, config: BrokerConfig) -> None:
-        """Apply the limits of connections to new ones. From any thread."""
+        """Apply changed connection limits. Any thread."""
         self._config = config
         self._limits.update(config)
         self._loop.call_soon_threadsafe(self._apply_limits)
@@ -227,10 +232,13 @@ class Server:
         return bool(self._key_material)
 
     async def renew_keys(self) -> None:
-        """Read the listeners' keys and certificates again. Where they differ, new connections get the new
-        ones; those that exist go on. ConfigError, with all as it was, if one cannot be used.
+        """Read the listeners' keys and certificates again, and use changed ones for new connections.
+
+        Established connections keep theirs. Raises ConfigError if one cannot be read or used; no
+        listener has changed then.
         """
         async with self._renewing:
+            # All are read before the first is replaced, so that an unreadable file changes nothing.
             changed = []
             for listener in self._config.listener_layout.brokers:
                 if listener.name not in self._key_material:
@@ -242,8 +250,8 @@ class Server:
                 self._replace_acceptors(listener, tls)
 
     def _replace_acceptors(self, listener: Listener, tls: ListenerTls) -> None:
-        """By others on the same sockets: what waits to be accepted is not lost, and nothing of the old
-        context, such as a session that could be resumed, is left."""
+        """Replace the acceptors but keep their sockets, so that connections in the accept backlog are not
+        lost. The new TLS context has no sessions of the old one that a client could resume."""
         old = self._acceptors[listener.name]
         new: list[Acceptor] = []
         try:
@@ -258,6 +266,7 @@ class Server:
             raise ConfigError(
                 f"keys of a listener cannot be renewed listener={listener} reason='{error}'"
             ) from error
+        # A stop began while the keys were read: the new acceptors must not stay open.
         if self._is_stopping:
             old = new
         else:
@@ -328,6 +337,7 @@ class Server:
             return
         self._waiting[listener] = _WaitingEntry(accepted, address)
         self._begin_wait(listener, turn_in_ms)
+        # As in Kafka, the listener accepts nothing more until this connection has been admitted.
         for each in self._acceptors[listener]:
             each.pause()
 
@@ -350,7 +360,10 @@ class Server:
         self._loop.call_later(after_s, throttled.abort)
 
     def _close_excess(self) -> None:
-        """Those used least recently, as in Kafka: brokers find room, and a lower limit holds at once."""
+        """Close the least recently used connections of unprotected listeners, as Kafka does.
+
+        This makes room for brokers, and applies a lowered max.connections at once.
+        """
         others = (
             each for each in self._connections if not self._limits.is_protected(each.listener_name)
         )
@@ -366,7 +379,7 @@ class Server:
         if self._entering.pop(connection, None) is not None:
             self._count_out(connection)
 
-    # ---- connections that wait to enter
+    # ---- connections that wait for admission
 
     def _begin_wait(self, listener: str, turn_in_ms: int) -> None:
         waiting = self._waiting[listener]
@@ -381,7 +394,7 @@ class Server:
         self._enter_waiting()
 
     def _enter_waiting(self) -> None:
-        """Of each listener, those whose turn has come while there is room."""
+        """Admit waiting connections of each listener whose delay is over while there is room."""
         for listener in tuple(self._waiting):
             while self._is_first_to_enter(listener):
                 waiting = self._waiting[listener]
@@ -404,6 +417,7 @@ class Server:
     # ---- time and memory
 
     def _update_reading(self) -> None:
+        # RequestMemory calls this when it becomes exhausted or free again.
         for connection in self._connections:
             connection.update_reading()
 
@@ -420,8 +434,11 @@ class Server:
 
 
 class _WaitingEntry:
-    """An accepted connection of a listener that takes no other one until this one has entered: when `timer`
-    has run out, and there is room. `later` were accepted in the same turn of the loop, on another address."""
+    """The connection that a listener admits next; the listener accepts no other until then.
+
+    It is admitted once `timer` has run out and the limits have room. `later` are connections that other
+    acceptors of the listener accepted before they were paused.
+    """
 
     def __init__(self, accepted: socket.socket, address: str) -> None:
         self.accepted = accepted
@@ -437,7 +454,8 @@ class _WaitingEntry:
 
 
 class _ThrottledSocket:
-    """One that is not let in. It is in `all_of_them` until it is closed."""
+    """A refused socket that stays open for the throttle time, as in Kafka, so that the client does not
+    reconnect at once. It is in `all_of_them` until it is closed."""
 
     def __init__(self, accepted: socket.socket, all_of_them: set[_ThrottledSocket]) -> None:
         self._accepted = accepted
@@ -450,7 +468,7 @@ class _ThrottledSocket:
 
 
 class _NobodyGate:
-    """Of a client whose certificate no rule makes a principal of."""
+    """Rejects every frame of a client whose certificate matches no rule of ssl.principal.mapping.rules."""
 
     def handle_frame(self, frame: memoryview, connection: Connection) -> Answer:
         raise SaslAuthenticationError("no rule makes a principal of the client's certificate")
@@ -461,5 +479,5 @@ def _endpoint(name: str, advertised: Address, bound_port: int) -> Endpoint:
 
 
 def listener_texts(endpoints: Sequence[Endpoint]) -> str:
-    """`NAME://host:port,...` for log lines."""
+    """Format endpoints as `NAME://host:port,...` for log lines."""
     return ",".join(f"{name}://{Address(host, port)}" for name, host, port in endpoints)
