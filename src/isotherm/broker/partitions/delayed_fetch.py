@@ -1,4 +1,4 @@
-"""Fetches that wait for more to read. Source: Kafka DelayedFetch."""
+"""Fetches that wait until enough bytes are readable. Source: Kafka DelayedFetch."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from isotherm.log.log_read import FetchIsolation
 
 
 class DelayedFetch:
-    """A fetch that found less than its min bytes (Kafka: DelayedFetch).
+    """A fetch that found less than min.bytes.
 
-    It counts the bytes that became readable in its partitions, up to what each may add to the
-    response, and completes when they reach min bytes. Then everything is read again. It also
-    completes if a partition is deleted, goes offline or gets a new leader epoch. The result of its
-    future has no meaning.
+    It adds up the bytes that became readable in its partitions, each limited to what it may add to the
+    response, and completes when the sum reaches min.bytes. The caller then reads everything again. It also
+    completes if a partition is deleted, goes offline or gets a new leader epoch. The result of `future`
+    has no meaning.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class DelayedFetch:
         min_bytes: int,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """The targets of `fetch` were read by `reader`."""
+        """`reader` has read the targets of `fetch`."""
         self.future: asyncio.Future[object] = loop.create_future()
         self._fetch = fetch
         self._reader = reader
@@ -39,7 +39,7 @@ class DelayedFetch:
             if target.partition is None:
                 continue
             if target.partition.is_gone or target.partition.leader_epoch != target.leader_epoch:
-                # Waiting changes nothing: there is an error to answer, or another lineage.
+                # Waiting does not help: the second read returns an error or reads another lineage.
                 expected = self._min_bytes
                 break
             expected += expected_size(target, self._reader)
@@ -52,8 +52,8 @@ class DelayedFetch:
 
 
 def expected_size(target: FetchTarget, reader: FetchReader) -> int:
-    """An estimate of the bytes of a read now, from the bytes that became readable since the last
-    read."""
+    """Estimate the bytes that a read would return now, from the bytes that became readable since the last
+    read. The log is not read."""
     partition, asked, isolation = target.partition, target.asked, reader.isolation
     assert partition is not None
     if (
@@ -69,7 +69,8 @@ def expected_size(target: FetchTarget, reader: FetchReader) -> int:
         if stable <= asked.fetch_offset:
             return target.read_size
         if target.hidden_from is not None and stable > target.hidden_from:
-            # The end of a transaction makes records visible that were appended, but not counted, before.
+            # The end of a transaction makes records readable that were below the high watermark before, so the
+            # counter of visible bytes does not show them.
             return asked.partition_max_bytes
     is_of_follower = isolation is FetchIsolation.LOG_END
     readable = partition.appended_size if is_of_follower else partition.visible_size

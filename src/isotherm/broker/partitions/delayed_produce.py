@@ -1,4 +1,4 @@
-"""Appends with acks=all that wait for the in-sync replicas. Source: Kafka DelayedProduce."""
+"""Produce requests with acks=all that wait for the in-sync replicas. Source: Kafka DelayedProduce."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from isotherm.types import Offset, TopicPartition
 
 
 class AwaitedAppend(NamedTuple):
-    """Records that end at `end_offset` (exclusive), appended in `term`."""
+    """Appended records up to `end_offset` (exclusive). `term` is the partition's at the append."""
 
     partition: Partition
     end_offset: Offset
@@ -21,11 +21,7 @@ class AwaitedAppend(NamedTuple):
 
 
 class DelayedProduce:
-    """Ends when every append is on all in-sync replicas, or cannot be any more.
-
-    The result of its future is the error of each append; REQUEST_TIMED_OUT of those that were not
-    decided in time.
-    """
+    """Completes when every append is on all in-sync replicas or has failed. `outcomes` has the results."""
 
     def __init__(self, awaited: Sequence[AwaitedAppend], loop: asyncio.AbstractEventLoop) -> None:
         self.future: asyncio.Future[object] = loop.create_future()
@@ -38,14 +34,15 @@ class DelayedProduce:
 
     @property
     def outcomes(self) -> list[ErrorCode]:
-        """Once the future is done."""
+        """The error code of each append, once `future` is done. REQUEST_TIMED_OUT for an append that was not
+        decided in time."""
         return [
             self._outcomes.get(index, ErrorCode.request_timed_out)
             for index in range(len(self._awaited))
         ]
 
     def try_complete(self, key: Hashable | None) -> bool:
-        """`key` None looks at every append."""
+        """Check the appends to the partition `key`, or all appends if `key` is None."""
         for index, (partition, end_offset, term) in enumerate(self._awaited):
             if index in self._outcomes or key not in (None, partition.topic_partition):
                 continue

@@ -1,14 +1,14 @@
-"""Reads for a fetch request from both tiers, within one byte budget (Kafka: ReplicaManager).
+"""Reads the partitions of a fetch request from both tiers, within one byte budget (Kafka: ReplicaManager).
 
-    read_partitions ──> answered at once if min bytes are available
+    read_partitions ──> answered at once if min.bytes are available
           │               else DelayedFetch waits in the purgatory, then everything is read again
           └─ a partition whose offset lies below the local log start is read from the remote tier:
              from memory if it was read ahead, else in other threads, in parallel with other
              partitions, for at most remote.fetch.max.wait.ms
 
-Budget (KIP-74): partitions are read in the order of the request, each up to its own limit and the
-rest of the request's. The first batch found is returned even if it exceeds both, so that a
-consumer always makes progress.
+Budget (KIP-74): partitions are read in the order of the request. Each is read up to its own limit and to the
+remaining limit of the request. The first batch found is returned even if it exceeds both limits, so that
+a consumer always makes progress.
 """
 
 from __future__ import annotations
@@ -63,8 +63,11 @@ class RemoteNeed(NamedTuple):
 
 
 class PartitionRead(NamedTuple):
-    """`size` counts against min bytes. For a remote read it is the expected size. `is_at_end`: there was
-    nothing to read, and will not be before the partition changes."""
+    """The result for one partition.
+
+    `size` counts towards min.bytes; for a remote read it is the expected size. `is_at_end`: the fetch offset
+    was at the end of the readable records, so the result stays the same until the partition changes.
+    """
 
     response: FetchPartitionResponse
     size: int = 0
@@ -73,7 +76,7 @@ class PartitionRead(NamedTuple):
 
     @property
     def must_be_answered(self) -> bool:
-        """Whether there is a result that waiting does not change."""
+        """Whether the request must be answered at once: waiting does not change this result."""
         response = self.response
         return (
             bool(response.error_code)
@@ -84,8 +87,11 @@ class PartitionRead(NamedTuple):
 
 @dataclass(slots=True)
 class FetchReads:
-    """What was read of `targets`, in their order. `is_decided`: there is a result that waiting does not
-    change, or a remote read to be done (`needs_remote`)."""
+    """The results for `targets`, in their order.
+
+    `is_decided`: the request does not wait for min.bytes, because a result must be answered at once or a
+    remote read is pending (`needs_remote`).
+    """
 
     targets: Sequence[FetchTarget]
     reads: list[PartitionRead]
@@ -94,14 +100,17 @@ class FetchReads:
     needs_remote: bool = False
 
     def replaced(self, reads: list[PartitionRead]) -> FetchReads:
-        """With the remote reads completed, or some of them."""
+        """A copy with `reads`, in which some or all remote reads are completed."""
         needs_remote = any(read.remote is not None for read in reads)
         return FetchReads(self.targets, reads, self.size, self.is_decided, needs_remote)
 
 
 class FollowerFetch(NamedTuple):
-    """The replica that fetches: its broker, the epoch of that broker's registration as the request has
-    it, the time of the request, and the quota of what this broker sends to replicas."""
+    """The follower that fetches.
+
+    `broker_epoch` is the epoch of its registration, from the request. `now_ms` is the time of the request.
+    `quota` limits what this broker sends to out-of-sync replicas.
+    """
 
     broker_id: BrokerId
     broker_epoch: int
@@ -109,8 +118,8 @@ class FollowerFetch(NamedTuple):
     quota: ReplicationQuota | None = None
 
     def is_held_back(self, partition: Partition) -> bool:
-        """Whether the quota keeps records from it now. Never from a member of the ISR: it would have
-        to leave."""
+        """Whether the quota withholds records from the follower now. It never does from a member of the ISR,
+        which would fall out of the ISR."""
         return (
             self.quota is not None
             and self.broker_id not in partition.isr
@@ -119,11 +128,11 @@ class FollowerFetch(NamedTuple):
 
 
 class FetchReader(NamedTuple):
-    """Settings of the reads of a request.
+    """The settings for the reads of one request.
 
-    A `follower` reads uncommitted records, and builds its own remote state instead of reading the
-    remote tier through its leader. With `leader_only`, partitions that this broker follows are
-    refused. A consumer with a `rack` is sent to a replica there, if there is one.
+    A `follower` reads uncommitted records. It builds its own state of the remote tier and does not read
+    remote records through the leader. `leader_only` refuses partitions that this broker follows. A consumer
+    with a `rack` is directed to a replica in its rack, if there is one.
     """
 
     isolation: FetchIsolation
@@ -136,8 +145,8 @@ class FetchReader(NamedTuple):
     ) -> FetchReads:
         """Read every target, in order. Errors are returned per partition.
 
-        Only the first read of a request tells what its follower has: in a later one, its offsets are
-        old.
+        `is_first` is False for the second read, after a wait. Only the first read updates the follower's
+        state: later its fetch offsets are old.
         """
         found = FetchReads(targets, [])
         min_one_message = True
@@ -147,7 +156,7 @@ class FetchReader(NamedTuple):
                 found.reads.append(_error_read(asked, target.error))
                 found.is_decided = True
                 continue
-            # Before the read: what changes after it is news.
+            # Noted before the read: a change during the read then counts as news and is not missed.
             target.leader_epoch = partition.leader_epoch
             if self.follower is None:
                 target.size_before = partition.visible_size
@@ -181,7 +190,7 @@ class FetchReader(NamedTuple):
         *,
         is_first: bool,
     ) -> PartitionRead:
-        # Fenced first, as in Kafka: with stale metadata, the offset may be of another lineage.
+        # The epoch is checked first, as in Kafka: with stale metadata the offset may be of another lineage.
         if asked.current_leader_epoch not in (NO_LEADER_EPOCH, partition.leader_epoch):
             partition.check_leader_epoch(asked.current_leader_epoch)
         if self.leader_only and not partition.is_leader:
@@ -201,7 +210,8 @@ class FetchReader(NamedTuple):
                 min_one_message=min_one_message,
             )
         except OffsetOutOfRangeError:
-            # Kafka does the same: only offsets of the remote tier are below the local start and in range.
+            # As in Kafka, the remote tier is considered only after the local read has failed: an offset that
+            # only the remote tier has is rare.
             if not is_remote_offset(partition, asked.fetch_offset):
                 raise
             if follower is not None:
@@ -224,7 +234,7 @@ class FetchReader(NamedTuple):
 
 
 def _hidden_from(read: PartitionRead) -> Offset | None:
-    """The offset from which open transactions hide records that are in the log already."""
+    """The offset from which open transactions hide records from read_committed; None if they hide none."""
     response = read.response
     stable = response.last_stable_offset
     return stable if stable < response.high_watermark else None
@@ -239,8 +249,8 @@ def is_remote_offset(partition: Partition, offset: Offset) -> bool:
 def _elsewhere(
     partition: Partition, asked: FetchPartition, rack: ConsumerRack | None
 ) -> PartitionRead | None:
-    """The answer to a consumer that another replica is preferred for, or to a fetcher whose log diverges
-    from this one; None for others."""
+    """The answer without records: a preferred replica for a consumer in another rack, or the diverging epoch
+    for a follower whose log diverges. None if this log must be read."""
     if rack is not None:
         preferred = preferred_replica(partition, asked.fetch_offset, rack)
         if preferred is not None:
@@ -255,7 +265,8 @@ def _elsewhere(
 
 
 def _diverging_epoch(partition: Partition, asked: FetchPartition) -> EpochEndOffset | None:
-    """Where the fetcher's log diverges from this one (KIP-595); None if it does not."""
+    """The epoch and end offset at which the follower's log diverges from this one (KIP-595); None if it does
+    not diverge."""
     log = partition.log
     epoch, end_offset = log.leader_epochs.end_offset_for(
         asked.last_fetched_epoch, log.log_end_offset
@@ -297,8 +308,7 @@ def _follower_read(
     *,
     is_first: bool,
 ) -> LogRead:
-    """What a follower gets of `read`. Its offset is recorded, also while the quota holds records
-    back."""
+    """Record the follower's fetch, and return `read`, without records while the quota withholds them."""
     if is_first:
         partition.update_follower(
             follower.broker_id,
@@ -315,7 +325,7 @@ def _follower_read(
 
 
 def _moved_read(partition: Partition, asked: FetchPartition) -> PartitionRead:
-    """Only the remote tier has the offset: the follower needs the other offsets to begin from there."""
+    """The answer to a follower whose offset is only in the remote tier, with the offsets to restart from."""
     return PartitionRead(
         _response(partition, asked)._replace(
             error_code=ErrorCode.offset_moved_to_tiered_storage, last_stable_offset=-1
@@ -328,11 +338,11 @@ def _aborted(transactions: Sequence[AbortedTransaction]) -> list[tuple[ProducerI
 
 
 def _remote_read(need: RemoteNeed, asked: FetchPartition) -> PartitionRead:
-    """A remote read that is still to be done. Expected to fill the partition's limit, as in Kafka."""
+    """A pending remote read. Its expected size is the partition's limit, as in Kafka."""
     response = _response(need.partition, asked)
     if need.max_bytes == 0 and not need.min_one_message:
         return PartitionRead(response)
-    # At least 1: it must count as data even if no budget is left.
+    # At least 1, so that it counts as data even if no budget is left.
     return PartitionRead(response, max(1, need.max_bytes), need)
 
 
@@ -353,7 +363,7 @@ def read_from_memory(
     isolation: FetchIsolation,
     remote_log_manager: RemoteLogManager,
 ) -> list[PartitionRead]:
-    """`reads`, with the remote reads completed that need no waiting."""
+    """Complete the remote reads whose bytes are in memory; returns all of `reads`."""
     if remote_log_manager.fetch_quota.throttle_s() > 0:
         return list(reads)
     answered = list(reads)
@@ -373,11 +383,11 @@ async def read_remote(
     remote_log_manager: RemoteLogManager,
     wait_s_max: float,
 ) -> list[PartitionRead]:
-    """`reads` with their remote reads completed, in parallel.
+    """Complete the remote reads in parallel; returns all of `reads`.
 
-    A read that takes too long returns no records and no error: the client retries, while the
-    fetch for it continues. The same holds if the fetch quota blocks the start. If the client has
-    disconnected, which cancels this, fetches that no other read waits for are cancelled.
+    A read that takes longer than `wait_s_max` returns no records and no error. The client retries while
+    the fetch from the bucket continues. The result is the same if the fetch quota blocks the start. A
+    disconnect of the client cancels this call, and with it the fetches that no other read waits for.
     """
     futures: dict[int, asyncio.Future[RemoteRead]] = {}
     answered = list(reads)
@@ -439,7 +449,7 @@ def _finished_read(read: PartitionRead, future: asyncio.Future[RemoteRead]) -> P
     if error is None:
         return _answered_read(read, future.result())
     if not isinstance(error, IsothermError):
-        # A bug, and of this partition only: the others are answered.
+        # A bug. It fails this partition alone; the others are answered.
         logger.error(
             "remote read met an unexpected error partition=%s",
             read.response.partition,

@@ -1,4 +1,4 @@
-"""Incremental fetch sessions (KIP-227): a consumer sends its partitions once, then only changes.
+"""Incremental fetch sessions (KIP-227): a client sends its partitions once, then only changes.
 
     epoch 0     a full request that creates a session; a session that it names is closed
     epoch n>0   an incremental request with new, changed and forgotten partitions; the response
@@ -6,22 +6,22 @@
                 log start that the client does not know yet
     epoch -1    a full request without a session; a session that it names is closed
 
-A consumer's session is read where there may be something to tell (docs/decisions/0135):
+Of a consumer's session only the partitions that may have news are read (docs/decisions/0135):
 
-    asked ──► unread ──► read, told: at its end, no error ──► at rest
+    added ──► unread ──► read to the end, no error ──────────► at rest
                  ▲                                              │
-                 └── marked ◄── offsets, leader or log change ──┘    asked for anew, other terms: unread
+                 └── marked ◄── offsets, leader or log change ──┘    sent again, or other terms: unread
 
-No clock and no I/O: the time is a parameter, and the partitions mark what has changed. Event loop thread
-only, but for `FetchSession.marked`.
+This module has no clock and no I/O: the time is a parameter, and partitions mark their changes. Event loop
+thread only, except `FetchSession.marked`.
 
 Invariants:
-- A session's epoch is the one that its next request must have.
-- Partitions of a session are read in its order. A partition that returned records moves to the
-  end, so that none starves under the request's max bytes.
-- A partition that is neither unread nor marked has nothing that its client was not told.
-- There are at most `slots_max` sessions, with `partitions_max` partitions in total. A session that
-  does not fit is not created: the client gets id 0 and sends full requests.
+- A session's epoch is the epoch that its next request must have.
+- Partitions are read in the order of their session. A partition that returned records moves to the end,
+  so that max.bytes of the request starves none.
+- A partition that is neither unread nor marked has no news for the client.
+- There are at most `slots_max` sessions with `partitions_max` partitions in total. A session that does not
+  fit is not created; the client gets session id 0 and sends full requests.
 
 Source: Kafka FetchSession.scala, FetchManager.newContext.
 """
@@ -62,7 +62,7 @@ AskedPartitions: TypeAlias = Mapping[PartitionKey, FetchPartition]
 
 
 class FetchTerms(NamedTuple):
-    """What the answers of a request depend on besides its partitions."""
+    """The properties of a request, besides its partitions, on which its answers depend."""
 
     isolation: FetchIsolation
     leader_only: bool
@@ -72,8 +72,7 @@ class FetchTerms(NamedTuple):
 
 
 class PartitionAnswer(Protocol):
-    """What was read of a partition. `is_at_end`: the same until the partition changes, but for what the
-    client is told now."""
+    """The result for a partition. `is_at_end`: a later read has no news until the partition changes."""
 
     @property
     def response(self) -> FetchPartitionResponse: ...
@@ -88,9 +87,12 @@ def next_epoch(epoch: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class FetchSession:
-    """`unread` are the partitions to be read for the next answer. `marked` are those that have changed
-    since they were last looked at: any thread adds to it. `terms` are those of the last request; None
-    if all partitions are read for each."""
+    """A fetch session of one client.
+
+    `unread` has the partitions to read for the next answer. `marked` has the partitions that changed since
+    `targets` last looked; any thread adds to it. `terms` are those of the last request; None if every
+    request reads all partitions.
+    """
 
     session_id: int
     is_privileged: bool
@@ -133,10 +135,10 @@ class FetchSession:
                     known.session = None
 
     def targets(self) -> list[FetchTarget]:
-        """The partitions to be read now, in order."""
+        """The partitions to read now, in order."""
         if self.marked:
-            # In steps that no other thread divides. A mark that comes after the first is of a change
-            # that is read below, or it stays for the next time.
+            # Both operations on the set are atomic in CPython. A mark that is added between them either is in
+            # the copy already, and the read that follows sees its change, or stays for the next call.
             marked = self.marked.copy()
             self.marked.difference_update(marked)
             for target in marked:
@@ -147,14 +149,14 @@ class FetchSession:
     def news(
         self, targets: Sequence[FetchTarget], answers: Sequence[PartitionAnswer]
     ) -> list[FetchTopicResponse]:
-        """The answers that the client needs. They are recorded as known to it."""
+        """The answers with news for the client. They are recorded as known to it."""
         told, told_answers = [], []
         for target, answer in zip(targets, answers, strict=True):
             if target.note_response(answer.response):
                 told.append(target)
                 told_answers.append(answer)
             if any(map(len, answer.response.records)):
-                # To the end of the session's order: other partitions come first next time.
+                # Moved to the end of the session's order, so that other partitions are read first next time.
                 self._last_order += 1
                 target.order = self._last_order
             elif answer.is_at_end:
@@ -168,21 +170,21 @@ class FetchSession:
 
 
 class FetchContext(Protocol):
-    """One request: what to read, and how to build the response."""
+    """One request: its targets, and how its response is built."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is asked for."""
+        """Whether the request has no partitions."""
 
     def targets(self) -> Sequence[FetchTarget]:
-        """What must be read now. Each time it is asked, it may be more."""
+        """The targets to read now. Later calls may return more."""
 
     def changeable(self) -> Iterable[FetchTarget]:
-        """While the request waits: the targets that may have more to read than when they were read."""
+        """The targets that may have more to read than at their last read, for a request that waits."""
 
     @property
     def wait_keys(self) -> Sequence[Hashable]:
-        """What is notified when a target changes."""
+        """The purgatory keys that are notified when a target changes."""
 
     def respond(
         self,
@@ -194,12 +196,12 @@ class FetchContext(Protocol):
 
 
 class _Sessionless:
-    """The targets of one request."""
+    """A request that has its targets for itself."""
 
     __slots__ = ("_targets",)
 
     def __init__(self, asked: AskedPartitions) -> None:
-        # A loop: a comprehension is a call.
+        # A loop, because a comprehension costs a function call in this Python version.
         self._targets: list[FetchTarget] = []
         for key, partition in asked.items():
             self._targets.append(FetchTarget(key, partition))
@@ -252,7 +254,7 @@ class FailedSessionFetch(_Sessionless):
 
 
 class FullFetch(_Sessionless):
-    """Creates a session with its response, if there is room."""
+    """A full request. Its response creates a session if there is room."""
 
     __slots__ = ("_cache", "_is_privileged", "_terms", "_uses_topic_ids")
 
@@ -287,7 +289,7 @@ class FullFetch(_Sessionless):
             return FetchResponse(_by_topic(targets, answers))
         session.terms = self._terms
         for target, answer in zip(targets, answers, strict=True):
-            # All are unread for the next request: what has changed since they were read was not marked.
+            # `add` makes all of them unread: changes since their read were not marked, as no session watched.
             target.note_response(answer.response)
             session.add(target)
         return FetchResponse(_by_topic(targets, answers), session_id=session.session_id)
@@ -295,7 +297,7 @@ class FullFetch(_Sessionless):
 
 @dataclass(slots=True, eq=False)
 class IncrementalFetch:
-    """`next_epoch` is that of the session's next request."""
+    """An incremental request. `next_epoch` is the epoch that the session's next request must have."""
 
     session: FetchSession
     next_epoch: int
@@ -320,7 +322,7 @@ class IncrementalFetch:
         answers: Sequence[PartitionAnswer],
         now_ms: TimestampMs,
     ) -> FetchResponse:
-        """INVALID_FETCH_SESSION_EPOCH if another connection has used the session meanwhile."""
+        """Answers INVALID_FETCH_SESSION_EPOCH if another connection has used the session meanwhile."""
         session = self.session
         if session.epoch != self.next_epoch:
             error = ErrorCode.invalid_fetch_session_epoch
@@ -331,7 +333,7 @@ class IncrementalFetch:
 def _by_topic(
     targets: Sequence[FetchTarget], answers: Sequence[PartitionAnswer]
 ) -> list[FetchTopicResponse]:
-    """Groups adjacent partitions of one topic. The order of partitions is kept."""
+    """Group adjacent partitions of one topic. The order of partitions is kept."""
     topics: list[FetchTopicResponse] = []
     name = topic_id = None
     partitions: list[FetchPartitionResponse] = []
@@ -347,9 +349,9 @@ def _by_topic(
 class FetchSessionCache:
     """The sessions of this broker, and the rules for evicting them.
 
-    Any session may evict one that was unused for longer than `eviction_ms`. A larger one may evict
-    one that is older than that. A follower's (privileged) session may evict a consumer's at any
-    age.
+    A new session may evict one that was unused for longer than `eviction_ms`. A larger session may evict a
+    smaller one that was created before that time. A follower's (privileged) session may evict a consumer's
+    session of any age.
     """
 
     def __init__(
@@ -373,7 +375,7 @@ class FetchSessionCache:
     def context(
         self, request: FetchRequest, version: int, now_ms: TimestampMs, terms: FetchTerms | None
     ) -> FetchContext:
-        """The context that reads and answers `request`. Without `terms` it reads all partitions."""
+        """The context that answers `request`. Without `terms` every request of a session reads all partitions."""
         uses_topic_ids = version >= FIRST_TOPIC_ID_VERSION
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._close(request.session_id)
@@ -409,7 +411,7 @@ class FetchSessionCache:
             return SessionlessFetch({})
         self._touch(session, now_ms)
         if self._partition_count > self._partitions_max:
-            # The client creates a new session, if that fits.
+            # The client then tries to create a new session.
             self._close(session.session_id)
             return FailedSessionFetch(ErrorCode.fetch_session_id_not_found)
         if terms is None or terms != session.terms:
@@ -421,8 +423,8 @@ class FetchSessionCache:
     def open_session(
         self, size: int, now_ms: TimestampMs, *, is_privileged: bool, uses_topic_ids: bool
     ) -> FetchSession | None:
-        """A new session for `size` partitions, which the caller adds; None if it is empty or there is
-        no room for it."""
+        """A new session with room for `size` partitions, which the caller adds. None if `size` is 0 or there is
+        no room."""
         if not size or not self._make_room(size, now_ms, is_privileged=is_privileged):
             return None
         session = FetchSession(self._new_id(), is_privileged, uses_topic_ids, now_ms)
@@ -432,13 +434,13 @@ class FetchSessionCache:
 
     def _new_id(self) -> int:
         while True:
-            # Random, so that a client with an old id does not hit another client's session.
+            # Random, so that a client with an old id does not use another client's session.
             session_id = self._rng.randint(1, INT32_MAX)
             if session_id not in self._sessions:
                 return session_id
 
     def _touch(self, session: FetchSession, now_ms: TimestampMs, size: int | None = None) -> None:
-        # Moved to the end: the dict is in the order of last use.
+        # Moved to the end, since the dict is in the order of last use.
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
         session.last_used_ms = now_ms
         size = len(session.partitions) if size is None else size
@@ -485,7 +487,7 @@ def _worth(session: FetchSession) -> tuple[bool, int, int]:
 
 
 def _asked(request: FetchRequest) -> AskedPartitions:
-    """The requested partitions. Of a duplicate the last one counts."""
+    """The requested partitions. If a partition occurs twice, the last entry counts."""
     wanted = {}
     for topic in request.topics:
         for asked in topic.partitions:

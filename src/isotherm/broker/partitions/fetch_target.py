@@ -1,7 +1,7 @@
-"""One partition of a fetch: what is asked of it, where it is, what was last read and told of it.
+"""One partition of a fetch: the request for it, its `Partition`, its last read, and what the client knows.
 
-A request without a session has its targets for itself. Those of a session stay, so a partition is found
-once, and asked for by its session's clients until it is gone.
+A request without a session makes targets of its own. A session keeps its targets, so each partition is
+looked up once and then used until it is gone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PartitionKey(NamedTuple):
-    """Name of the topic, or its id from version 13 on, as in the request."""
+    """A partition as the request names it: by topic name, or by topic id from version 13 on."""
 
     name: str | None
     topic_id: uuid.UUID | None
@@ -32,11 +32,13 @@ class PartitionKey(NamedTuple):
 class FetchTarget:
     """Event loop thread only.
 
-    Without a `partition`, `error` says why. `order` is the place in its session: the lowest is read
-    first. `size_before` and `leader_epoch` are the partition's as of its last read (`size_before`: the
-    counter of what the reader may read), `read_size` the size of that, and `hidden_from` the offset
-    from which open transactions hid records. `high_watermark` and `log_start_offset` are what the
-    client was told.
+    - `error`: the reason if `partition` is None.
+    - `order`: the place in the session; the lowest is read first.
+    - `leader_epoch`, `size_before`: the partition's leader epoch and its counter of readable bytes, before
+      the last read.
+    - `read_size`, `hidden_from`: the bytes of the last read, and the offset from which open transactions hid
+      records from it.
+    - `high_watermark`, `log_start_offset`: the values that the client knows.
     """
 
     key: PartitionKey
@@ -54,7 +56,7 @@ class FetchTarget:
     log_start_offset: Offset = UNKNOWN_OFFSET
 
     def find(self, partition: Partition, traffic: TopicTraffic) -> None:
-        """It is there. A session learns of its changes from now on."""
+        """Set the partition that was found. From now on it marks its changes for the session."""
         if self.partition is not None:
             self.leave()
         self.partition, self.traffic, self.error = partition, traffic, ErrorCode.none
@@ -62,7 +64,7 @@ class FetchTarget:
             partition.watch(self, self.session)
 
     def lose(self, error: ErrorCode) -> None:
-        """It is not there, or not for this client. It is looked for again before each read."""
+        """Record why this broker cannot serve the partition to the client. It is looked up before each read."""
         self.leave()
         self.error = error
 
@@ -72,15 +74,15 @@ class FetchTarget:
             self.partition.watch(self, session)
 
     def leave(self) -> None:
-        """No session learns of its changes any more."""
+        """Drop the partition; it no longer marks its changes for the session."""
         if self.partition is not None:
             self.partition.unwatch(self)
         self.partition = self.traffic = None
 
     def note_response(self, response: FetchPartitionResponse) -> bool:
-        """Whether the client needs this response. It is recorded as known to the client.
+        """Record the response as known to the client; returns whether it has news for the client.
 
-        After an error or a divergence the next successful response is needed in any case.
+        After an error or a diverging epoch, the next successful response counts as news in any case.
         """
         is_special = bool(response.error_code) or response.diverging_epoch is not None
         is_news = (

@@ -1,12 +1,13 @@
-"""Replicas on their way to another log directory of this broker (AlterReplicaLogDirs, KIP-113).
+"""Moves replicas to another log directory of this broker (AlterReplicaLogDirs, KIP-113).
 
-    asked for ──► copied by threads, beside the log in use ───► caught up
+    requested ──► copied by threads, while the log is in use ───► caught up
                                                                    │ the controller knows the new directory
                                                                    ▼
-                   on the control thread: the log is closed, completed there, opened there
+                   on the control thread: close the log, complete the copy, open the copy
 
-The control thread also deletes logs, takes directories offline and changes roles, so that none of this
-comes in between. Source: Kafka ReplicaAlterLogDirsManager, ReplicaAlterLogDirsThread.
+The control thread also deletes logs, takes directories offline and changes roles, so none of this can happen
+during the last step. Source: Kafka ReplicaAlterLogDirsManager, ReplicaAlterLogDirsThread. Reasons:
+docs/decisions/0110.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from isotherm.types import Offset, TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-# How long a thread waits when no log has anything to copy: for records, quota or the controller.
+# The pause of a thread when no move can advance: it waits for records, the quota or the controller.
 IDLE_INTERVAL_S = 0.1
 
 RunControl: TypeAlias = Callable[[Callable[[], None]], "Future[None]"]
@@ -38,7 +39,7 @@ OnPartition: TypeAlias = Callable[[Partition], None]
 
 
 class FutureReplica(NamedTuple):
-    """A copy in the making. `end_offset`: all records below it are there."""
+    """An unfinished copy of a log. It has all records below `end_offset`."""
 
     topic_partition: TopicPartition
     log_dir: LogDir
@@ -47,7 +48,7 @@ class FutureReplica(NamedTuple):
 
 
 class _Move:
-    """`lock` is held while something is copied. `copy` is None before and after."""
+    """One move. A thread holds `lock` while it copies. `copy` is None before the first bytes and after the end."""
 
     def __init__(self, partition: Partition, log_dir: LogDir) -> None:
         self.partition = partition
@@ -65,7 +66,7 @@ class _Move:
 
 
 class LogDirMoves:
-    """`move`, `cancel` and `stop` on the control thread; views on any."""
+    """Call `move`, `cancel` and `stop` on the control thread; `future_replicas` on any thread."""
 
     def __init__(
         self,
@@ -79,10 +80,11 @@ class LogDirMoves:
         on_moved: OnPartition,
         on_lost: OnPartition,
     ) -> None:
-        """At most `thread_count` threads copy, each another log at a time.
+        """At most `thread_count` threads copy, each one log at a time.
 
-        `on_moved` is called with a partition whose log is another object now, `on_lost` with one whose
-        log cannot be opened any more. Both on the control thread."""
+        `on_moved` gets a partition whose log has been replaced, `on_lost` a partition whose log cannot be
+        opened any more. Both are called on the control thread.
+        """
         self._log_manager = log_manager
         self._cluster = cluster
         self._run_control = run_control
@@ -90,7 +92,7 @@ class LogDirMoves:
         self._clock = clock
         self._on_moved = on_moved
         self._on_lost = on_lost
-        # At most one for each partition of this broker.
+        # At most one move per partition of this broker.
         self._moves: dict[TopicPartition, _Move] = {}
         self._stopping = threading.Event()
         self._begun = threading.Condition()
@@ -113,8 +115,8 @@ class LogDirMoves:
     # ---- control thread
 
     def move(self, partition: Partition, log_dir: LogDir) -> None:
-        """Begin to move the log there. A move to a third directory is given up; so is one under way if
-        the log lies in `log_dir` already."""
+        """Begin to move the log to `log_dir`. An earlier move to another directory is cancelled, also if the
+        log already lies in `log_dir`."""
         known = self._moves.get(partition.topic_partition)
         if known is not None and known.log_dir is log_dir:
             return
@@ -137,7 +139,7 @@ class LogDirMoves:
             self._begun.notify_all()
 
     def cancel(self, topic_partition: TopicPartition) -> None:
-        """Give up the move of a partition. No effect if there is none."""
+        """Cancel the move of a partition, if there is one, and discard its copy."""
         move = self._moves.pop(topic_partition, None)
         if move is not None:
             self._end(move)
@@ -145,7 +147,7 @@ class LogDirMoves:
                 self._cluster.note_directory(move.place, move.partition.log.log_dir)
 
     def stop(self) -> None:
-        """A start goes on with what is under way."""
+        """End the threads. The next start continues the unfinished moves."""
         self._stopping.set()
         with self._begun:
             self._begun.notify_all()
@@ -163,7 +165,7 @@ class LogDirMoves:
     def _finish(self, move: _Move) -> None:
         copy = move.copy
         if copy is None or self._stopping.is_set():
-            return  # given up meanwhile, or left to the next start
+            return  # cancelled meanwhile, or left to the next start
         del self._moves[move.place.topic_partition]
         with move.lock:
             move.is_over, move.copy = True, None
@@ -192,7 +194,7 @@ class LogDirMoves:
                 self._clock.wait(self._stopping, IDLE_INTERVAL_S)
 
     def _copy_some(self, move: _Move) -> int:
-        """The bytes copied. 0 also if another thread works on this move."""
+        """Copy some bytes and return their number. 0 also if another thread works on this move."""
         if not move.lock.acquire(blocking=False):
             return 0
         try:
@@ -201,8 +203,8 @@ class LogDirMoves:
             try:
                 size = self._advance(move)
             except NotLeaderOrFollowerError:
-                return 0  # it is being deleted
-            # The boundary of one move: the others go on.
+                return 0  # the partition is being deleted
+            # The boundary of one move: other moves continue.
             except Exception:
                 logger.exception("log cannot be moved partition=%s", move.place)
                 move.is_finishing = True
@@ -215,21 +217,24 @@ class LogDirMoves:
 
     def _advance(self, move: _Move) -> int:
         if move.copy is None:
-            # The cleaner drops records that are copied already.
+            # Cleaning is paused, because the cleaner would rewrite segments that are copied already.
             pause = self._log_manager.cleaner_manager.paused(move.place.topic_partition)
             move.holds.enter_context(pause)
             move.copy = self._log_manager.begin_copy(move.partition.log, move.log_dir)
         size = move.copy.copy_some(CHUNK_SIZE)
         if move.copy.missing_size < CHUNK_SIZE and self._is_recorded(move):
-            # Outside the control thread, which then has little to make durable.
+            # Flushed on this thread, so that the control thread has little left to make durable.
             move.partition.log.flush()
             move.is_finishing = True
             self._submit(lambda: self._finish(move))
         return size
 
     def _is_recorded(self, move: _Move) -> bool:
-        """Whether the controller knows the new directory. It must know before the log is there: a
-        failed directory takes those replicas out of the ISR that it has recorded there."""
+        """Whether the controller has recorded the new directory; reports it to the controller if not.
+
+        It must be recorded before the log is used there. When a directory fails, the controller removes
+        from the ISR only the replicas that are recorded in it.
+        """
         if self._cluster.is_recorded(move.place, move.log_dir):
             return True
         if not move.is_told:

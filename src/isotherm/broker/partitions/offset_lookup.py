@@ -1,6 +1,6 @@
-"""Finds the offset of a timestamp, or of a special timestamp (ListOffsets).
+"""Finds the offset of a timestamp or of a special timestamp (ListOffsets).
 
-    -1 latest          end of what the caller may fetch: high watermark or last stable offset
+    -1 latest          end of the records that the caller may fetch: high watermark or last stable offset
     -2 earliest        log start, in either tier
     -3 max timestamp   of the local tier only, as in Kafka
     -4 earliest local  local log start
@@ -58,7 +58,7 @@ NOT_FOUND = FoundOffset()
 
 
 def check_timestamp(timestamp_ms: TimestampMs, api_version: int) -> None:
-    """Raises UnsupportedVersionError for a negative timestamp that is unknown to this version."""
+    """Raise UnsupportedVersionError for a negative timestamp that this version does not have."""
     if timestamp_ms >= 0:
         return
     first_version = FIRST_VERSIONS.get(timestamp_ms)
@@ -69,7 +69,7 @@ def check_timestamp(timestamp_ms: TimestampMs, api_version: int) -> None:
 
 
 def fetchable_end(log: PartitionLog, isolation: FetchIsolation) -> Offset:
-    """The end, exclusive, of what a reader with this isolation may read."""
+    """The end offset, exclusive, of the records that a reader with this isolation may read."""
     if isolation is FetchIsolation.TXN_COMMITTED:
         return log.last_stable_offset
     if isolation is FetchIsolation.HIGH_WATERMARK:
@@ -118,7 +118,7 @@ def _at(partition: Partition, offset: Offset) -> FoundOffset:
 def _visible(
     found: tuple[TimestampMs, Offset, int] | None, partition: Partition, isolation: FetchIsolation
 ) -> FoundOffset:
-    # An offset that the caller may not fetch yet must not be returned either.
+    # An offset that the caller may not fetch yet must not be returned.
     if found is None or found[1] >= fetchable_end(partition.log, isolation):
         _check_is_known(partition, isolation)
         return NOT_FOUND
@@ -126,8 +126,11 @@ def _visible(
 
 
 def _check_is_known(partition: Partition, isolation: FetchIsolation) -> None:
-    """Raises OffsetNotAvailableError while a new leader may have a lower high watermark than the one
-    before it had: a consumer would see the end of the log move back (KIP-207)."""
+    """Raise OffsetNotAvailableError while the high watermark of a new leader is below its epoch's start.
+
+    It may then be lower than that of the leader before it, and a consumer would see the end of the log
+    move back (KIP-207).
+    """
     if isolation is FetchIsolation.LOG_END:
         return
     high_watermark, start = partition.log.high_watermark, partition.epoch_start_offset
@@ -145,9 +148,10 @@ def find_offset(
     remote_log_manager: RemoteLogManager | None,
     timeout_s: float,
 ) -> FoundOffset | Awaitable[FoundOffset]:
-    """An awaitable if the remote tier must be searched, because it has offsets of its own.
+    """Find the first visible record with `timestamp_ms` or a later timestamp, or a special offset.
 
-    The awaitable raises RequestTimedOutError after `timeout_s`, and what the remote tier raises.
+    Returns an awaitable if the remote tier must be searched, that is if it has offsets that the local log
+    lacks. The awaitable raises RequestTimedOutError after `timeout_s`, and the errors of the remote tier.
     """
     if timestamp_ms < 0:
         return find_special_offset(partition, SpecialTimestamp(timestamp_ms), isolation)

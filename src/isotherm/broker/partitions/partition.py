@@ -1,4 +1,4 @@
-"""A partition that this broker leads or follows: its log, its leader, and the requests that wait for its changes.
+"""A partition that this broker leads or follows: its log, its roles, and the requests that wait for changes.
 
     make_leader ──► append ──► log end ──────────► followers' fetches
                                   │                     │ update_follower
@@ -7,9 +7,8 @@
                                   │
                                   └──► consumers' fetches, producers with acks=all
 
-The only replica of a partition is committed with each append: `append` moves the high watermark to the
-log end, and looks at nothing else. Otherwise `InSyncReplicas` decides.
-Source: Kafka Partition.scala.
+If this broker has the only replica, an append is committed at once: `append` moves the high watermark to the log
+end. Otherwise `InSyncReplicas` decides. Source: Kafka Partition.scala. Reasons: docs/decisions/0102.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ ACKS_LEADER = 1
 
 
 class WaitingRequests(Protocol):
-    """Those that wait for a change: a purgatory. Of what is not `watched`, it need not be notified."""
+    """The requests that wait for changes: a purgatory. A key that is not `watched` need not be notified."""
 
     @property
     def watched(self) -> Container[Any]: ...
@@ -69,7 +68,7 @@ class WaitingRequests(Protocol):
 
 
 class PartitionWatcher(Protocol):
-    """A fetch session. `marked` gets what of it has changed, from any thread."""
+    """A fetch session. Partitions add their marks to `marked` after a change, from any thread."""
 
     @property
     def marked(self) -> set[Any]: ...
@@ -78,7 +77,7 @@ class PartitionWatcher(Protocol):
 
 
 class _CommitWait(NamedTuple):
-    """A future that is done when the high watermark has reached `end_offset`."""
+    """`future` is done when the high watermark has reached `end_offset`."""
 
     end_offset: Offset
     term: int
@@ -86,16 +85,16 @@ class _CommitWait(NamedTuple):
 
 
 class Partition:
-    """Thread-safe. Clients append on the event loop, and tasks on threads of their own; the control
-    thread makes it leader or follower; answers of the controller come on the controller channel's.
+    """Thread-safe. Requests append on the event loop, background tasks on their own threads. The control
+    thread changes the role. Answers of the controller come on the thread of `AlterPartitionManager`.
 
-    `appended_size` counts the bytes appended since this object was created, `visible_size` those of
-    them that are below the high watermark. A waiting fetch compares two readings, and so learns how
-    much there is to read without reading the log.
-
-    `is_alone`: this broker leads it and no other has a replica. `term` grows when this broker stops
-    leading: what was appended in another term is not its to acknowledge. `image` is what was last
-    applied of the metadata; the ISR may be newer.
+    - `appended_size`: the bytes appended since this object was created; `visible_size`: those of them below
+      the high watermark. A waiting fetch compares two readings, and so learns how much it could read
+      without reading the log.
+    - `is_alone`: this broker leads the partition and has its only replica.
+    - `term`: grows when this broker stops leading. It must not acknowledge records of an earlier term, since
+      another leader may have truncated them.
+    - `image`: the metadata image that was last applied. The ISR may be newer.
     """
 
     def __init__(
@@ -105,9 +104,12 @@ class Partition:
         cluster: ClusterView,
         waiting: WaitingRequests,
     ) -> None:
-        """Neither leader nor follower before `make_leader` or `make_follower`. `waiting` is notified
-        without a lock after the log end, the high watermark, the log start of a follower or the
-        leadership changed, on the thread that did it: with this partition, and with each watcher."""
+        """The partition is neither leader nor follower before `make_leader` or `make_follower`.
+
+        `waiting` is notified of this partition and of each watcher after a change of the log end, the high
+        watermark, a follower's log start or the role. The calls come on the thread of the change, without
+        the partition's lock.
+        """
         self.topic_id_partition = topic_id_partition
         self.topic_partition = topic_id_partition.topic_partition
         self.log = log
@@ -125,7 +127,7 @@ class Partition:
         self._cluster = cluster
         self._replicas = InSyncReplicas(cluster.broker_id)
         self._waiting = waiting
-        # By what is marked for them. As many as there are partitions in fetch sessions.
+        # By mark. One entry per session that has this partition, so the fetch session cache bounds them.
         self._watchers: dict[Hashable, PartitionWatcher] = {}
         log.on_moved = self._mark
         # Event loop thread only.
@@ -144,17 +146,17 @@ class Partition:
 
     @property
     def epoch_start_offset(self) -> Offset:
-        """Where the present leader epoch of this broker begins; -1 if it does not lead."""
+        """The start offset of this broker's current leader epoch; -1 if it does not lead."""
         return self._replicas.epoch_start_offset if self.is_leader else UNKNOWN_OFFSET
 
     # ---- leader and follower
 
     def make_leader(self, image: PartitionImage) -> bool:
-        """Lead from now on, or take over other followers. No effect if `image` is older than what is
-        known; returns whether this broker has begun to lead.
+        """Lead the partition, or take over a new set of followers. An `image` older than the known state is
+        ignored. Returns whether this broker has begun to lead.
 
-        A new epoch starts at the log end, before any append of it: a follower that wrote records of
-        later epochs than this log has can then truncate to the right offset.
+        A new epoch is recorded at the log end before its first append. A follower that has records of later
+        epochs than this log then truncates to the right offset.
         """
         with self._lock:
             if image.partition_epoch < self._replicas.partition_epoch:
@@ -182,9 +184,11 @@ class Partition:
         return is_new_leader
 
     def make_follower(self, image: PartitionImage) -> bool:
-        """Follow the leader of `image`, which may be none. No effect if `image` is older than what is
-        known; returns whether the leader epoch is new: what was fetched for an older one must not be
-        appended any more. Requests that wait for this broker's own appends end."""
+        """Follow the leader of `image`, which may be none. An `image` older than the known state is ignored.
+
+        Returns whether the leader epoch is new: records that were fetched for an older epoch must then not be
+        appended. Requests that wait for appends of this broker as leader end with an error.
+        """
         with self._lock:
             if image.partition_epoch < self._replicas.partition_epoch:
                 return False
@@ -198,7 +202,7 @@ class Partition:
         return is_new_epoch
 
     def leave(self) -> None:
-        """Complete waiting requests: the partition is deleted, goes offline or leaves this broker."""
+        """Complete waiting requests, because the partition is deleted, goes offline or leaves this broker."""
         with self._lock:
             self.term += self.is_leader
             self.is_leader = self.is_alone = False
@@ -206,8 +210,10 @@ class Partition:
         self._changed()
 
     def replace_log(self, replace: Callable[[], PartitionLog]) -> PartitionLog:
-        """Use what `replace` returns from now on: the same log in another directory. Nothing is
-        appended meanwhile. Raises what it raises."""
+        """Replace the log by the one that `replace` returns: the same log in another directory.
+
+        The lock is held during the call, so nothing is appended meanwhile. Raises what `replace` raises.
+        """
         with self._lock:
             self.log = log = replace()
         log.on_moved = self._mark
@@ -225,13 +231,13 @@ class Partition:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         expected_end: Offset | None = None,
     ) -> AppendInfo:
-        """Append as leader. `records` is modified in place (offsets, epoch).
+        """Append as leader. `records` is modified in place (offsets, leader epoch).
 
-        With `expected_end` only if the log ends there, else LogEndMovedError.
+        With `expected_end` the append succeeds only if the log ends there; else LogEndMovedError.
 
-        A coordinator's records (origin COORDINATOR) have no sequences and may be markers. They are
-        flushed on return if flush.messages requires it. For a client's records the caller flushes
-        before it answers (`AppendInfo.needs_flush`), and waits for the replicas (`acks_outcome`).
+        Records of a coordinator (origin COORDINATOR) have no sequence numbers and may be markers. They are
+        flushed on return if flush.messages requires it. For records of a client the caller flushes before
+        it answers (`AppendInfo.needs_flush`) and waits for the replicas (`acks_outcome`).
 
         Raises what `PartitionLog.append_as_leader` raises, NotLeaderOrFollowerError, and
         NotEnoughReplicasError if acks=all requires more in-sync replicas than there are.
@@ -247,7 +253,7 @@ class Partition:
                 self.visible_size = self.appended_size
             else:
                 info = self._append_replicated(records, required_acks, now_ms, origin)
-        # Outside the lock: other appends must not wait for the disk.
+        # Flushed outside the lock, so that other appends do not wait for the disk.
         if info.needs_flush and origin is AppendOrigin.COORDINATOR:
             self.log.flush()
         if self.topic_partition in self._waiting.watched:
@@ -259,7 +265,7 @@ class Partition:
         return info
 
     def _check_end(self, expected: Offset) -> None:
-        """The lock is held, so a leader's log ends there until what comes next is appended."""
+        """Check the log end. The caller holds the lock until its append, so the log end cannot move meanwhile."""
         self.check_is_leader()
         if self.log.log_end_offset != expected:
             raise LogEndMovedError(
@@ -288,7 +294,7 @@ class Partition:
         return info
 
     def note_replicated(self, size: int) -> None:
-        """A follower's log has `size` more bytes, or another high watermark: wake the requests that wait."""
+        """Wake waiting requests: this follower's log has grown by `size` bytes or has another high watermark."""
         with self._lock:
             if size:
                 self.appended_size += size
@@ -319,16 +325,17 @@ class Partition:
         if high_watermark > self._counted_to:
             self._counted_to = high_watermark
             committed = self._uncommitted.committed_size(high_watermark)
-            # At least one byte: what was in the log before this object is not counted.
+            # At least one byte more, so that a waiting fetch wakes: bytes that were in the log before this
+            # object was created are not counted.
             self.visible_size = max(committed or 0, self.visible_size + 1)
         else:
-            self._counted_to = high_watermark  # a truncated follower's is lower
+            self._counted_to = high_watermark  # lower after the truncation of a follower
 
     # ---- producers that wait for the in-sync replicas
 
     def acks_outcome(self, end_offset: Offset, term: int) -> ErrorCode | None:
-        """What acks=all is answered for records that end at `end_offset`, appended in `term`; None
-        while in-sync replicas lack some of them."""
+        """The error code for a producer with acks=all whose records end at `end_offset` and were appended in
+        `term`. None while in-sync replicas lack some of the records."""
         with self._lock:
             if not self.is_leader or self.term != term:
                 return ErrorCode.not_leader_or_follower
@@ -339,11 +346,12 @@ class Partition:
             return ErrorCode.none
 
     def when_committed(self, end_offset: Offset, term: int) -> asyncio.Future[None] | None:
-        """A future that is done when the high watermark has reached `end_offset`.
+        """A future that is done when the high watermark has reached `end_offset`. None if it has already
+        reached it, as always with one replica.
 
-        `term` is that of the append, read before it. None if it has already, as always with one
-        replica. Its error is NotLeaderOrFollowerError if this broker stops leading before that, or
-        has stopped since. Event loop thread only.
+        `term` is the partition's term, read before the append. The future fails with
+        NotLeaderOrFollowerError if this broker stops leading, or has stopped since the append. Event loop
+        thread only.
         """
         with self._lock:
             is_led = self.is_leader and self.term == term
@@ -351,7 +359,7 @@ class Partition:
                 return None
         future = asyncio.get_running_loop().create_future()
         self._commit_waits.append(_CommitWait(end_offset, term, future))
-        # What happened before it was listed did not wake it.
+        # A change since the check above has not woken this wait, as it was not listed yet.
         self._settle_commit_waits()
         return future
 
@@ -364,22 +372,22 @@ class Partition:
     # ---- fetch sessions that wait for changes
 
     def watch(self, mark: Hashable, watcher: PartitionWatcher) -> None:
-        """Put `mark` into the watcher's `marked` after each change from now on that a consumer could
-        notice: of offsets, of the leader, of the log. A change is there to be read before its mark."""
+        """Add `mark` to the watcher's `marked` after each later change that a consumer could notice: of
+        offsets, of the leader, or of the log. A change is readable before its mark is set."""
         self._watchers[mark] = watcher
 
     def unwatch(self, mark: Hashable) -> None:
         self._watchers.pop(mark, None)
 
     def _mark(self) -> None:
-        """Any thread, perhaps with the log's lock."""
-        # A copy, made in one step: the event loop adds and removes watchers meanwhile.
+        """Mark this partition for every watcher. Any thread, with or without the log's lock."""
+        # A copy, which CPython makes atomically: the event loop adds and removes watchers meanwhile.
         for mark, watcher in self._watchers.copy().items():
             watcher.marked.add(mark)
             self._waiting.notify(watcher)
 
     def _wake_commit_waits(self) -> None:
-        """Any thread."""
+        """Settle the waits on their event loop. Any thread."""
         for wait in tuple(self._commit_waits[:1]):
             wait.future.get_loop().call_soon_threadsafe(self._settle_commit_waits)
 
@@ -431,13 +439,16 @@ class Partition:
         return self.is_leader and len(self._replicas.committed) == self._min_isr()
 
     def follower_states(self) -> dict[BrokerId, ReplicaState]:
-        """The followers' states now; empty if this broker does not lead."""
+        """A copy of the followers' states; empty if this broker does not lead."""
         with self._lock:
             return dict(self._replicas.followers) if self.is_leader else {}
 
     def check_follower(self, follower: BrokerId, requested_epoch: LeaderEpoch) -> None:
-        """Refuse a broker that is not assigned. One that names the right leader epoch knows of an
-        assignment that has not arrived here: UnknownLeaderEpochError makes it retry."""
+        """Refuse a broker that has no replica of the partition.
+
+        A broker that sends the right leader epoch may know an assignment that has not arrived here yet.
+        UnknownLeaderEpochError makes it retry.
+        """
         if follower in self._replicas.followers:
             return
         kind = (
@@ -461,16 +472,16 @@ class Partition:
         leader_end_offset: Offset,
         now_ms: TimestampMs,
     ) -> None:
-        """Note a follower's fetch: it has all records below `fetch_offset`. It may join the ISR, and
-        the high watermark may rise. `leader_end_offset` is the log end before the fetch was read.
+        """Record a follower's fetch, which proves that it has all records below `fetch_offset`.
 
-        `leader_epoch` is the fetch's: an offset of another epoch may be of another history. Raises
-        what `check_leader_epoch` raises, and NotLeaderOrFollowerError if the fetch is of an earlier
-        registration of that broker.
+        The follower may join the ISR, and the high watermark may rise. `leader_end_offset` is the log end
+        before the read for this fetch. `leader_epoch` is that of the request: an offset of another epoch may
+        be of another history. Raises what `check_leader_epoch` raises, and NotLeaderOrFollowerError if the
+        fetch is of an earlier registration of that broker.
         """
         find_broker = self._cluster.find_broker
         with self._lock:
-            # Again: another broker may have led since the fetch was checked and read.
+            # Checked again under the lock: another broker may have led since the request was checked and read.
             self.check_leader_epoch(leader_epoch)
             known = self._replicas.followers.get(follower)
             if known is None or not self.is_leader:
@@ -502,7 +513,7 @@ class Partition:
             self._alter_isr(change)
 
     def shrink_isr(self) -> None:
-        """Ask the controller to drop followers that are late. For a periodic task."""
+        """Propose an ISR without late followers to the controller. For a periodic task."""
         if not self.is_leader or self.is_alone:
             return
         now_ms = self._cluster.clock.now_ms()
@@ -513,7 +524,7 @@ class Partition:
                 now_ms=now_ms,
                 broker_epoch=self._cluster.broker_epoch(),
             )
-            # A follower outside the ISR may have held it, and counts as late now.
+            # A follower outside the ISR that kept up may have held the high watermark back, and is late now.
             is_raised = self._raise_high_watermark(now_ms)
         if is_raised:
             self._changed()
@@ -560,7 +571,7 @@ class Partition:
     # ---- deletion of records
 
     def low_watermark(self) -> Offset:
-        """The lowest log start of the replicas that live. NotLeaderOrFollowerError."""
+        """The lowest log start of the replicas on unfenced brokers. Raises NotLeaderOrFollowerError."""
         with self._lock:
             self.check_is_leader()
             return self._replicas.low_watermark(
@@ -570,10 +581,10 @@ class Partition:
     # ---- checks of requests
 
     def check_leader_epoch(self, requested: LeaderEpoch) -> None:
-        """Fence a client with an older or newer leader epoch than this broker's.
+        """Refuse a client whose leader epoch is older or newer than this broker's.
 
-        FencedLeaderEpochError makes the client refresh its metadata, UnknownLeaderEpochError makes
-        it retry. A client that sends no epoch (-1) is not fenced.
+        FencedLeaderEpochError (older) makes the client refresh its metadata; UnknownLeaderEpochError (newer)
+        makes it retry. A client that sends no epoch (-1) is accepted.
         """
         if requested in (NO_LEADER_EPOCH, self.leader_epoch):
             return
@@ -584,7 +595,7 @@ class Partition:
         )
 
     def check_is_leader(self) -> None:
-        """NotLeaderOrFollowerError if this broker does not lead: the client refreshes its metadata."""
+        """Raise NotLeaderOrFollowerError if this broker does not lead; the client then refreshes its metadata."""
         if not self.is_leader:
             raise NotLeaderOrFollowerError(
                 f"another broker leads partition={self.topic_partition} leader={self.leader}"

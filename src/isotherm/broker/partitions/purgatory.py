@@ -1,10 +1,9 @@
-"""Delayed operations that wait for changes of partitions (Kafka: DelayedOperationPurgatory).
+"""Holds delayed operations until a partition changes (Kafka: DelayedOperationPurgatory).
 
-An operation is watched under one or more keys. The code that changes the object of a key calls
-`notify(key)`, from any thread. The operations of that key are then tried on the event loop, once
-for all notifications of one loop iteration. Nothing polls: an operation ends by a notification, by
-its timer, or because its request was cancelled.
-Invariant: an operation whose future is done leaves the purgatory in the loop's next iteration.
+An operation is watched under one or more keys. Code that changes the object of a key calls `notify(key)`,
+from any thread. The event loop then tries the operations of that key, once for all notifications of one
+loop iteration. Nothing polls: an operation ends by a notification, by its timer, or because its request
+was cancelled. Invariant: an operation whose future is done leaves the purgatory in the next loop iteration.
 """
 
 from __future__ import annotations
@@ -19,24 +18,26 @@ Key_contra = TypeVar("Key_contra", bound=Hashable, contravariant=True)
 
 
 class DelayedOperation(Protocol[Key_contra]):
-    """A waiting operation. `future` is done once the operation has ended, in whatever way."""
+    """A waiting operation. `future` is done once the operation has ended, for whatever reason."""
 
     @property
     def future(self) -> asyncio.Future[object]: ...
 
     def try_complete(self, key: Key_contra | None) -> bool:
-        """Set the future's result if the change under `key`, or under any key, suffices; returns
-        whether it did."""
+        """Set the future's result if the changes suffice; returns whether `future` is done.
+
+        `key` names the changed object; None means that any object may have changed.
+        """
 
     def expire(self) -> None:
-        """Set the future's result from what is available: the timeout has passed."""
+        """Set the future's result from what is available, because the timeout has passed."""
 
 
 class Purgatory(Generic[Key]):
     """Holds delayed operations until they end.
 
-    At most `operations_max` of them: an operation that does not fit expires at once, so its client
-    gets what is available and retries. All methods except `notify` are for the event loop thread.
+    It holds at most `operations_max`. An operation above the limit expires at once; its client gets what is
+    available and retries. Event loop thread only, except `notify`.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, operations_max: int) -> None:
@@ -44,7 +45,7 @@ class Purgatory(Generic[Key]):
         self._loop_thread = threading.get_ident()
         self._operations_max = operations_max
         self.watched: dict[Key, dict[DelayedOperation[Key], None]] = {}
-        """By key. Nobody need be notified of another key; any thread may look."""
+        """The operations by key. A key that is not in it need not be notified; any thread may look."""
         self._operation_count = 0
         self._lock = threading.Lock()
         self._notified: set[Key] = set()
@@ -57,8 +58,8 @@ class Purgatory(Generic[Key]):
     ) -> None:
         """Hold `operation` until one of `keys` completes it or `timeout_s` has passed.
 
-        The caller has found it incomplete in the same loop iteration. It is tried once more here: what
-        another thread has changed since then was not notified, as nothing was watched.
+        The caller has found the operation incomplete in the same loop iteration. It is tried once more here,
+        because a change by another thread since then was not notified: the key was not watched.
         """
         if self._operation_count >= self._operations_max:
             operation.expire()
@@ -85,8 +86,8 @@ class Purgatory(Generic[Key]):
     def notify(self, key: Key) -> None:
         """Try the operations of `key`, whose object has changed. Any thread."""
         if key not in self.watched:
-            # `watch` tries its operation after it has made it visible here, so none is missed. A
-            # follower's appends need not wake the loop when no request waits.
+            # No change is missed: `watch` tries its operation after it has added the key. Without this check
+            # each append of a follower would wake the loop, even when no request waits.
             return
         with self._lock:
             # One callback serves all notifications of a loop iteration.

@@ -1,9 +1,9 @@
-"""The partitions of this broker, by topic name and topic id, and the purgatory of their waiters.
+"""The partitions of this broker, by topic name and topic id, and the purgatory of waiting requests.
 
-Changes of the metadata arrive on the control thread, as plans of `replica_roles`. Requests look
-partitions up on the event loop. The partitions of a topic are replaced as a whole, so a lookup finds
-them before or after a change. A partition with a failed log directory or a damaged log is offline until
-the broker restarts with a repaired directory; its lookups raise an error.
+Metadata changes arrive on the control thread, as plans of `replica_roles`. Requests look partitions up on
+the event loop. A change replaces the `HostedTopic` of a topic as a whole, so a look-up needs no lock and sees
+the state before or after it. A partition with a failed log directory is offline until the broker restarts; one
+with a damaged log until the log is repaired. Look-ups of an offline partition raise an error.
 Source: Kafka ReplicaManager.scala.
 """
 
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HostedTopic:
-    """`partitions` are those that are served. `offline` has the indexes of the others."""
+    """A topic of this broker. `partitions` are served; `offline` has the indexes of those that are not."""
 
     name: str
     topic_id: uuid.UUID
@@ -59,8 +59,8 @@ class HostedTopic:
 
 
 class TakenRole(NamedTuple):
-    """A partition that was made leader or follower. `is_news`: this broker has begun to lead it, or
-    follows in a leader epoch that it did not know."""
+    """A partition whose image was applied. `is_news`: this broker has begun to lead it, or follows it in a new
+    leader epoch."""
 
     partition: Partition
     image: PartitionImage
@@ -74,14 +74,13 @@ class ReplicaManager:
         purgatory: Purgatory[Hashable],
         cluster: ClusterView,
     ) -> None:
-        """`purgatory` holds the requests that wait for a change of a partition, or of one in a
-        session."""
+        """`purgatory` holds requests by the partition, or the fetch session, whose changes they wait for."""
         self.purgatory = purgatory
         self._log_manager = log_manager
         self._cluster = cluster
         self._remote_log_manager: RemoteLogManager | None = None
         self._moves: LogDirMoves | None = None
-        # Directories that an operator wants for replicas that are not here yet.
+        # Directories from AlterReplicaLogDirs for replicas that are not on this broker yet.
         self._wanted_log_dirs: dict[TopicPartition, LogDir] = {}
         self._topics: dict[str, HostedTopic] = {}
         self._names: dict[uuid.UUID, str] = {}
@@ -93,8 +92,8 @@ class ReplicaManager:
     ) -> Partition:
         """Find a partition by topic id if the request has one, else by name.
 
-        UnknownTopicIdError, UnknownTopicOrPartitionError and NotLeaderOrFollowerError (it is on
-        other brokers) make the client refresh its metadata. LogDirFailedError: it is offline.
+        Raises UnknownTopicIdError, UnknownTopicOrPartitionError, NotLeaderOrFollowerError (only other brokers
+        have it), which make the client refresh its metadata, and LogDirFailedError (it is offline).
         """
         if topic is None:
             topic = self._name_of(topic_id)
@@ -133,7 +132,7 @@ class ReplicaManager:
         return hosted is not None and partition in hosted.offline
 
     def local_replica(self, topic_partition: TopicPartition) -> Partition | None:
-        """This broker's replica, as leader or follower; None if it has none that is online."""
+        """This broker's online replica, as leader or follower; None if there is none."""
         hosted = self._topics.get(topic_partition.topic)
         return None if hosted is None else hosted.partitions.get(topic_partition.partition)
 
@@ -154,7 +153,7 @@ class ReplicaManager:
         return self._log_manager.offline_logs()
 
     def future_replicas(self) -> list[FutureReplica]:
-        """Copies of logs that are on their way to another directory."""
+        """The unfinished copies of logs that are moved to another directory."""
         return [] if self._moves is None else self._moves.future_replicas()
 
     # ---- changes, on the control thread
@@ -162,8 +161,8 @@ class ReplicaManager:
     def start_moves(
         self, run_control: RunControl, quota: ReplicationQuota, clock: Clock, *, thread_count: int
     ) -> LogDirMoves:
-        """Go on with the moves between directories that the last process did not finish. The caller
-        stops them."""
+        """Continue the moves between directories that the last process did not finish. The caller stops the
+        returned object."""
         self._moves = LogDirMoves(
             self._log_manager,
             self._cluster,
@@ -183,9 +182,9 @@ class ReplicaManager:
     def move_replica(self, topic_partition: TopicPartition, log_dir: LogDir) -> None:
         """Begin to move a replica to this directory, which is online.
 
-        NotLeaderOrFollowerError if it is not here: a new replica will be made there. LogDirFailedError
-        while any directory is offline, as in Kafka: another copy may be there. Raises as
-        `find_partition` does.
+        Raises NotLeaderOrFollowerError if the replica is not here; the directory is then kept for a future
+        replica. Raises LogDirFailedError while any directory is offline, as in Kafka, because that directory
+        may have another copy. Raises as `find_partition` does.
         """
         assert self._moves is not None, "start_moves was called"
         try:
@@ -201,7 +200,7 @@ class ReplicaManager:
         self._moves.move(partition, log_dir)
 
     def _on_moved(self, partition: Partition) -> None:
-        """The tasks of the remote tier begin anew, with the log that is used now."""
+        """Restart the tasks of the remote tier with the log that is used now."""
         if self._remote_log_manager is not None and partition.log.remote_log_enabled:
             places = [partition.topic_id_partition]
             self._remote_log_manager.stop_partitions(places, delete_remote=False)
@@ -209,9 +208,9 @@ class ReplicaManager:
         self.purgatory.notify(partition.topic_partition)
 
     def start_tiering(self, remote_log_manager: RemoteLogManager) -> None:
-        """Give every tiered partition to `remote_log_manager`, now and in the future.
+        """Hand every tiered partition to `remote_log_manager`, now and in the future.
 
-        Called after the topics are added, since one of them stores its metadata.
+        Called after the roles are taken, since one of the topics stores the metadata of the remote tier.
         """
         self._remote_log_manager = remote_log_manager
         for topic in self.topics():
@@ -227,10 +226,9 @@ class ReplicaManager:
     ) -> list[TakenRole]:
         """Lead or follow these partitions of a topic, as their images say. Creates missing logs.
 
-        A partition without a log may have it in a directory that is offline: then it is offline too,
-        for a new, empty log would hide its records. That can be if its directory is not one of those
-        online, or, where the metadata names no directory, if the topic is not new. A partition
-        with a damaged log is offline as well.
+        A partition whose log may be in an offline directory is offline too, because a new, empty log would
+        hide its records. That is possible if the directory in the metadata is not online, or if the metadata
+        names no directory and the topic is not new. A partition with a damaged log is offline as well.
         """
         known = self._topics.get(topic.name) or HostedTopic(topic.name, topic.topic_id, config, {})
         if known.topic_id != topic.topic_id:
@@ -299,17 +297,17 @@ class ReplicaManager:
         return TakenRole(partition, image, partition.make_follower(image))
 
     def bring_online(self, topic: TopicImage, index: int) -> TakenRole | None:
-        """Serve a partition whose damaged log was repaired. None if it is not here any more.
+        """Serve a partition whose damaged log was repaired. Returns None if it is not here any more.
 
         Raises CorruptDataError if the log is still damaged, and LogDirFailedError.
         """
         return self._serve_again(topic, index, self._log_manager.load_again)
 
     def begin_anew(self, topic: TopicImage, index: int) -> TakenRole | None:
-        """Serve a partition with a damaged log again, with a new, empty log in the same directory. The
-        damaged one becomes `-stray`. None if the partition is not here any more.
+        """Serve a partition with a damaged log again, with a new, empty log in the same directory.
 
-        Raises LogDirFailedError.
+        The directory of the damaged log gets the suffix `-stray`. Returns None if the partition is not here
+        any more. Raises LogDirFailedError.
         """
 
         def replace_log(topic_partition: TopicPartition) -> PartitionLog:
@@ -346,7 +344,7 @@ class ReplicaManager:
     def take_offline(self, log_dir: LogDir) -> None:
         """Stop serving the partitions of a failed directory, and complete waiting requests.
 
-        Their segments in the remote tier stay. Nothing is copied or deleted meanwhile.
+        Their remote segments stay; nothing of them is copied or deleted while they are offline.
         """
         self._take_offline(
             partition
@@ -363,7 +361,7 @@ class ReplicaManager:
         for name, lost in by_topic.items():
             topic = self._topics[name]
             served = {i: each for i, each in topic.partitions.items() if i not in lost}
-            # Replaced before waiters wake up: their second read must find the partition offline.
+            # Replaced before waiting requests wake: their second read must find the partition offline.
             self._topics[name] = replace(
                 topic, partitions=served, offline=topic.offline | lost.keys()
             )
@@ -386,11 +384,11 @@ class ReplicaManager:
             self._moves.cancel(topic_partition)
 
     def stop_partitions(self, stopped: Iterable[TopicIdPartition], *, delete_remote: bool) -> None:
-        """Stop serving these partitions, and delete their logs. Those that another incarnation of
-        the topic has replaced are left alone.
+        """Stop serving these partitions and delete their logs. Partitions of a topic that was created again
+        under the same name, with another id, are left alone.
 
-        With `delete_remote` they are deleted in the remote tier too, in the background, as it may
-        take long or need retries.
+        With `delete_remote` their remote segments are deleted too, in the background, since that may take
+        long or need retries.
         """
         by_topic: dict[str, list[TopicIdPartition]] = {}
         for each in stopped:
@@ -405,7 +403,7 @@ class ReplicaManager:
     ) -> None:
         indexes = {each.partition for each in places}
         left = {i: each for i, each in hosted.partitions.items() if i not in indexes}
-        # Removed first, so that no new request finds them. Then waiting requests complete.
+        # Removed first, so that no new request finds them. Waiting requests complete after that.
         if left or hosted.offline - indexes:
             self._topics[hosted.name] = replace(
                 hosted, partitions=left, offline=hosted.offline - indexes
@@ -426,10 +424,10 @@ class ReplicaManager:
             self._log_manager.delete_log(each.topic_partition)
 
     def update_config(self, name: str, config: TopicConfig) -> None:
-        """Give a topic's logs their new configuration. Tiering starts if it is now enabled.
+        """Apply a topic's new configuration to its logs. Tiering starts if it is now enabled.
 
-        If tiering was disabled, the remote segments are deleted and the log starts at the local log
-        start (KIP-950, remote.log.delete.on.disable).
+        If tiering was disabled, the leader deletes the remote segments, and the log start moves to the local
+        log start (KIP-950, remote.log.delete.on.disable).
         """
         newly_tiered, untiered = [], []
         if name not in self._topics:
@@ -457,7 +455,7 @@ class ReplicaManager:
             log.maybe_increment_log_start_offset(log.local_log_start_offset)
 
     def tell_remote_tier(self, partitions: Iterable[Partition]) -> None:
-        """Start the tasks of the tiered ones among these partitions, each for its role."""
+        """Start the remote tier's tasks for the tiered partitions, each for its role."""
         tiered = [each for each in partitions if each.log.remote_log_enabled]
         if self._remote_log_manager is not None and tiered:
             self._remote_log_manager.on_leadership_change(

@@ -1,4 +1,4 @@
-"""Which replica a consumer reads from (KIP-392): one in its own rack, if the leader is in another.
+"""Selects the replica that a consumer reads from (KIP-392): one in its rack, if the leader is in another.
 
 Source: Kafka ReplicaManager.findPreferredReadReplica, RackAwareReplicaSelector.
 """
@@ -13,7 +13,7 @@ from isotherm.types import BrokerId, Offset
 
 
 class ConsumerRack(NamedTuple):
-    """A consumer's rack, and the listener that its connections use. `find_broker` tells the brokers'."""
+    """A consumer's rack and listener. `find_broker` gives the racks and endpoints of brokers."""
 
     rack_id: str
     listener_name: str
@@ -21,7 +21,7 @@ class ConsumerRack(NamedTuple):
     find_broker: FindBroker
 
     def has(self, broker_id: BrokerId) -> bool:
-        """Whether a broker that the consumer can reach is in its rack."""
+        """Whether the broker is in the consumer's rack and reachable at its listener."""
         broker = self.find_broker(broker_id)
         return (
             broker is not None
@@ -34,11 +34,10 @@ class ConsumerRack(NamedTuple):
 def preferred_replica(
     partition: Partition, fetch_offset: Offset, rack: ConsumerRack
 ) -> BrokerId | None:
-    """The follower to read from; None if it is this broker, whether it leads or follows.
+    """The follower that the consumer should read from; None to read from this broker.
 
-    Only in-sync followers that have the offset count. Of several the one with the most records is
-    taken, then the one that was caught up last. One that lags behind would be given up by the
-    consumer, and be found again.
+    Candidates are in-sync followers that have the offset. The one with the highest log end offset wins, then
+    the one that was caught up last. A consumer would leave a lagging follower, and be sent back to it.
     """
     if not partition.is_leader or partition.is_alone or rack.has(rack.broker_id):
         return None

@@ -1,11 +1,11 @@
-"""Asks the active controller for changes of the ISR (AlterPartition, KIP-497).
+"""Proposes changes of the ISR to the active controller (AlterPartition, KIP-497).
 
     submit ──► waiting, one per partition ──► one request with all that wait ──► answers, per partition
                    ▲                                        │
-                   └── an error of the whole request, or none at all: all of it again after a pause
+                   └── request failed or not answered: all of it is sent again after a pause
 
-A change waits until the controller has answered it, however long that takes: without an answer it is not
-known which ISR holds. Source: Kafka AlterPartitionManager.
+A change waits until the controller has answered it, for as long as that takes: without an answer the
+leader does not know which ISR the controller has. Source: Kafka AlterPartitionManager.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ from isotherm.types import BrokerId, TopicIdPartition
 logger = logging.getLogger(__name__)
 
 VERSION = 3
-"""With the brokers' epochs: metadata.version 3.5 and later."""
+"""The first version with the brokers' epochs: metadata.version 3.5 and later."""
 REQUEST_TIMEOUT_S = 30.0
-"""How long the channel looks for a controller that answers, before the request is made anew."""
+"""How long the channel tries to reach a controller before a new request replaces this one."""
 PAUSE_S = 0.05
-"""Kafka's, too. Also after an answer with an error: the partition may ask for the same again."""
+"""The pause after a failed request, as in Kafka. It also follows an answer with an error, because the
+partition may propose the same change again."""
 
 
 class _Asked(NamedTuple):
@@ -44,7 +45,7 @@ class _Asked(NamedTuple):
 
 
 class AlterPartitionManager:
-    """Thread-safe. At most one change per partition waits, so there are no more than partitions."""
+    """Thread-safe. At most one change per partition waits, so partitions bound the changes."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class AlterPartitionManager:
         broker_epoch: Callable[[], int],
         clock: Clock,
     ) -> None:
-        """`send` is a ControllerChannel's. `broker_epoch` is that of the registration now."""
+        """`send` is that of a ControllerChannel. `broker_epoch` returns the epoch of the current registration."""
         self._broker_id = broker_id
         self._send = send
         self._broker_epoch = broker_epoch
@@ -70,8 +71,10 @@ class AlterPartitionManager:
         self._thread.start()
 
     def stop(self) -> None:
-        """What waits is not asked for any more, and gets no answer: this broker leads no longer. Stop
-        the channel first, else this waits for its answer."""
+        """End the thread. Changes that wait are dropped without an answer, since the broker stops leading.
+
+        Stop the channel first; otherwise this call waits for the channel's answer.
+        """
         self._stopped.set()
         with self._has_work:
             self._has_work.notify()
@@ -81,10 +84,10 @@ class AlterPartitionManager:
     def submit(
         self, partition: TopicIdPartition, change: IsrChange, on_answer: OnIsrAnswer
     ) -> None:
-        """Ask for `change`. `on_answer` is called once, on this manager's thread.
+        """Propose `change`. `on_answer` is called once, on this manager's thread.
 
-        While an earlier change of the partition is not answered, it is called at once with
-        OPERATION_NOT_ATTEMPTED.
+        If an earlier change of the partition is not answered yet, `on_answer` is called at once, on the
+        caller's thread, with OPERATION_NOT_ATTEMPTED.
         """
         with self._has_work:
             is_first = partition not in self._waiting
@@ -103,7 +106,7 @@ class AlterPartitionManager:
                 return
             try:
                 is_clean = self._ask(asked)
-            # The boundary of the thread: without it no ISR would change any more.
+            # The boundary of the thread: if it ended, no ISR would change any more.
             except Exception:
                 logger.exception("AlterPartition failed, and is tried again")
                 is_clean = False
@@ -111,7 +114,7 @@ class AlterPartitionManager:
                 self._clock.wait(self._stopped, PAUSE_S)
 
     def _ask(self, asked: dict[TopicIdPartition, _Asked]) -> bool:
-        """Send all of `asked`, and give out the answers; whether there was no error."""
+        """Send all of `asked` and pass the answers on; returns whether there was no error."""
         request = self._request(asked)
         try:
             response = self._send(request, timeout_s=REQUEST_TIMEOUT_S).result()
@@ -134,7 +137,7 @@ class AlterPartitionManager:
             if answer is None:
                 continue
             with self._has_work:
-                # Before the call: it may ask for another change.
+                # Removed before the call, because `on_answer` may submit another change.
                 del self._waiting[partition]
             is_clean = is_clean and answer.error is ErrorCode.none
             each.on_answer(answer)
@@ -165,14 +168,14 @@ def _fields(place: TopicIdPartition, change: IsrChange) -> dict[str, Any]:
             {"broker_id": broker_id, "broker_epoch": epoch}
             for broker_id, epoch in zip(change.isr, change.broker_epochs, strict=True)
         ],
-        # A leader has recovered, whatever the image says.
+        # A leader that proposes a change has recovered, even if the image still says RECOVERING.
         "leader_recovery_state": LeaderRecoveryState.RECOVERED,
         "partition_epoch": change.partition_epoch,
     }
 
 
 def _answers(response: Any, asked: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, IsrAnswer]:
-    """The answers by the partitions that were asked for: a response has no names of topics."""
+    """The answers by requested partition. The response has topic ids, not names."""
     places = {(each.topic_id, each.partition): each for each in asked}
     return {
         place: IsrAnswer(

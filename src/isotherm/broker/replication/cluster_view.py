@@ -1,4 +1,4 @@
-"""What a partition asks of the cluster around it: this broker's id, and the other brokers."""
+"""A partition's view of the cluster: this broker's id, the other brokers, and the controller."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _no_controller(partition: TopicIdPartition, change: IsrChange, _: OnIsrAnswe
 
 
 def _no_registration(place: TopicIdPartition, log_dir: LogDir) -> None:
-    """The metadata of a broker that is alone names no directories."""
+    """Do nothing: the metadata of a broker with the embedded controller names no directories."""
 
 
 def _recorded(place: TopicIdPartition, log_dir: LogDir) -> bool:
@@ -47,7 +47,7 @@ def _recorded(place: TopicIdPartition, log_dir: LogDir) -> bool:
 
 @dataclass(slots=True)
 class IsrCounts:
-    """Changes of the ISR since the start, as the controller answered them."""
+    """The controller's answers to ISR changes since the start, by outcome."""
 
     shrinks: int = 0
     expands: int = 0
@@ -56,14 +56,19 @@ class IsrCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """The defaults are those of a broker that is alone: no partition of it has a follower.
+    """Functions that answer from the newest metadata image or reach the controller.
 
-    `find_broker` and `find_topic` look into the newest image; `broker_epoch` is that of this
-    broker's registration; `find_log_dir` finds an online directory of this broker, and
-    `note_directory` says where the log of a replica lies, or is about to; `is_recorded` tells whether
-    the metadata says so. `alter_isr` asks the controller for a
-    change, and calls back with the answer, later and on another thread
-    (`AlterPartitionManager.submit`). All are called on any thread; `alter_isr` never with a lock held.
+    The defaults suit a broker with the embedded controller, where no partition has a follower.
+
+    - `find_broker`, `find_topic`: look-ups in the newest image.
+    - `broker_epoch`: the epoch of this broker's registration.
+    - `find_log_dir`: an online log directory of this broker, by id.
+    - `note_directory`: reports the directory where the log of a replica lies or will lie.
+    - `is_recorded`: whether the metadata has that directory.
+    - `alter_isr`: proposes a change to the controller (`AlterPartitionManager.submit`). The answer may come on
+      another thread. No lock may be held during the call.
+
+    All may be called on any thread.
     """
 
     broker_id: BrokerId

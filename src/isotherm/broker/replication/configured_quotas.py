@@ -1,5 +1,5 @@
-"""The quotas of replication as the metadata sets them: of what this broker sends to replicas that are not
-in sync, and of what it fetches while its own are not."""
+"""The replication quotas that the metadata configures: for bytes sent to out-of-sync replicas of other
+brokers, and for bytes fetched into this broker's own out-of-sync replicas."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from isotherm.types import TopicPartition
 
 
 def leader_quota(metadata: ClusterMetadata, clock: Clock) -> ReplicationQuota:
-    """Follows every change of leader.replication.throttled.rate and of the topics'
-    leader.replication.throttled.replicas."""
+    """The quota of leader.replication.throttled.rate, for the partitions of the topics'
+    leader.replication.throttled.replicas. It follows every change of both."""
     return _quota(
         metadata,
         clock,
@@ -24,7 +24,7 @@ def leader_quota(metadata: ClusterMetadata, clock: Clock) -> ReplicationQuota:
 
 
 def follower_quota(metadata: ClusterMetadata, clock: Clock) -> ReplicationQuota:
-    """The same of follower.replication.throttled.rate and follower.replication.throttled.replicas."""
+    """The quota of follower.replication.throttled.rate and follower.replication.throttled.replicas."""
     return _quota(
         metadata,
         clock,
@@ -34,7 +34,7 @@ def follower_quota(metadata: ClusterMetadata, clock: Clock) -> ReplicationQuota:
 
 
 def log_dir_move_quota(metadata: ClusterMetadata, clock: Clock) -> ReplicationQuota:
-    """All that is moved between log directories: replica.alter.log.dirs.io.max.bytes.per.second."""
+    """The quota of all moves between log directories: replica.alter.log.dirs.io.max.bytes.per.second."""
     config = metadata.broker_config.replication
     return ReplicationQuota(
         clock,

@@ -4,7 +4,7 @@
         ▲              │
         └── any error ─┘   full (id, 0): closes the session and asks for another
 
-A leader that keeps no session answers with session id 0; then every request is a full one.
+A leader that keeps no session answers with session id 0. Every request is then a full one.
 Source: Kafka FetchSessionHandler, FetchMetadata.
 """
 
@@ -27,8 +27,11 @@ AskedPartitions: TypeAlias = Mapping[TopicIdPartition, FetchPartition]
 
 
 class SessionRequest(NamedTuple):
-    """What the next request says of the session. `asked` is every partition of it: the answer may
-    have any of them, also those that the request leaves out because they have not changed."""
+    """The session fields of the next request.
+
+    `asked` has every partition of the session. The answer may have any of them, including those that an
+    incremental request leaves out because they have not changed.
+    """
 
     session_id: int
     session_epoch: int
@@ -38,26 +41,26 @@ class SessionRequest(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether it names every partition."""
+        """Whether the request names every partition."""
         return self.session_epoch == _FULL
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to ask: no partition in the session, and none to take out."""
+        """Whether the session has no partition and the request removes none."""
         return not self.asked and not self.forgotten_topics
 
 
 class FetchSessionClient:
-    """Each request is answered (`on_response`) or fails (`on_failure`) before the next is made."""
+    """Not thread-safe. `on_response` or `on_failure` follows each request before the next."""
 
     def __init__(self) -> None:
         self._session_id = NO_SESSION
         self._epoch = _FULL
-        # What the leader knows, and then what it will know once the request has arrived.
+        # The partitions of the leader's session, once the last request has arrived there.
         self._asked: AskedPartitions = {}
 
     def request(self, wanted: AskedPartitions) -> SessionRequest:
-        """The next request, so that the session holds `wanted`."""
+        """The next request. It makes `wanted` the partitions of the session."""
         if self._epoch == _FULL:
             changed, forgotten = wanted, list[TopicIdPartition]()
         else:
@@ -71,10 +74,12 @@ class FetchSessionClient:
         )
 
     def on_response(self, response: FetchResponse) -> str:
-        """Note the answer. Returns why it cannot be used, or nothing. The next request is a full one
-        then."""
+        """Take over the answer. Returns the reason if it cannot be used, else an empty string.
+
+        After an answer that cannot be used the next request is a full one.
+        """
         if response.error_code:
-            # The leader has forgotten the session: there is none to close.
+            # The leader has evicted the session, so the next full request has none to close.
             is_unknown = response.error_code == ErrorCode.fetch_session_id_not_found
             self._begin_anew(NO_SESSION if is_unknown else self._session_id)
             return f"error_code={response.error_code}"
@@ -99,7 +104,7 @@ class FetchSessionClient:
         return ""
 
     def on_failure(self) -> None:
-        """The request failed: whether the leader has taken it is not known."""
+        """The request failed. The next one is full, since the leader may or may not have processed this one."""
         self._begin_anew(self._session_id)
 
     def _begin_anew(self, closed_session_id: int) -> None:

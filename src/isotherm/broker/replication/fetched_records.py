@@ -1,4 +1,4 @@
-"""What a leader sent goes into the log of a follower.
+"""Appends the records of a leader's answer to a follower's log.
 
 Source: Kafka ReplicaFetcherThread.processPartitionData, Partition.appendRecordsToFollowerOrFutureReplica.
 """
@@ -26,9 +26,9 @@ def append_fetched(
 ) -> FollowerAppendInfo:
     """Append the records, then take over the leader's high watermark and log start.
 
-    `leader_epoch` is that of the request, which asked for the log end. Raises what
-    `PartitionLog.append_as_follower` raises, and CorruptRecordError if there are bytes but no batch to
-    append: the caller asks again later.
+    `leader_epoch` is that of the request, whose fetch offset was the log end. Raises what
+    `PartitionLog.append_as_follower` raises, and CorruptRecordError if there are bytes but no complete
+    batch; the caller then fetches again later.
     """
     records = answer.records[0] if answer.records else b""
     info = _append(log_manager, log, memoryview(records), leader_epoch)
@@ -41,7 +41,8 @@ def append_fetched(
         log.flush()
     if answer.high_watermark >= 0 and answer.high_watermark != log.high_watermark:
         log.update_high_watermark(answer.high_watermark)
-    # The leader's log starts at or below its high watermark, this log perhaps not yet.
+    # The leader's log start may be above the high watermark of this log, which lags behind. The log start
+    # must not pass it.
     log.maybe_increment_log_start_offset(min(answer.log_start_offset, log.high_watermark))
     return info
 

@@ -1,15 +1,15 @@
-"""What a follower does with one partition: what to fetch, and how it reacts to each answer. Pure.
+"""The fetch state of one followed partition, and the reaction to each answer of its leader. Pure.
 
     begin_fetch ──► fetch ──► APPEND ─────────────────────────────────► fetch at the new end
                       │  ├──► TRUNCATE (the logs diverge) ────────────► fetch at the new end
                       │  ├──► RESET (out of range) ──► plan_reset ────► fetch
                       │  ├──► BUILD_FROM_TIER (moved to the tier) ────► fetch behind the tier's part
-                      │  ├──► BACK_OFF: the same again after replica.fetch.backoff.ms
+                      │  ├──► BACK_OFF: the same fetch again after replica.fetch.backoff.ms
                       │  └──► FAIL: no fetch before a new leader epoch
-                      └──────► IGNORE: the answer is for another state
+                      └──────► IGNORE: the state has changed since the request
 
-A leader with another history answers with the end of the last epoch that both may share (KIP-595): the
-follower truncates there and asks again, until the last record of its log is one of the leader's.
+A leader with another history answers with the end of the last epoch that both logs may share (KIP-595). The
+follower truncates there and fetches again, until the last record of its log is also in the leader's.
 Source: Kafka AbstractFetcherThread.scala, PartitionFetchState.
 """
 
@@ -33,8 +33,11 @@ from isotherm.types import (
 
 
 class FetchState(NamedTuple):
-    """`lag` is None until the leader's high watermark is known: the replica counts as out of sync.
-    `last_fetched_epoch` is -1 for an empty log: then the leader cannot tell whether logs diverge."""
+    """Where a partition is fetched next.
+
+    `lag` is None until the leader's high watermark is known; the replica then counts as out of sync.
+    `last_fetched_epoch` is -1 for an empty log; the leader then does not check for divergence.
+    """
 
     leader_epoch: LeaderEpoch
     fetch_offset: Offset
@@ -50,7 +53,7 @@ class FetchState(NamedTuple):
         return self.lag is not None and self.lag <= 0
 
     def delayed(self, now_ms: TimestampMs, backoff_ms: int) -> FetchState:
-        """Fetched again after the back-off. One that waits already waits no longer for it."""
+        """The state with a back-off. A back-off that runs already is not prolonged."""
         if not self.is_ready(now_ms):
             return self
         return self._replace(delayed_until_ms=now_ms + backoff_ms)
@@ -58,8 +61,8 @@ class FetchState(NamedTuple):
     def appended(
         self, end_offset: Offset, last_epoch: LeaderEpoch, leader_high_watermark: Offset
     ) -> FetchState:
-        """The state after an append, which may have been of nothing."""
-        # Nothing was appended: the last record of the log is the same as before.
+        """The state after an append, also after an empty one."""
+        # -1 says that nothing was appended, so the last record of the log is the same as before.
         if last_epoch == NO_LEADER_EPOCH:
             last_epoch = self.last_fetched_epoch
         lag = max(0, leader_high_watermark - end_offset)
@@ -68,7 +71,7 @@ class FetchState(NamedTuple):
     def moved(
         self, offset: Offset, last_epoch: LeaderEpoch, lag: Offset | None = None
     ) -> FetchState:
-        """The state after the log was truncated, or begun anew."""
+        """The state after the log was truncated or restarted at another offset."""
         return FetchState(self.leader_epoch, offset, last_epoch, self.lag if lag is None else lag)
 
     def request(
@@ -85,7 +88,7 @@ class FetchState(NamedTuple):
 
 
 class FirstFetch(NamedTuple):
-    """`truncate_to` is where the log is truncated before the first fetch; None to keep all."""
+    """`truncate_to` is the offset to truncate the log to before the first fetch; None to keep all."""
 
     state: FetchState
     truncate_to: Offset | None
@@ -98,10 +101,13 @@ def first_fetch(
     high_watermark: Offset,
     latest_epoch: LeaderEpoch | None,
 ) -> FirstFetch:
-    """How to begin in a leader epoch. Without epochs only the committed records are known to be the
-    leader's too."""
-    # The leader compares the last epoch with its own, and answers where the logs diverge: nothing is
-    # truncated before that.
+    """The first fetch in a leader epoch.
+
+    Without leader epochs in the log, only committed records are known to be the leader's too, so the log
+    is truncated to the high watermark.
+    """
+    # The leader compares the last epoch with its own and answers where the logs diverge. Nothing is
+    # truncated before that answer.
     if latest_epoch is not None:
         return FirstFetch(FetchState(leader_epoch, log_end_offset, latest_epoch), None)
     truncate_to = high_watermark if high_watermark < log_end_offset else None
@@ -121,7 +127,7 @@ class Reaction(enum.Enum):
 _REACTIONS: dict[int, Reaction] = {
     ErrorCode.offset_out_of_range: Reaction.RESET,
     ErrorCode.offset_moved_to_tiered_storage: Reaction.BUILD_FROM_TIER,
-    # The leader has a later epoch than the state's: the next image of the metadata tells it.
+    # The leader has a later epoch than this state. The next metadata image brings it here.
     ErrorCode.fenced_leader_epoch: Reaction.FAIL,
 }
 
@@ -132,10 +138,13 @@ def react(
     answer: FetchPartitionResponse,
     now_ms: TimestampMs,
 ) -> Reaction:
-    """What to do with an answer. `state` is the present one, None if the partition is not fetched any
-    more; `asked` is what the request, or an earlier one of its session, asked for."""
-    # The state may have changed since the request: another leader epoch, a truncation, a back-off.
-    # Its answer would then be applied to a log that it does not fit.
+    """The reaction to an answer.
+
+    `state` is the current state, None if the partition is not fetched any more. `asked` is what the request,
+    or an earlier one of its session, asked for.
+    """
+    # The state may have changed since the request, by a new leader epoch, a truncation or a back-off. The
+    # answer would then be applied to a log that it does not fit.
     if (
         state is None
         or asked is None
@@ -154,8 +163,11 @@ def react(
 
 
 def reaction_to_error(error_code: int) -> Reaction:
-    """Of a fetch or a look-up. All other errors pass: the leader or this broker has older metadata,
-    a directory fails, or the partition moves."""
+    """The reaction to an error of a fetch or of a look-up.
+
+    Errors without an entry are temporary: stale metadata here or on the leader, a failed directory, or a
+    moving partition.
+    """
     return _REACTIONS.get(error_code, Reaction.BACK_OFF)
 
 
@@ -170,18 +182,18 @@ def truncation_offset(
     log_end_offset: Offset,
     fetch_offset: Offset,
 ) -> Offset:
-    """Where to truncate a log that diverges. `leader_end` is the leader's last epoch that is not
-    above the follower's, and its end.
+    """The offset to truncate a diverging log to.
 
-    If the follower knows another epoch there, the end of its own earlier one is all that both can
-    share so far; the next fetch asks about that epoch.
+    `leader_end` is the leader's last epoch that is not above the follower's, with its end offset. If the
+    follower has no records of that epoch, it truncates to the end of its own epoch before it, and the
+    next fetch asks about that epoch.
     """
     if leader_end.end_offset == UNKNOWN_OFFSET:
         return fetch_offset
     own = end_offset_for(leader_end.epoch)
     if own.end_offset == UNKNOWN_OFFSET:
         return min(leader_end.end_offset, log_end_offset)
-    # The follower has no records of the leader's epoch: only earlier ones can be common.
+    # The follower has no records of the leader's epoch, so only records of earlier epochs can be common.
     if own.epoch != leader_end.epoch:
         return min(own.end_offset, log_end_offset)
     return min(own.end_offset, leader_end.end_offset, log_end_offset)
@@ -202,18 +214,18 @@ class Reset(NamedTuple):
 def plan_reset(
     leader_end_offset: Offset, leader_start_offset: Offset | None, log_end_offset: Offset
 ) -> Reset | None:
-    """How a follower goes on after its offset was out of range. None if that depends on the leader's
-    log start, which is not known yet.
+    """How a follower continues after its offset was out of range. None if that depends on the leader's
+    log start and `leader_start_offset` is None.
 
-    To go on may leave records that differ after an unclean election, as in Kafka, if the logs have
-    no epochs that tell.
+    After an unclean election GO_ON may keep records that differ from the leader's, as in Kafka, if the
+    logs have no leader epochs that show it.
     """
-    # An unclean election: this log has records that the leader lacks.
+    # After an unclean election this log has records that the leader lacks.
     if leader_end_offset < log_end_offset:
         return Reset(ResetAct.TRUNCATE, leader_end_offset, 0)
     if leader_start_offset is None:
         return None
-    # Retention or DeleteRecords on the leader passed this log's end while it was away.
+    # Retention or DeleteRecords on the leader passed this log's end while this broker was away.
     if leader_start_offset > log_end_offset:
         lag = leader_end_offset - leader_start_offset
         return Reset(ResetAct.BEGIN_ANEW, leader_start_offset, lag)
@@ -227,6 +239,9 @@ def may_begin_anew(
     log_start_offset: Offset,
     log_end_offset: Offset,
 ) -> bool:
-    """Whether a log can begin at the base of batches that begin below its end. It is empty, and its
-    start lies in the middle of a batch, where DeleteRecords put it."""
+    """Whether a log may restart at the base offset of fetched batches, below its own end.
+
+    It may if it is empty and its start lies inside a batch. DeleteRecords can put the start there, and
+    the leader sends whole batches.
+    """
     return log_start_offset == log_end_offset and first_offset < log_end_offset <= last_offset

@@ -1,7 +1,7 @@
-"""Writes high watermarks to disk, for the logs of a broker that may follow others.
+"""Writes high watermarks to disk periodically, for a broker that may follow other brokers.
 
-A follower begins with its stored high watermark: what lies below it was committed, and is shown to
-readers before the leader is heard. A broker alone takes its log ends instead.
+A follower starts with its stored high watermark. Records below it were committed, so readers see them
+before the leader has answered. A broker with the embedded controller starts with its log ends instead.
 Source: Kafka ReplicaManager.checkpointHighWatermarks, `replication-offset-checkpoint`.
 """
 
@@ -16,7 +16,7 @@ from isotherm.log.log_manager import LogManager
 def high_watermark_checkpoint(
     log_manager: LogManager, config: ReplicationConfig, clock: Clock
 ) -> PeriodicTask:
-    """The task, not started. A stop of the log manager writes the last ones."""
+    """The task, not started. The log manager writes the last high watermarks when it stops."""
     interval_s = config.replica_high_watermark_checkpoint_interval_ms / 1000
     return PeriodicTask(
         "isotherm-high-watermark-checkpoint",

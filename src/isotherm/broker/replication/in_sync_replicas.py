@@ -1,19 +1,19 @@
-"""The in-sync replicas of a partition that this broker leads, and what follows from them. Pure.
+"""The in-sync replicas of a partition that this broker leads, and its high watermark. Pure.
 
     committed ──► expand(f) pending ──► committed          f counts for the high watermark at once
         │              └──► refused ──► committed as before
         └───────► shrink(f) pending ──► committed          f counts until the controller confirms
 
-The controller alone changes the ISR: the leader proposes (AlterPartition), one change at a time. Until
-the answer, what may be in the ISR is the larger of both sets, the *maximal* ISR: no member of it may
-lack a record below the high watermark, whichever set the controller has chosen.
+Only the controller changes the ISR. The leader proposes (AlterPartition), one change at a time. Until the
+answer the leader does not know which set holds, so it uses the larger one, the *maximal* ISR: every
+member of it must have the records below the high watermark.
 
 Invariants:
 - The high watermark never falls, and is never above the log end of a member of the maximal ISR.
 - It does not rise while the committed ISR has fewer members than the effective min.insync.replicas
-  (KIP-966): an election from the eligible leader replicas then loses no acknowledged record.
-- State with an older partition epoch never replaces newer state. An answer of the controller may be
-  here before the metadata log tells of it.
+  (KIP-966). So an election from the eligible leader replicas loses no acknowledged record.
+- State with an older partition epoch never replaces newer state. An answer of the controller may arrive
+  before the metadata record of the same change.
 
 Source: Kafka Partition, PartitionState; KIP-497, KIP-841, KIP-966.
 """
@@ -31,11 +31,12 @@ from isotherm.broker.replication.replica_state import ANY_BROKER_EPOCH, ReplicaS
 from isotherm.types import UNKNOWN_OFFSET, BrokerId, LeaderEpoch, Offset, TimestampMs
 
 FindBroker: TypeAlias = Callable[[BrokerId], BrokerImage | None]
-"""What the metadata has of a broker now; None if it is not registered."""
+"""Returns a broker of the newest metadata image; None if it is not registered."""
 
-# The controller has refused a member, or has not looked at the change: what was committed holds.
+# The controller has refused a member or has not examined the change, so the committed ISR holds.
 _REFUSED = frozenset({ErrorCode.ineligible_replica, ErrorCode.operation_not_attempted})
-# The controller knows more than this broker: asking again would loop. The metadata log will tell.
+# The controller has newer state than this broker. A retry would fail again, so the change waits for the
+# metadata log.
 _OVERTAKEN = frozenset(
     {
         ErrorCode.unknown_topic_or_partition,
@@ -49,10 +50,10 @@ _OVERTAKEN = frozenset(
 
 
 class IsrChange(NamedTuple):
-    """A change that the controller is asked for, on top of the state with these epochs.
+    """A proposed ISR, based on the state with these epochs.
 
-    `isr` are the members after it, `broker_epochs` the epochs of their brokers in the same order.
-    `joins` is the member that is new; None if members leave.
+    `isr` has the members after the change, `broker_epochs` the epochs of their brokers in the same order.
+    `joins` is the new member; None if members leave.
     """
 
     isr: tuple[BrokerId, ...]
@@ -63,7 +64,7 @@ class IsrChange(NamedTuple):
 
 
 class IsrAnswer(NamedTuple):
-    """What the controller made of a change. Of an error, only the code is meant."""
+    """The controller's answer to a change. If `error` is set, the other fields have no meaning."""
 
     error: ErrorCode
     isr: tuple[BrokerId, ...] = ()
@@ -80,7 +81,7 @@ class AnswerEffect(enum.Enum):
 
 
 class InSyncReplicas:
-    """Not thread-safe: `Partition` calls it under its lock."""
+    """Not thread-safe; `Partition` calls it under its lock."""
 
     def __init__(self, broker_id: BrokerId) -> None:
         self._broker_id = broker_id
@@ -101,7 +102,7 @@ class InSyncReplicas:
 
     @property
     def followers(self) -> Mapping[BrokerId, ReplicaState]:
-        """Every assigned replica but this broker's."""
+        """The state of every assigned replica except this broker's."""
         return self._followers
 
     @property
@@ -111,7 +112,7 @@ class InSyncReplicas:
         return frozenset((*self._committed, self._pending.joins))
 
     def min_isr(self, min_insync_replicas: int) -> int:
-        """min.insync.replicas, as far as there are replicas."""
+        """The effective min.insync.replicas: at most the number of replicas."""
         return min(min_insync_replicas, len(self._followers) + 1)
 
     # ---- elections and changes of the assignment
@@ -124,10 +125,10 @@ class InSyncReplicas:
         now_ms: TimestampMs,
         is_new_leader: bool,
     ) -> None:
-        """Take over the metadata's state. The caller has checked that it is not older.
+        """Take over the state of the metadata. The caller has checked that it is not older.
 
-        Drops a pending change: the metadata has overtaken it, and it is proposed again if it still
-        holds. RECOVERING (after an unclean election) is RECOVERED as soon as there is a leader.
+        Drops a pending change: the metadata has overtaken it, and the leader proposes it again if it is
+        still needed. As soon as there is a leader, RECOVERING (after an unclean election) becomes RECOVERED.
         """
         known = self._followers
         self._followers = {
@@ -137,7 +138,7 @@ class InSyncReplicas:
         }
         self._committed, self._pending = image.isr, None
         self.partition_epoch = image.partition_epoch
-        # The same term: what the followers have fetched in it still holds.
+        # In the same leader epoch the followers' fetch offsets remain valid.
         if image.leader_epoch == self.leader_epoch:
             return
         self.leader_epoch = image.leader_epoch
@@ -151,12 +152,12 @@ class InSyncReplicas:
             )
 
     def follow(self, image: PartitionImage) -> None:
-        """Another broker leads, or none does: what this one knew of followers is worth nothing."""
+        """Forget the followers and the ISR: another broker leads the partition, or none does."""
         self._followers = {}
         self._committed, self._pending = (), None
         self.partition_epoch = image.partition_epoch
 
-    # ---- what followers tell
+    # ---- followers' fetches
 
     def note_fetch(self, follower: BrokerId, state: ReplicaState) -> None:
         if follower in self._followers:
@@ -173,11 +174,11 @@ class InSyncReplicas:
     ) -> Offset | None:
         """The high watermark that the followers' offsets allow; None if it must not rise.
 
-        The caller raises it to that, and never lowers it. A follower outside the ISR that keeps up
-        counts too: it could never join if the high watermark ran away from it.
+        The caller raises its high watermark to this offset and never lowers it. A follower outside the ISR
+        that keeps up counts too; otherwise the high watermark could stay ahead of it and it would never join.
         """
-        # KIP-966: below min.insync.replicas nothing more is committed, with any acks. So every
-        # eligible leader replica has all committed records.
+        # KIP-966: below min.insync.replicas nothing more is committed, whatever acks a producer uses. So
+        # every eligible leader replica has all committed records.
         if len(self._committed) < self.min_isr(min_insync_replicas):
             return None
         maximal = self.maximal
@@ -195,11 +196,11 @@ class InSyncReplicas:
         return lowest if lowest >= 0 else None
 
     def low_watermark(self, log_start_offset: Offset, find_broker: FindBroker) -> Offset:
-        """The lowest log start of this broker's replica and of those on brokers that are alive."""
+        """The lowest log start offset of this broker's replica and of the followers on unfenced brokers."""
         lowest = log_start_offset
         for follower, state in self._followers.items():
             broker = find_broker(follower)
-            # A broker that is away would hold DeleteRecords up for as long as it is away.
+            # A fenced broker would delay DeleteRecords until it is back.
             if broker is not None and not broker.fenced:
                 lowest = min(lowest, state.log_start_offset)
         return lowest
@@ -214,10 +215,10 @@ class InSyncReplicas:
         broker_epoch: int,
         find_broker: FindBroker,
     ) -> IsrChange | None:
-        """The change, now pending, that lets `follower` join; None if it may not join now.
+        """Begin the change that adds `follower`, and return it; None if the follower may not join now.
 
-        It needs the records up to the high watermark, and all that came before this leader's epoch:
-        earlier leaders may have committed those. `broker_epoch` is this broker's own.
+        A follower needs the records up to the high watermark, and all records from before this leader's
+        epoch, because earlier leaders may have committed them. `broker_epoch` is this broker's own.
         """
         state = self._followers.get(follower)
         if (
@@ -239,7 +240,7 @@ class InSyncReplicas:
         now_ms: TimestampMs,
         broker_epoch: int,
     ) -> IsrChange | None:
-        """The change, now pending, that removes late followers; None if there are none."""
+        """Begin the change that removes late followers, and return it; None if none is late."""
         if self._pending is not None:
             return None
 
@@ -272,7 +273,7 @@ class InSyncReplicas:
 
     def on_answer(self, change: IsrChange, answer: IsrAnswer) -> AnswerEffect:
         """Take over the controller's answer to `change`."""
-        # `lead` or `follow` has dropped the change: the answer is about an older state.
+        # `lead` or `follow` has dropped the change, so the answer is about older state.
         if self._pending is not change:
             return AnswerEffect.IGNORED
         if answer.error in _REFUSED:
@@ -286,7 +287,7 @@ class InSyncReplicas:
             answer.leader_epoch != self.leader_epoch
             or answer.partition_epoch < self.partition_epoch
         ):
-            # The change stays pending: the metadata log tells which of the two is newer.
+            # The change stays pending until the metadata log shows which state is newer.
             return AnswerEffect.IGNORED
         self._committed, self._pending = answer.isr, None
         self.partition_epoch = answer.partition_epoch

@@ -1,4 +1,4 @@
-"""Looks for followers that are late, every half of replica.lag.time.max.ms, as Kafka does."""
+"""Looks for late followers every half of replica.lag.time.max.ms, as Kafka does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from isotherm.clock import Clock
 def isr_shrinking_task(
     replica_manager: ReplicaManager, lag_time_max_ms: int, clock: Clock
 ) -> PeriodicTask:
-    """Not started. Only a member of a cluster needs it: without followers it finds nothing."""
+    """The task, not started. Only a member of a cluster needs it: without followers it finds nothing."""
 
     def shrink() -> None:
         for topic in replica_manager.topics():

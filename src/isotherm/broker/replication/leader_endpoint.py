@@ -1,6 +1,6 @@
-"""The leader of followed partitions, as a fetcher talks to it: one connection, blocking.
+"""A fetcher's requests to the leader of its partitions, over one blocking connection.
 
-The versions of requests follow from the cluster's metadata.version: no ApiVersions are exchanged.
+The cluster's metadata.version determines the request versions; no ApiVersions request is sent.
 Source: Kafka RemoteLeaderEndPoint, MetadataVersion.
 """
 
@@ -35,8 +35,10 @@ EARLIEST = -2
 EARLIEST_LOCAL = -4
 EARLIEST_PENDING_UPLOAD = -6
 
-_LOOK_UP_TIMEOUT = datetime.timedelta(seconds=30)  # Kafka's default; the socket's is what counts
-_ANY_RECORD = 0  # isolation level: a replica reads what is not committed yet
+# Kafka's default. The timeout of the socket ends the wait.
+_LOOK_UP_TIMEOUT = datetime.timedelta(seconds=30)
+# The isolation level READ_UNCOMMITTED: a replica also needs records of open transactions.
+_ANY_RECORD = 0
 
 
 _fetch_writer = functools.cache(fetch_client.request_writer)
@@ -44,7 +46,7 @@ _fetch_reader = functools.cache(fetch_client.response_reader)
 
 
 class LookUpError(RetriableError):
-    """The leader answered a look-up with an error: `error_code` tells what the follower does."""
+    """The leader answered a look-up with an error. `error_code` determines the follower's reaction."""
 
     def __init__(self, message: str, error_code: ErrorCode) -> None:
         super().__init__(message)
@@ -62,7 +64,7 @@ class RequestVersions(NamedTuple):
 
     @classmethod
     def of(cls, metadata_version: int) -> RequestVersions:
-        """Of the feature level metadata.version; 21 (3.9-IV0) and above."""
+        """The versions for a feature level of metadata.version, 21 (3.9-IV0) or above."""
         fetch = 18 if metadata_version >= 27 else 17
         if metadata_version >= 29:
             return cls(fetch, 11)
@@ -70,28 +72,28 @@ class RequestVersions(NamedTuple):
 
 
 class Leader(Protocol):
-    """What a fetcher needs of a leader. One thread, but for `close`."""
+    """The requests of a fetcher to a leader. For one thread, except `close`."""
 
     def fetch(self, request: FetchRequest) -> FetchResponse:
-        """The records are valid until the next call. Raises PeerDisconnectedError and
-        PeerTimeoutError."""
+        """Fetch. The records of the response are valid until the next call. Raises PeerDisconnectedError
+        and PeerTimeoutError."""
 
     def find_offset(
         self, place: TopicIdPartition, leader_epoch: LeaderEpoch, timestamp: int
     ) -> OffsetAndEpoch:
-        """The offset that LATEST, EARLIEST, ... stand for. Raises LookUpError as well."""
+        """The offset of a special timestamp (LATEST, EARLIEST, ...). Raises LookUpError as well."""
 
     def find_epoch_end(
         self, place: TopicIdPartition, leader_epoch: LeaderEpoch, epoch: LeaderEpoch
     ) -> EpochEndOffset:
-        """The last epoch up to `epoch`, and its end. Raises LookUpError as well."""
+        """The leader's last epoch up to `epoch`, and its end offset. Raises LookUpError as well."""
 
     def close(self) -> None:
-        """End a call that waits, and refuse later ones. Any thread."""
+        """Abort a call that waits, and refuse later calls. Any thread."""
 
 
 class LeaderEndpoint:
-    """Implements `Leader`."""
+    """Implements `Leader` on a PeerConnection."""
 
     def __init__(
         self,
@@ -101,7 +103,8 @@ class LeaderEndpoint:
         broker_epoch: Callable[[], int],
         versions: Callable[[], RequestVersions],
     ) -> None:
-        """Both callables are asked for each request: a broker registers anew, a cluster is upgraded."""
+        """`broker_epoch` and `versions` are called for each request, because the broker may register again
+        and the cluster may be upgraded."""
         self._connection = connection
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch

@@ -1,12 +1,12 @@
-"""The thread that fetches partitions from one leader, and appends what it gets.
+"""A replica fetcher: a thread that fetches partitions from one leader and appends the records.
 
-    loop: request of what is ready ──► answer ──► per partition: react, under the lock
+    loop: request the ready partitions ──► answer ──► per partition: react, under the lock
               ▲                                        │
               └── no partition ready: wait ◄───────────┘ failed request: all back off
 
-The lock is held while a partition's log is changed, never while the leader or the remote tier is waited
-for. What was planned during such a wait is carried out only if the partition's state is still the same.
-So once `remove` returns, nothing of an older leader epoch is appended any more.
+The fetcher holds its lock while it changes a partition's log, and releases it while it waits for the leader
+or the remote tier. A change that was planned during such a wait is carried out only if the partition's
+state is still the same. So once `remove` returns, nothing of an older leader epoch is appended any more.
 Source: Kafka AbstractFetcherThread, ReplicaFetcherThread.
 """
 
@@ -55,42 +55,42 @@ _READ_UNCOMMITTED = 0
 
 
 class FollowedPartition(Protocol):
-    """What a fetcher needs of a partition."""
+    """The part of a partition that a fetcher uses."""
 
     topic_id_partition: TopicIdPartition
     log: PartitionLog
     leader_epoch: LeaderEpoch
 
     def note_replicated(self, size: int) -> None:
-        """The log has `size` more bytes, or another high watermark or log start."""
+        """The log has grown by `size` bytes, or its high watermark or log start has changed."""
 
 
 class Moved(NamedTuple):
-    """Where the fetch goes on, at the log end, after a planned change. `lag` counts offsets."""
+    """The result of a planned change. The fetch continues at the log end, `lag` offsets behind."""
 
     lag: Offset
 
 
 LogChange: TypeAlias = Callable[[], Moved]
-"""A planned change of a log. Carried out under the fetcher's lock."""
+"""A planned change of a log. The fetcher calls it under its lock."""
 
 
 class TierFollower(Protocol):
-    """Begins a log behind the part that the remote tier has (`tier_follower`)."""
+    """Restarts a log behind the part that the remote tier has (`tier_follower`)."""
 
     def begins_behind_uploads(self, log: PartitionLog, leader_end_offset: Offset) -> bool:
-        """Whether a log leaves what is uploaded to the tier from the start (KIP-1023)."""
+        """Whether a new log starts behind all uploaded segments instead of copying them (KIP-1023)."""
 
     def plan(
         self, place: TopicIdPartition, log: PartitionLog, leader_epoch: LeaderEpoch, leader: Leader
     ) -> LogChange:
-        """Look up where the log begins, and its history. Raises IsothermErrors."""
+        """Look up the offset and the history with which the log restarts. Raises IsothermError."""
 
 
 @dataclass(slots=True)
 class _Followed:
-    """`state` is None before the first fetch in this leader epoch, `asked` if the last request left
-    the partition out."""
+    """A followed partition. `state` is None before the first fetch in this leader epoch. `asked` is None
+    if the last request left the partition out."""
 
     partition: FollowedPartition
     leader_epoch: LeaderEpoch
@@ -131,7 +131,7 @@ class ReplicaFetcher:
         quota: ReplicationQuota | None = None,
         tier: TierFollower | None = None,
     ) -> None:
-        """`leader` is closed with the fetcher."""
+        """The fetcher owns `leader` and closes it."""
         self.name = name
         self._leader = leader
         self._log_manager = log_manager
@@ -142,8 +142,8 @@ class ReplicaFetcher:
         self._tier = tier
         self._session = FetchSessionClient()
         self._lock = threading.Lock()
-        # In the order of their turns: a partition that got records goes to the end. A response is
-        # bounded in bytes, so without turns the first partitions would get them all.
+        # In the order of requests. A partition that got records moves to the end, because a response is
+        # bounded in bytes and the first partitions would otherwise get all of them.
         self._followed: dict[_Key, _Followed] = {}
         self._failed: set[TopicPartition] = set()
         self._wake = threading.Event()
@@ -156,33 +156,34 @@ class ReplicaFetcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Begin to end: a request that waits is given up, an append that runs is finished."""
+        """Begin to stop. A request that waits is aborted; an append in progress finishes."""
         self._stopping.set()
         self._wake.set()
         self._leader.close()
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end of the thread; returns whether it has ended."""
+        """Wait for the thread; returns whether it has ended."""
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def add(self, partitions: Iterable[FollowedPartition]) -> None:
-        """Fetch these in their present leader epoch. One that is fetched in it already goes on."""
+        """Fetch these partitions in their current leader epoch. A partition that is already fetched in it
+        continues."""
         with self._lock:
             for partition in partitions:
                 place, epoch = partition.topic_id_partition, partition.leader_epoch
                 self._failed.discard(place.topic_partition)
                 key = _Key(place.topic_id, place.partition)
                 known = self._followed.get(key)
-                # The same object in the same epoch keeps its state: a new one would drop the answer
-                # that is under way.
+                # The same object in the same epoch keeps its state: a new state would drop the answer in
+                # flight.
                 if known is None or known.partition is not partition or known.leader_epoch != epoch:
                     self._followed[key] = _Followed(partition, epoch)
         self._wake.set()
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetch these no more. What is being appended is finished first."""
+        """Stop fetching these partitions. Waits for an append in progress."""
         removed = set(partitions)
         with self._lock:
             self._failed -= removed
@@ -199,12 +200,12 @@ class ReplicaFetcher:
 
     @property
     def failed_partitions(self) -> frozenset[TopicPartition]:
-        """Those that wait for a new leader epoch."""
+        """The partitions that are not fetched before a new leader epoch."""
         with self._lock:
             return frozenset(self._failed)
 
     def lags(self) -> dict[TopicPartition, Offset]:
-        """How many offsets each is behind its leader; without those where it is not known."""
+        """The lag of each partition in offsets. Partitions with an unknown lag are left out."""
         with self._lock:
             return {
                 each.place.topic_partition: each.state.lag
@@ -217,7 +218,7 @@ class ReplicaFetcher:
     def _run(self) -> None:
         while not self._stopping.is_set():
             self._wake.clear()
-            # The boundary of the thread: partitions depend on it.
+            # The boundary of the thread: if it ended, all of its partitions would fall out of sync.
             try:
                 has_asked = self._fetch_once()
             except Exception:
@@ -228,7 +229,7 @@ class ReplicaFetcher:
                 self._clock.wait(self._wake, self._config.replica_fetch_backoff_ms / 1000)
 
     def _fetch_once(self) -> bool:
-        """One request and its answer. False if there is nothing to ask now."""
+        """Send one request and process its answer. Returns False if no partition is ready."""
         with self._lock:
             request = self._session.request(self._wanted())
         if request.is_empty:
@@ -243,13 +244,12 @@ class ReplicaFetcher:
         fault = self._session.on_response(response)
         if fault:
             logger.info("fetch session begins anew fetcher=%s reason='%s'", self.name, fault)
-            # A full request would fail in the same way at once. After an incremental one the next
-            # request is full, and may succeed.
+            # Another full request would fail in the same way, so it waits. After an incremental request the
+            # next one is full and may succeed.
             if request.is_full:
                 self._delay_all()
             return True
-        # The lock is taken for each partition, not for the response: `remove` waits for one append
-        # at most.
+        # The lock is taken per partition, not per response, so that `remove` waits for at most one append.
         for topic in response.topics:
             for answer in topic.partitions:
                 if not self._stopping.is_set():
@@ -271,9 +271,10 @@ class ReplicaFetcher:
         )
 
     def _wanted(self) -> dict[TopicIdPartition, FetchPartition]:
-        """What is ready. Remembers in each partition what is asked of it."""
+        """The partitions that are ready, with their requests. Each `_Followed` keeps its request in `asked`."""
         now_ms = self._now_ms()
         wanted = {}
+        # A copy: `_attempt` removes partitions that fail.
         for followed in list(self._followed.values()):
             followed.asked = None
             if followed.state is None:
@@ -289,7 +290,7 @@ class ReplicaFetcher:
         return wanted
 
     def _is_held_back(self, followed: _Followed, state: FetchState) -> bool:
-        # Never a replica that is in sync: it would have to leave the ISR.
+        # A replica that is in sync is never held back, since it would fall out of the ISR.
         return (
             self._quota is not None
             and not state.is_in_sync
@@ -310,7 +311,7 @@ class ReplicaFetcher:
     def _process(self, key: _Key, answer: FetchPartitionResponse) -> None:
         with self._lock:
             followed = self._followed.get(key)
-            # Removed, or given another leader epoch, while the request was under way.
+            # The partition was removed or got another leader epoch while the request was in flight.
             if followed is None or followed.state is None:
                 return
             state = followed.state
@@ -322,7 +323,7 @@ class ReplicaFetcher:
                     self._attempt(followed, lambda: self._truncate(followed, state, answer))
                 case Reaction.BACK_OFF | Reaction.FAIL:
                     self._give_up(followed, reaction, f"error_code={answer.error_code}")
-        # These ask the leader or the remote tier first, so they run without the lock.
+        # These two wait for the leader or the remote tier, so they run without the lock.
         if reaction is Reaction.RESET:
             self._change(key, followed, state, lambda: self._plan_reset(followed, state))
         elif reaction is Reaction.BUILD_FROM_TIER:
@@ -337,7 +338,8 @@ class ReplicaFetcher:
             high_watermark=log.high_watermark,
             latest_epoch=None if latest is None else latest.epoch,
         )
-        # By the log manager, not the log: checkpoints on disk must not be above the new end.
+        # The log manager truncates, because it first lowers the checkpoints on disk that lie above the new end
+        # (docs/decisions/0100).
         if first.truncate_to is not None:
             self._log_manager.truncate_log(log, first.truncate_to)
         followed.state = first.state._replace(fetch_offset=log.log_end_offset)
@@ -356,7 +358,7 @@ class ReplicaFetcher:
             self._followed[key] = self._followed.pop(key)
             if self._quota is not None:
                 self._quota.record(followed.place.topic_partition, info.size)
-        # An empty response may raise the high watermark or the log start: readers wait for both.
+        # An empty response may raise the high watermark or the log start, and readers wait for both.
         if info.size or before != (log.high_watermark, log.log_start_offset):
             partition.note_replicated(info.size)
 
@@ -384,12 +386,15 @@ class ReplicaFetcher:
         self._log_manager.truncate_log(log, offset)
         followed.state = state.moved(log.log_end_offset, followed.latest_epoch)
 
-    # ---- the thread: changes that need the leader's word
+    # ---- the thread: changes that need look-ups at the leader
 
     def _change(
         self, key: _Key, followed: _Followed, state: FetchState, plan: Callable[[], LogChange]
     ) -> None:
-        """Plan without the lock, then change the log if the partition's state is still the same."""
+        """Plan a change without the lock, then carry it out if the partition's state is still the same.
+
+        An error of the plan is handled under the lock too, and only in the same state.
+        """
         try:
             change = plan()
         except Exception as error:  # noqa: BLE001 (raised again, below)
@@ -409,7 +414,7 @@ class ReplicaFetcher:
         leader_end = self._leader.find_offset(place, state.leader_epoch, LATEST).offset
         if self._tier is not None and self._tier.begins_behind_uploads(log, leader_end):
             return self._plan_from_tier(followed, state)
-        # The leader's start is looked up only if its end does not decide, as in Kafka.
+        # As in Kafka, the leader's log start is looked up only if its end does not decide.
         reset = plan_reset(leader_end, None, log.log_end_offset)
         if reset is None:
             leader_start = self._leader.find_offset(place, state.leader_epoch, EARLIEST).offset
@@ -445,14 +450,14 @@ class ReplicaFetcher:
     # ---- failures, with the lock
 
     def _attempt(self, followed: _Followed, act: Callable[[], None]) -> None:
-        """A failure ends the fetching of this partition, or delays it, and of no other."""
+        """Run `act`. An error ends or delays the fetching of this partition alone."""
         try:
             act()
         except Exception as error:  # noqa: BLE001 (the boundary of a partition's work)
             self._on_error(followed, error)
 
     def _on_error(self, followed: _Followed, error: Exception) -> None:
-        # Any other error, of a directory or of our own, would come again with each request.
+        # Any other error, such as a failed directory or a bug, would recur with each request.
         reaction = Reaction.FAIL
         if isinstance(error, LookUpError):
             reaction = reaction_to_error(error.error_code)
@@ -489,5 +494,5 @@ class ReplicaFetcher:
             )
 
     def _now_ms(self) -> int:
-        # Not the time of day, which may be set back.
+        # Monotonic: the time of day may be set back, which would prolong every back-off.
         return int(self._clock.monotonic_s() * 1000)

@@ -1,4 +1,4 @@
-"""The replica fetchers of this broker: up to num.replica.fetchers for each leader that it follows.
+"""The replica fetchers of this broker: up to num.replica.fetchers threads per leader.
 
 Source: Kafka ReplicaFetcherManager, AbstractFetcherManager.
 """
@@ -28,7 +28,7 @@ from isotherm.types import BrokerId, Offset, TopicPartition
 logger = logging.getLogger(__name__)
 
 _RESPONSE_OVERHEAD_MAX = 1024 * 1024
-"""Of an answer, beside the records."""
+"""Bytes of a response apart from its records."""
 
 
 class FetchTarget(Protocol):
@@ -56,7 +56,7 @@ class _FetcherKey(NamedTuple):
 
 
 Connect = Callable[[PeerAddress, str], Leader]
-"""A leader at an address, for a client of that name. Connects with the first call."""
+"""Makes the `Leader` at an address, for a client id. It connects on the first call."""
 
 
 class ReplicaFetcherManager:
@@ -87,9 +87,9 @@ class ReplicaFetcherManager:
         self._is_stopped = False
 
     def add(self, fetches: Iterable[FetchTarget]) -> None:
-        """Fetch each partition from its leader, in the partition's present leader epoch.
+        """Fetch each partition from its leader, in the partition's current leader epoch.
 
-        One that another fetcher fetches is to be removed first.
+        The caller first removes a partition that another fetcher fetches.
         """
         with self._lock:
             if self._is_stopped:
@@ -108,10 +108,10 @@ class ReplicaFetcherManager:
             self._fetcher(key).add(partitions)
 
     def resize(self, fetchers_per_leader: int) -> None:
-        """Spread the partitions over so many fetchers for each leader.
+        """Redistribute the partitions over this many fetchers per leader.
 
-        As with `remove` and `add`: what is being appended is finished by the old fetcher. Those that
-        failed go on waiting for a new leader epoch.
+        The effect is that of `remove` and `add`: the old fetcher finishes an append in progress. Failed
+        partitions continue to wait for a new leader epoch.
         """
         with self._lock:
             if self._is_stopped or fetchers_per_leader == self._fetchers_per_leader:
@@ -127,7 +127,7 @@ class ReplicaFetcherManager:
             self._add(moved)
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetch these no more. What is being appended is appended on return, and nothing after it.
+        """Stop fetching these partitions. After the return nothing more is appended to them.
 
         A fetcher without partitions ends.
         """
@@ -143,10 +143,11 @@ class ReplicaFetcherManager:
         if not fetcher.followed and not fetcher.failed_partitions:
             fetcher.stop()
             self._ending.append(self._fetchers.pop(key))
+        # Not joined here: a fetcher may still wait for its leader, and the caller holds the lock.
         self._ending = [each for each in self._ending if not each.join(0)]
 
     def stop(self, timeout_s: float) -> bool:
-        """End all threads; returns whether they have ended in time. Nothing is fetched after it."""
+        """End all threads; returns whether they ended within `timeout_s`. Nothing is fetched afterwards."""
         with self._lock:
             self._is_stopped = True
             fetchers = [*self._fetchers.values(), *self._ending]
@@ -175,7 +176,7 @@ class ReplicaFetcherManager:
             return list(self._fetchers.values())
 
     def _fetcher_id(self, place: TopicPartition) -> int:
-        # The same for a partition at every start; not Python's hash, which is not.
+        # A partition gets the same fetcher at every start. Python's hash of strings differs per process.
         return (zlib.crc32(place.topic.encode()) + place.partition) % self._fetchers_per_leader
 
     def _fetcher(self, key: _FetcherKey) -> ReplicaFetcher:
@@ -205,10 +206,10 @@ def connect_to_leaders(
     batch_bytes_max: int,
     security: NodeSecurity = PLAINTEXT,
 ) -> Connect:
-    """Connections over TCP. `broker_epoch` and `metadata_version` are asked for each connection.
+    """Makes leaders that are reached over TCP. `broker_epoch` and `metadata_version` are called per request.
 
-    `batch_bytes_max` bounds what an answer may hold beyond replica.fetch.response.max.bytes: one batch
-    that is larger is sent nevertheless.
+    `batch_bytes_max` is the largest batch. A response may exceed replica.fetch.response.max.bytes by it,
+    because a leader sends the first batch even if it is larger.
     """
     response_bytes_max = (
         max(config.replica_fetch_response_max_bytes, batch_bytes_max) + _RESPONSE_OVERHEAD_MAX

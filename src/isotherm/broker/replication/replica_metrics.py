@@ -1,6 +1,6 @@
-"""Kafka's meters of replicas: `kafka.server:type=ReplicaManager` and `type=ReplicaFetcherManager`.
+"""Kafka's metrics of replicas: `kafka.server:type=ReplicaManager` and `type=ReplicaFetcherManager`.
 
-The gauges are counted when the metrics are collected, from the partitions as they are then.
+Gauges are computed from the partitions when the metrics are collected.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ class ReplicaMetrics(Collector):
 
 
 class FollowedPartitions(Protocol):
-    """What is known of the fetching of partitions."""
+    """The state of replica fetching."""
 
     def lags(self) -> Mapping[TopicPartition, Offset]: ...
     def failed_partitions(self) -> Collection[TopicPartition]: ...
 
 
 class FetcherMetrics(Collector):
-    """Collected on any thread. The client id is Kafka's name of all its replica fetchers."""
+    """Collected on any thread. The label clientid is `Replica`, as for all replica fetchers of Kafka."""
 
     def __init__(self, fetchers: FollowedPartitions) -> None:
         self._fetchers = fetchers

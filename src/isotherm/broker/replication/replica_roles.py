@@ -1,15 +1,15 @@
-"""Which partitions this broker leads and follows, as the metadata says.
+"""Makes this broker the leader or a follower of its partitions, as the metadata says.
 
     MetadataChange ──► plan_roles (pure) ──► deletions ──► leaders ──► followers ──► remote tier
                                                               │            │
                                                     fetchers removed   fetchers restarted, where the
                                                                        leader epoch is new
 
-Deletions come first: a topic may be made again under its name in the same change. A plan is for one
-image, and the images are applied in order, on the control thread. `Partition` refuses an image with an
-older partition epoch than an answer of the controller had.
+Deletions come first, because a topic may be created again under the same name in the same change. Each plan is
+for one image, and images are applied in order, on the control thread. `Partition` refuses an image whose
+partition epoch is older than that of a controller's answer.
 
-The embedded controller is no other case: every partition has this broker as its leader, and no follower.
+With the embedded controller the same code runs: this broker leads every partition, and none has a follower.
 Source: Kafka ReplicaManager.applyDelta, TopicDelta.localChanges.
 """
 
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class LeaderToFetch(NamedTuple):
-    """A partition to fetch, and the leader at its address for brokers."""
+    """A partition to fetch, its leader, and the leader's inter-broker endpoint."""
 
     partition: Partition
     leader: BrokerId
@@ -39,18 +39,21 @@ class LeaderToFetch(NamedTuple):
 
 
 class ReplicaFetchers(Protocol):
-    """Fetches the partitions that this broker follows. Both calls wait until a fetcher that works on
-    one of the partitions has left it: what it fetched is appended before they return, or never."""
+    """Fetches the partitions that this broker follows.
+
+    Both calls wait for a fetcher that is appending to one of the partitions. What it has fetched is appended
+    before they return, or never.
+    """
 
     def add(self, fetches: Iterable[LeaderToFetch]) -> None:
-        """Fetch these from now on, each from its leader, in the partition's present leader epoch."""
+        """Fetch each partition from its leader, in the partition's current leader epoch."""
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetch these no more. No error for one that is not fetched."""
+        """Stop fetching these partitions. Partitions that are not fetched are ignored."""
 
 
 class NoFetchers:
-    """Of a broker that leads everything it has."""
+    """The fetchers of a broker that leads all of its partitions."""
 
     def add(self, fetches: Iterable[LeaderToFetch]) -> None:
         raise AssertionError(f"nothing can be followed fetches={list(fetches)}")
@@ -60,8 +63,11 @@ class NoFetchers:
 
 
 class TopicRoles(NamedTuple):
-    """Partitions of one topic that take the same role. `is_new`: the topic is new, or has more
-    partitions than before; a partition without a log has none in a directory that is offline."""
+    """Partitions of one topic that take the same role.
+
+    `is_new`: the topic is new or has more partitions than before. So a partition without a log here cannot
+    have one in an offline directory.
+    """
 
     topic: TopicImage
     partitions: tuple[PartitionImage, ...]
@@ -69,9 +75,11 @@ class TopicRoles(NamedTuple):
 
 
 class RolePlan(NamedTuple):
-    """In the order in which they are carried out. `deleted` are partitions that this broker led when
-    their topic was deleted: their remote segments go with them. `unassigned` lose the local log
-    alone."""
+    """The steps of a change, in the order in which they are carried out.
+
+    `deleted` are partitions that this broker led when their topic was deleted; their remote segments are
+    deleted too. `unassigned` lose only the local log.
+    """
 
     deleted: tuple[TopicIdPartition, ...]
     unassigned: tuple[TopicIdPartition, ...]
@@ -80,12 +88,12 @@ class RolePlan(NamedTuple):
 
 
 HostedPartitions = Mapping[uuid.UUID, Mapping[int, PartitionImage | None]]
-"""What this broker has now: by topic id and index the image that was last applied; None for an offline
-partition."""
+"""The partitions of this broker, by topic id and partition index: the image that was last applied, or None
+for an offline partition."""
 
 
 def plan_roles(broker_id: BrokerId, change: MetadataChange, hosted: HostedPartitions) -> RolePlan:
-    """What `change` makes this broker do. Partitions whose image was applied already are left out."""
+    """The steps that `change` requires of this broker, without partitions whose image is applied already."""
     deleted: list[TopicIdPartition] = []
     unassigned: list[TopicIdPartition] = []
     leaders: list[TopicRoles] = []
@@ -127,8 +135,10 @@ def _place(topic: TopicImage, image: PartitionImage) -> TopicIdPartition:
 def may_begin_anew(
     broker_id: BrokerId, topic: TopicImage, index: int, image: MetadataImage
 ) -> bool:
-    """Whether this broker's log of a partition can be given up without losing what was acknowledged:
-    another broker leads and is alive, and the controller counts on this replica in no election."""
+    """Whether this broker can discard its log of a partition without losing acknowledged records.
+
+    It can if another, unfenced broker leads, and the controller would elect this replica in no election.
+    """
     partition = topic.partitions[index]
     leader = image.brokers.get(partition.leader)
     safe_to_elect = {*partition.isr, *partition.elr, *partition.last_known_elr}
@@ -153,18 +163,18 @@ class ReplicaRoles:
         *,
         inter_broker_listener: str,
     ) -> None:
-        """`inter_broker_listener` is the name of the listener at which leaders are fetched from."""
+        """`inter_broker_listener` is the name of the listener at which fetchers connect to leaders."""
         self._broker_id = broker_id
         self._metadata = metadata
         self._replica_manager = replica_manager
         self._fetchers = fetchers
         self._listener = inter_broker_listener
         self._applied_offset = -1
-        # Followed partitions whose leader had no address: they are fetched once it has one.
+        # Followed partitions whose leader has no endpoint yet. They are fetched once it is registered.
         self._waiting: dict[TopicPartition, Partition] = {}
 
     def start(self) -> None:
-        """Take every role that the present image has, and apply each later change.
+        """Take every role of the current image, and apply each later change.
 
         Called once per start, after the logs are loaded and before requests are served.
         """
@@ -180,7 +190,7 @@ class ReplicaRoles:
         self._metadata.add_listener(self.apply)
 
     def apply(self, change: MetadataChange) -> None:
-        """No effect if a newer image was applied: its plan would act on newer state."""
+        """Carry out a change. An image older than the last one is ignored: its plan would undo newer roles."""
         image = change.image
         if image.end_offset < self._applied_offset:
             logger.warning(
@@ -214,7 +224,7 @@ class ReplicaRoles:
     # ---- partitions that were offline
 
     def bring_online(self, place: TopicIdPartition) -> None:
-        """Lead or follow a partition whose damaged log was repaired. No effect on one that is not here.
+        """Lead or follow a partition whose damaged log was repaired. A partition that is not here is ignored.
 
         Raises CorruptDataError if the log is still damaged, and LogDirFailedError.
         """
@@ -223,8 +233,10 @@ class ReplicaRoles:
             self._rejoin(self._replica_manager.bring_online(topic, place.partition))
 
     def begin_anew(self, place: TopicIdPartition) -> bool:
-        """Follow a partition with a damaged log from the beginning, as a new replica does, if others have
-        all that was acknowledged. Returns whether it is so. Raises LogDirFailedError."""
+        """Replace a damaged log by an empty one and follow the leader, if no acknowledged record is lost by it.
+
+        Returns whether it did so (`may_begin_anew`). Raises LogDirFailedError.
+        """
         image = self._metadata.image
         topic = image.topic(place.topic_id)
         if topic is None or not may_begin_anew(self._broker_id, topic, place.partition, image):
@@ -242,6 +254,7 @@ class ReplicaRoles:
         self._applied_offset = image.end_offset
         self._stop(plan.deleted, delete_remote=True)
         self._stop(plan.unassigned, delete_remote=False)
+        # Before this broker leads: no fetcher may append to a log that takes appends of producers.
         self._remove_fetchers(
             TopicPartition(roles.topic.name, each.partition)
             for roles in plan.leaders

@@ -1,11 +1,11 @@
-"""A follower of a partition as its leader knows it, from the follower's fetches alone. Pure.
+"""The leader's knowledge of a follower, derived only from the follower's fetches. Pure.
 
     leader:    elected ──► fetch at LEO 3 of 5 ──► fetch at 5 of 9 ──► fetch at 9 of 9
     caught up: (in ISR)     no                     at the time of       now
                now                                 the fetch before
 
-A follower that fetches from the offset that was the leader's end at its last fetch had everything
-then, so a steady flow of appends does not make it late. Source: Kafka Replica, ReplicaState; KIP-16.
+A follower whose fetch offset is the leader's log end of its previous fetch was caught up at that previous
+fetch. So a steady flow of appends does not make it late. Source: Kafka Replica, ReplicaState; KIP-16.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from isotherm.broker.metadata.image import BrokerImage
 from isotherm.types import UNKNOWN_OFFSET, Offset, TimestampMs
 
 ANY_BROKER_EPOCH = -1
-"""The epoch in the fetch of a follower that does not know its own."""
+"""The broker epoch in the fetch of a follower that does not know its own."""
 
 
 class ReplicaState(NamedTuple):
-    """`log_end_offset` is the offset that the follower last fetched from; -1 before its first fetch.
-    `broker_epoch` is None before it, too."""
+    """`log_end_offset` is the offset of the follower's last fetch; -1 before its first fetch. Until then
+    `broker_epoch` is None."""
 
     log_end_offset: Offset = UNKNOWN_OFFSET
     log_start_offset: Offset = UNKNOWN_OFFSET
@@ -64,8 +64,8 @@ class ReplicaState(NamedTuple):
     ) -> ReplicaState:
         """The state at the start of a leader epoch.
 
-        A follower outside the ISR must fetch before it counts as caught up. What a leader knew of
-        it in an earlier epoch still holds only if this broker has led all the time.
+        A follower outside the ISR must fetch before it counts as caught up. The follower's offsets of an
+        earlier epoch remain valid only if this broker has led without interruption.
         """
         caught_up_ms = now_ms if is_in_sync else 0
         if is_new_leader:
@@ -85,7 +85,7 @@ class ReplicaState(NamedTuple):
         )
 
     def may_join_isr(self, broker: BrokerImage | None) -> bool:
-        """Whether the controller would take it: `broker` is what the metadata has of its broker."""
+        """Whether the controller would admit the follower. `broker` is its broker in the metadata image."""
         return (
             broker is not None
             and not broker.fenced
@@ -96,9 +96,9 @@ class ReplicaState(NamedTuple):
 
 
 def is_stale_fetch(broker_epoch: int, broker: BrokerImage | None) -> bool:
-    """Whether a fetch with this epoch comes from an earlier registration of its broker.
+    """Whether a fetch with this broker epoch comes from an earlier registration of its broker.
 
-    A newer epoch than the metadata's is right: the metadata may lag.
+    An epoch above that of the image is accepted, because the image may lag.
     """
     return (
         broker_epoch != ANY_BROKER_EPOCH

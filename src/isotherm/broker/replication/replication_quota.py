@@ -1,8 +1,8 @@
-"""The quota of replication: how fast replicas that are not in sync may be copied (KIP-73).
+"""Limits the bytes per second of replication to out-of-sync replicas (KIP-73).
 
-A partition is throttled if its topic names this broker's replica of it in
-{leader,follower}.replication.throttled.replicas. All bytes of throttled partitions count. Only replicas
-that are out of sync are held back: one that is in sync would leave the ISR.
+A partition is throttled if {leader,follower}.replication.throttled.replicas of its topic names this broker's
+replica of it. All bytes of throttled partitions count. Only out-of-sync replicas are held back; a replica
+that is in sync would fall out of the ISR.
 Source: Kafka ReplicationQuotaManager.
 """
 
@@ -19,7 +19,7 @@ ALL_REPLICAS = "*"
 
 
 def is_throttled_replica(replicas: Sequence[str], partition: int, broker_id: BrokerId) -> bool:
-    """`replicas` is the topic's configuration: `*`, or PARTITION:BROKER for each throttled one."""
+    """`replicas` is the topic's configuration: `*`, or PARTITION:BROKER for each throttled replica."""
     return ALL_REPLICAS in replicas or f"{partition}:{broker_id}" in replicas
 
 
@@ -35,7 +35,7 @@ class ReplicationQuota:
         window_ms: int,
         window_count: int,
     ) -> None:
-        """Both callables are asked at each use: the configurations may change."""
+        """Both callables are called at each use, because the configuration may change."""
         self._clock = clock
         self._is_throttled = is_throttled
         self._bytes_per_second = bytes_per_second
@@ -43,7 +43,7 @@ class ReplicationQuota:
         self._lock = threading.Lock()
 
     def holds_back(self, partition: TopicPartition) -> bool:
-        """Whether a replica of this partition has to wait, if it is not in sync."""
+        """Whether an out-of-sync replica of this partition has to wait."""
         return self._is_throttled(partition) and self.is_exceeded
 
     @property
@@ -53,7 +53,7 @@ class ReplicationQuota:
             return self._rate.measure(now_ms) > self._bytes_per_second()
 
     def record(self, partition: TopicPartition, size: int) -> None:
-        """Bytes that were copied of a partition. They count only if it is throttled."""
+        """Count `size` copied bytes of a partition, if the partition is throttled."""
         if size and self._is_throttled(partition):
             with self._lock:
                 self._rate.record(size, self._clock.monotonic_s() * 1000)

@@ -1,4 +1,4 @@
-"""Begins a follower's log behind the part of the leader's that is in the remote tier only.
+"""Starts a follower's log behind the part of the leader's log that only the remote tier has.
 
     leader: -2 log start    -4 first local offset (or, KIP-1023, -6 first offset not uploaded)
                ├──── remote tier ────┼──────────── local log ───────────┤ -1 log end
@@ -6,9 +6,10 @@
     follower:                                                └─ begins here, with the leader epochs and
                                                                 producers that the segment's copy has
 
-Nothing of the remote part is copied: it is read from the bucket by every replica. What the follower
-needs of it, its history, lies beside the segment. The remote metadata must be read up to that segment,
-so a look-up may have to be tried again. Source: Kafka TierStateMachine; KIP-405, KIP-1023.
+Records of the remote part are not copied, since every replica reads them from the bucket. The follower needs
+only its leader epochs and producer state, which are stored with the segment. The remote metadata must be
+read up to that segment, so a look-up may have to be retried. Source: Kafka TierStateMachine; KIP-405,
+KIP-1023.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class TierHistoryFollower:
         self._config = config
 
     def begins_behind_uploads(self, log: PartitionLog, leader_end_offset: Offset) -> bool:
-        """Only an empty follower of a log that is not empty (KIP-1023)."""
+        """True only for an empty log whose leader's log is not empty (KIP-1023)."""
         return (
             self._config.follower_fetch_last_tiered_offset_enable
             and log.remote_log_enabled
@@ -66,11 +67,12 @@ class TierHistoryFollower:
     def plan(
         self, place: TopicIdPartition, log: PartitionLog, leader_epoch: LeaderEpoch, leader: Leader
     ) -> LogChange:
-        """Raises RemoteStorageError or RemoteStorageNotReadyError while the tier is not known well
-        enough here, and CorruptObjectError if the copy's history is not its segment's."""
+        """Plan the restart of the log. Raises RemoteStorageError or RemoteStorageNotReadyError while this
+        broker lacks metadata of the tier, and CorruptObjectError if the leader epochs of the copy do not
+        match its segment."""
         if not log.remote_log_enabled:
             raise RemoteStorageError(f"log is not tiered here (yet) partition={place}")
-        # All look-ups before any change: each may fail, and the log is then still as it was.
+        # All look-ups come before the first change: any of them may fail, and must leave the log as it was.
         leader_end = leader.find_offset(place, leader_epoch, LATEST).offset
         start_offset = leader.find_offset(place, leader_epoch, EARLIEST).offset
         begin = self._find_begin(place, log, leader_epoch, leader, leader_end, start_offset)
@@ -79,8 +81,8 @@ class TierHistoryFollower:
         # The segment is looked up by the offset before the local log, in the epoch of that offset.
         epoch = _epoch_before(place, begin, leader_epoch, leader)
         segment = self._segment(place, epoch, begin.offset - 1)
-        # The segment may reach beyond the leader's local start. Its history is that of its own end,
-        # so the log begins there.
+        # The segment may reach beyond the leader's local log start. Its producer snapshot is of its own end,
+        # so the log starts there.
         next_offset = segment.end_offset_inclusive + 1
         epochs = self._leader_epochs(segment)
         producers = self._producers(segment)
@@ -111,7 +113,7 @@ class TierHistoryFollower:
     def _plan_without_history(
         self, log: PartitionLog, start_offset: Offset, leader_end: Offset
     ) -> LogChange:
-        """The tier has nothing: the leader's local log begins at its start."""
+        """The plan if the tier has nothing: the leader's local log begins at its log start."""
 
         def change() -> Moved:
             self._log_manager.truncate_log_fully_and_start_at(log, start_offset)
@@ -128,7 +130,7 @@ class TierHistoryFollower:
         leader_end: Offset,
         start_offset: Offset,
     ) -> OffsetAndEpoch:
-        """The offset that the follower begins at or above, with its epoch."""
+        """The offset at or above which the follower starts, with its leader epoch."""
         if self.begins_behind_uploads(log, leader_end):
             pending = leader.find_offset(place, leader_epoch, EARLIEST_PENDING_UPLOAD)
             if pending.offset != UNKNOWN_OFFSET:
@@ -143,7 +145,7 @@ class TierHistoryFollower:
     def _segment(
         self, place: TopicIdPartition, epoch: LeaderEpoch, offset: Offset
     ) -> RemoteLogSegmentMetadata:
-        # A look-up before the metadata is read would miss the segment, and say that there is none.
+        # A look-up before the metadata is read would miss the segment and report that there is none.
         if not self._metadata.is_ready(place):
             raise RemoteStorageNotReadyError(f"remote metadata is being read partition={place}")
         segment = self._metadata.remote_log_segment_metadata(place, epoch, offset)
@@ -156,7 +158,7 @@ class TierHistoryFollower:
 
     def _leader_epochs(self, segment: RemoteLogSegmentMetadata) -> list[EpochEntry]:
         copied = bytes(self._storage.fetch_index(segment, IndexType.LEADER_EPOCH))
-        # A checkpoint may name epochs that begin at the segment's end: they have no record in it.
+        # A checkpoint may have epochs that start behind the segment. They have no record in it.
         end = segment.end_offset_inclusive
         return [each for each in checkpoint_of_copy(segment, copied) if each.start_offset <= end]
 
@@ -168,7 +170,7 @@ class TierHistoryFollower:
 def _epoch_before(
     place: TopicIdPartition, begin: OffsetAndEpoch, leader_epoch: LeaderEpoch, leader: Leader
 ) -> LeaderEpoch:
-    """The epoch of the offset before `begin`. Epochs without records lie in no segment."""
+    """The leader epoch of the offset before `begin`. An epoch without records lies in no segment."""
     if begin.leader_epoch <= 0:
         return begin.leader_epoch
     earlier = leader.find_epoch_end(place, leader_epoch, begin.leader_epoch - 1)
