@@ -1,10 +1,10 @@
-"""The cluster as a broker's parts meet it: `node.py` puts the same parts together in both modes.
+"""The interface between a broker's parts and its cluster. `node.py` assembles the same parts in both modes.
 
     embedded_cluster.py   the controller is in this process, and every partition has one replica here
     member_cluster.py     the controllers are other processes, replicas are on other brokers
 
-Order of calls: `register`, then `view` and `open_fetchers` for the partitions, `own_metadata` for the
-remote tier, the rest for requests; `begin` when everything can serve, and `leave` before a stop.
+The order of calls is `register`; `view` and `open_fetchers` for the partitions; `own_metadata` for the remote
+tier; the rest for requests; `begin` when everything can serve; and `leave` before a stop.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from isotherm.types import ProducerId, TopicIdPartition
 
 
 class ClusterSide(Protocol):
-    """Opened on the control thread, with the logs loaded. `close` undoes that."""
+    """Opened on the control thread, with the logs loaded. `close` closes them."""
 
     @property
     def cluster_id(self) -> str: ...
@@ -52,22 +52,22 @@ class ClusterSide(Protocol):
 
     @property
     def partitions_removed_last(self) -> Sequence[TopicIdPartition]:
-        """Tiered partitions of topics that were deleted by the last commands before a stop: their
-        deletion in the remote tier may not have begun."""
+        """Tiered partitions of topics that the last records before a stop deleted. The deletion of their
+        remote segments may not have begun."""
 
     def give_up(self) -> None:
-        """The start is not wanted any more: end what it waits for. Any thread."""
+        """Abort the start: end its waits with an error. Any thread."""
 
     def register(self, endpoints: Sequence[Endpoint]) -> None:
-        """Make this start known to the controller. Blocks. Raises IsothermError with the cause."""
+        """Register this start with the controller. Blocks. Raises IsothermError with the cause."""
 
     def view(self) -> ClusterView: ...
 
     def open_fetchers(self, replica_manager: ReplicaManager) -> Fetchers:
-        """What fetches the followed partitions. The caller stops it."""
+        """The fetchers of followed partitions. The caller stops them."""
 
     def follow_tier(self, tier: RemoteTierAccess) -> None:
-        """Followed partitions may begin behind what this tier has."""
+        """Let followed partitions start behind the remote segments of this tier."""
 
     def own_metadata(
         self,
@@ -86,21 +86,22 @@ class ClusterSide(Protocol):
         """Event loop thread only. The caller stops it."""
 
     def apis(self, apis: Mapping[int, Api]) -> Mapping[int, Api]:
-        """`apis`, with requests for the controller passed on to it where it is another process."""
+        """`apis`, in which requests for the controller are forwarded if it is another process."""
 
     def auto_creation(self) -> TopicCreationRequests | None: ...
 
     async def begin(self, control_executor: ThreadPoolExecutor) -> None:
-        """Everything can serve. Returns when the controller lets it. Raises IsothermError."""
+        """Report that this broker can serve; returns when the controller has unfenced it. Raises
+        IsothermError."""
 
     async def leave(self) -> None:
-        """Give up leaderships before a stop, while requests are still served. Bounded in time."""
+        """Move leaderships away before a stop, while requests are still served. Bounded in time."""
 
     def end_changes(self) -> None:
-        """No listener of the metadata is called any more. Not on the control thread."""
+        """After the return no listener of the metadata is called. Must not be called on the control thread."""
 
     def note_log_dir_failure(self, path: Path) -> None:
-        """A log directory is offline. Any thread."""
+        """Report that a log directory is offline. Any thread."""
 
     def close(self) -> None:
         """Close the logs, mark the clean stop, and end the membership."""

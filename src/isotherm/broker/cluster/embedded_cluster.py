@@ -1,4 +1,4 @@
-"""A cluster of this broker alone, with its controller in the same process. See ClusterSide."""
+"""A cluster of one broker, with the controller in the same process. See ClusterSide."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class EmbeddedCluster:
         return self._controller.partitions_removed_last
 
     def give_up(self) -> None:
-        """Returns at once: there is no other broker to wait for."""
+        """Do nothing: the start waits for no other process."""
 
     def register(self, endpoints: Sequence[Endpoint]) -> None:
         self._controller.register_broker(endpoints)
@@ -60,7 +60,7 @@ class EmbeddedCluster:
         return NothingToStop()
 
     def follow_tier(self, tier: RemoteTierAccess) -> None:
-        """Nothing is followed."""
+        """Do nothing: this broker follows no partition."""
 
     def own_metadata(
         self,
@@ -93,19 +93,19 @@ class EmbeddedCluster:
         return apis
 
     def auto_creation(self) -> None:
-        """Topics are made while the client waits."""
+        """None: topics are created while the client waits."""
 
     async def begin(self, control_executor: ThreadPoolExecutor) -> None:
-        """Its own controller has unfenced it with the registration."""
+        """Do nothing: the registration has unfenced the broker."""
 
     async def leave(self) -> None:
-        """No other broker could lead."""
+        """Do nothing: no other broker could lead."""
 
     def end_changes(self) -> None:
-        """Changes are made by requests, which have been drained."""
+        """Do nothing: only requests change the metadata, and they have been drained."""
 
     def note_log_dir_failure(self, path: Path) -> None:
-        """The broker goes by it itself."""
+        """Do nothing: the metadata has no directories, and the broker itself takes the partitions offline."""
 
     def close(self) -> None:
         self.log_manager.shutdown()

@@ -1,4 +1,4 @@
-"""Fetchers of followed partitions that can be stopped."""
+"""Replica fetchers that can be stopped and measured."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from isotherm.types import Offset, TopicPartition
 
 class Fetchers(ReplicaFetchers, Protocol):
     def stop(self) -> None:
-        """Fetch nothing any more. Returns when every append has ended."""
+        """Stop fetching. Returns when every append has ended."""
 
     def lags(self) -> Mapping[TopicPartition, Offset]:
-        """By how many offsets each partition is behind its leader, where that is known."""
+        """The lag of each partition in offsets, where it is known."""
 
     def failed_partitions(self) -> Collection[TopicPartition]:
-        """Those that wait for a new leader epoch."""
+        """The partitions that are not fetched before a new leader epoch."""
 
 
 class NothingToStop(NoFetchers):
-    """Of a broker that leads everything it has."""
+    """The fetchers of a broker that leads all of its partitions."""
 
     def stop(self) -> None:
         return

@@ -1,4 +1,4 @@
-"""A cluster of several brokers, led by Apache Kafka's controllers. See ClusterSide and QuorumMember."""
+"""A cluster of several brokers with Apache Kafka's controllers. See ClusterSide and QuorumMember."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ from isotherm.types import (
     TopicPartition,
 )
 
-# How long a stop waits for the controller to move this broker's leaderships.
+# The longest wait of a stop for the controller to move this broker's leaderships.
 CONTROLLED_SHUTDOWN_TIMEOUT_S = 30.0
 FETCHERS_STOP_TIMEOUT_S = 10.0
 
-# One batch may exceed what a fetch asks for. No topic allows a larger one here than a request has room
-# for: socket.request.max.bytes, 100 MiB by default.
+# One batch may exceed the limit of a fetch. It can be no larger than a produce request, so this is the default of
+# socket.request.max.bytes, 100 MiB.
 BATCH_BYTES_MAX = 100 * 1024 * 1024
 
 
@@ -93,14 +93,14 @@ class MemberCluster:
         on_log_dir_failure: Callable[[LogDir], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
-        """Opens nothing yet. `on_failure` is called once, on any thread, when the membership has ended."""
+        """Opens nothing yet. `on_failure` is called once, on any thread, if the membership ends with an error."""
         self._config = config
         self._clock = clock
         self._fs = fs
         self._rng = rng
         self._on_failure = on_failure
         self._is_given_up = threading.Event()
-        # The logs' configurations come from the metadata, which comes from a log among them.
+        # The metadata is looked up late: it comes from one of these logs, and configures the others.
         self.log_manager = LogManager(
             config.log_dirs,
             config=config,
@@ -118,8 +118,8 @@ class MemberCluster:
     def open(self) -> None:
         """Follow the cluster's metadata, and load the logs with the topics' configurations.
 
-        Blocks until the metadata has caught up, or `give_up`. Raises IsothermError with the cause,
-        and leaves nothing locked.
+        Blocks until the metadata has caught up, or until `give_up`. Raises IsothermError with the cause, after
+        it has released the locks of the log directories.
         """
         try:
             metadata_log = self.log_manager.open_metadata_log(
@@ -146,6 +146,7 @@ class MemberCluster:
                 rng=self._rng,
             )
             self._member.start()
+            # `give_up` may have come before there was a member to abort.
             if self._is_given_up.is_set():
                 self._member.give_up()
             self.metadata: QuorumMetadata = self._member.wait_until_caught_up()
@@ -156,8 +157,7 @@ class MemberCluster:
             raise
 
     def give_up(self) -> None:
-        """The start is not wanted any more: what waits for the controllers ends with an error. Any
-        thread, before `open` or later."""
+        """Abort the start: waits for the controllers end with an error. Any thread, before or after `open`."""
         self._is_given_up.set()
         if self._member is not None:
             self._member.give_up()
@@ -205,7 +205,7 @@ class MemberCluster:
         if topic is None or place.partition >= len(topic.partitions):
             return False
         recorded = topic.partitions[place.partition].directory(self._config.node_id)
-        # A metadata.version before 3.7 has no directories.
+        # None: a metadata.version before 3.7 has no directories, so there is nothing to record.
         return recorded in (None, MIGRATING, self._directory_ids.get(log_dir.path))
 
     def open_fetchers(self, replica_manager: ReplicaManager) -> Fetchers:
@@ -330,13 +330,14 @@ class MemberCluster:
     def close(self) -> None:
         if self._member is not None:
             self._member.stop()
+        # After its channel, which the member has stopped: it may wait for an answer.
         if self._alter_partition is not None:
             self._alter_partition.stop()
         self.log_manager.shutdown()
 
 
 class _TierSlot:
-    """The TierFollower of fetchers, which begin before the remote tier is opened."""
+    """The TierFollower of the fetchers. They start before the remote tier is open, and use it afterwards."""
 
     def __init__(self) -> None:
         self._tier: TierFollower | None = None
@@ -356,7 +357,7 @@ class _TierSlot:
 
 
 class _ReplicaFetchers:
-    """See Fetchers. Stops the tasks on replicas as well."""
+    """Implements Fetchers. `stop` also stops the periodic tasks on replicas."""
 
     def __init__(self, manager: ReplicaFetcherManager, tasks: Sequence[PeriodicTask]) -> None:
         self._manager = manager
@@ -381,7 +382,7 @@ class _ReplicaFetchers:
 
 
 class _Catalog:
-    """See PartitionCatalog."""
+    """Implements PartitionCatalog with the metadata image."""
 
     def __init__(self, broker_id: BrokerId, metadata: Callable[[], QuorumMetadata]) -> None:
         self._broker_id = broker_id
@@ -394,7 +395,8 @@ class _Catalog:
         return topic.topic_id
 
     def was_removed(self, topic_id: uuid.UUID) -> bool:
-        """The metadata has caught up: a topic that it lacks was deleted while this broker was down."""
+        """Whether the topic was deleted while this broker was down. True for every topic that the metadata
+        lacks, since it has caught up."""
         return topic_id not in self._metadata().image.topics_by_id
 
     def is_elsewhere(self, topic_partition: TopicPartition) -> bool:

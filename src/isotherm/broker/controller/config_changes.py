@@ -1,4 +1,4 @@
-"""Changes of a topic's or the broker's configuration: what the settings become. Pure.
+"""Computes the settings after a change of a topic's or the broker's configuration. Pure.
 
 Source: KIP-339; Kafka ConfigurationControlManager.incrementalAlterConfigResource and
 LogConfig.validateRemoteStorageOnlyIfSystemEnabled.
@@ -18,7 +18,7 @@ from isotherm.errors import ConfigError, InvalidRequestError
 
 
 class ConfigOperation(enum.IntEnum):
-    """AlterConfigOp.OpType; the numbers are the wire's."""
+    """Kafka's AlterConfigOp.OpType, with the numbers of the protocol."""
 
     SET = 0
     DELETE = 1
@@ -37,10 +37,10 @@ def changed_texts(
     changes: Sequence[ConfigChange],
     list_in_effect: Callable[[str], str | None],
 ) -> dict[str, str | None]:
-    """The keys that get another text; None for one that goes back to its default.
+    """The changed keys with their new texts; None for a key that returns to its default.
 
-    `list_in_effect` gives the text that APPEND and SUBTRACT start from while the resource has none
-    of its own; None for a key that is no list.
+    `list_in_effect` returns the text that APPEND and SUBTRACT start from if the resource does not set the
+    key; None if the key is not a list.
     """
     if len({change.name for change in changes}) != len(changes):
         raise InvalidRequestError("one key is changed twice in one request")
@@ -50,7 +50,7 @@ def changed_texts(
 def replacing_changes(
     current: Mapping[str, str], texts: Mapping[str, str | None]
 ) -> list[ConfigChange]:
-    """The changes after which a resource has these settings and no others (AlterConfigs)."""
+    """The changes that leave a resource with exactly these settings (AlterConfigs)."""
     changes = [ConfigChange(name, ConfigOperation.SET, text) for name, text in texts.items()]
     return changes + [
         ConfigChange(name, ConfigOperation.DELETE, None) for name in current if name not in texts
@@ -100,7 +100,7 @@ def broker_list_in_effect(name: str, config: BrokerConfig) -> str | None:
 
 
 def check_remote_storage_change(old: TopicConfig, new: TopicConfig, *, topic: str) -> None:
-    """Tiering is not turned off while the tier's data would be left behind unseen (KIP-950)."""
+    """Refuse to turn tiering off if remote segments would stay without being visible (KIP-950)."""
     turned_off = old.remote_storage_enable and not new.remote_storage_enable
     if turned_off and not new.remote_log_delete_on_disable:
         raise ConfigError(

@@ -1,17 +1,17 @@
-"""The cluster's metadata: changed by appending to `__cluster_metadata-0`, then folded into an image.
+"""The embedded controller: appends each metadata change to `__cluster_metadata-0` and folds it into the image.
 
 Invariants
-- A change is one record batch, so it is there as a whole or not at all; it is on disk (fsync)
-  before the image shows it, a listener hears of it or a client is answered.
-- Every batch is folded before it is appended: what cannot be replayed is never written.
-- The image is `fold(log)`; a start replays the log and arrives at the same image.
+- A change is one record batch, so a crash leaves all of it or nothing. It is on disk (fsync) before the image
+  shows it, a listener is called or the client is answered.
+- Every batch is folded before it is appended, so records that cannot be replayed are never written.
+- The image is `fold(log)`. A start replays the log and arrives at the same image.
 
-Methods that write run on one thread, the control thread; `image` and `topic_config` may be read on
-any. A LogDirFailedError from the log leaves the image as it was: the change may or may not be
-there after a restart, as for a client that hears nothing.
+Methods that write run on one thread, the control thread; any thread may read `image` and `topic_config`. A
+LogDirFailedError of the log leaves the image as it was. After a restart the change may or may not be there,
+as for a client that gets no answer.
 
-Source: Kafka QuorumController, with a quorum of one that is always leader. Snapshots of the
-metadata log are not made: it grows by a record per change and one per partition and start.
+Source: Kafka QuorumController, with a quorum of one that is always leader. There are no snapshots of the
+metadata log: it grows by one record per change, and by one per partition at each start.
 """
 
 from __future__ import annotations
@@ -123,10 +123,10 @@ class Controller(ClusterMetadata):
         new_id: Callable[[], uuid.UUID],
         first_records: Callable[[], Sequence[MetadataRecord]] = tuple,
     ) -> None:
-        """Replays `log`; CorruptMetadataError when it holds what cannot be understood.
+        """Replay `log`. Raises CorruptMetadataError for a record that cannot be understood.
 
-        `first_records` is asked, at the cluster's first start alone, for what its metadata has besides
-        the features.
+        `first_records` is called at the cluster's first start only. It returns the records that the metadata
+        gets besides the features.
         """
         self._log = MetadataLog(log, clock)
         self._new_id = new_id
@@ -147,10 +147,10 @@ class Controller(ClusterMetadata):
         return self._log.epoch
 
     def register_broker(self, endpoints: Sequence[Endpoint]) -> None:
-        """Begin a new incarnation of this broker: once per start, before partitions are led.
+        """Register a new incarnation of this broker. Called once per start, before the partitions take roles.
 
-        The broker leads every partition afterwards, each under a leader epoch one higher than
-        before. ConfigError when the log belongs to a broker with another node.id.
+        Afterwards the broker leads every partition, each in a leader epoch one higher than before. Raises
+        ConfigError if the log belongs to a broker with another node.id.
         """
         strangers = set(self._image.brokers) - {self._config.node_id}
         if strangers:
@@ -176,8 +176,8 @@ class Controller(ClusterMetadata):
             for topic in self._image.topics_by_name.values()
             for partition in topic.partitions
         ]
-        # Not one atomic batch if there are very many partitions: an epoch that is raised without
-        # being used does no harm, and the next start raises it again.
+        # Very many partitions need several batches, which are not atomic together. That is harmless: an epoch
+        # that was raised and not used is raised again by the next start.
         for start in range(0, len(records), RECORDS_PER_BATCH_MAX):
             self._commit(records[start : start + RECORDS_PER_BATCH_MAX])
 
@@ -188,10 +188,10 @@ class Controller(ClusterMetadata):
         validate_only: bool = False,
         charge: Callable[[int], None] = no_charge,
     ) -> list[CreatedTopic]:
-        """Make the topics that may be made, all in one batch; an answer for each, in order.
+        """Create the legal topics in one batch; returns an answer for each topic, in order.
 
-        `charge` is called with each topic's partition count first; an error of it refuses the topic.
-        Raises PolicyViolationError when together they have too many partitions.
+        `charge` is called with each topic's partition count before; its error refuses the topic. Raises
+        PolicyViolationError if the topics together have too many partitions.
         """
         check_request_size(topics, self._config)
         counts = Counter(topic.name for topic in topics)
@@ -228,9 +228,9 @@ class Controller(ClusterMetadata):
         *,
         charge: Callable[[int], None] = no_charge,
     ) -> list[DeletedTopic]:
-        """Delete the topics that exist, all in one batch; an answer for each, in order.
+        """Delete the existing topics in one batch; returns an answer for each topic, in order.
 
-        Raises TopicDeletionDisabledError when delete.topic.enable is false.
+        Raises TopicDeletionDisabledError if delete.topic.enable is false.
         """
         if not self._config.delete_topic_enable:
             raise TopicDeletionDisabledError("topics cannot be deleted key=delete.topic.enable")
@@ -263,7 +263,7 @@ class Controller(ClusterMetadata):
         validate_only: bool = False,
         charge: Callable[[int], None] = no_charge,
     ) -> list[RejectedError | None]:
-        """Give topics more partitions, all in one batch; None or the error of each, in order."""
+        """Add partitions to topics, in one batch; returns None or the error of each topic, in order."""
         counts = Counter(asked.topic for asked in topics)
         results: list[RejectedError | None] = []
         records: list[MetadataRecord] = []
@@ -298,7 +298,7 @@ class Controller(ClusterMetadata):
     ) -> None:
         """Change settings of a topic incrementally (KIP-339), all or none.
 
-        Raises UnknownTopicOrPartitionError, or ConfigError when the settings would not be legal.
+        Raises UnknownTopicOrPartitionError, or ConfigError for an illegal result.
         """
         if topic not in self._image.topics_by_name:
             raise UnknownTopicOrPartitionError(f"no such topic topic={topic}")
@@ -316,10 +316,10 @@ class Controller(ClusterMetadata):
     def alter_broker_config(
         self, broker: str, changes: Sequence[ConfigChange], *, validate_only: bool = False
     ) -> None:
-        """Change what is set while running for this broker, or for ALL_BROKERS; all or none.
+        """Change the dynamic settings of this broker, or those for ALL_BROKERS; all or none.
 
-        Raises InvalidRequestError for another broker, a key that cannot be changed while running,
-        and values that are not legal, as Kafka answers all of these.
+        Raises InvalidRequestError, as Kafka does, for another broker, a key that cannot be changed while the
+        broker runs, and an illegal value.
         """
         this_broker = str(self._config.node_id)
         if broker not in (ALL_BROKERS, this_broker):
@@ -352,6 +352,7 @@ class Controller(ClusterMetadata):
             logger.info("broker is reconfigured broker=%s keys=%s", broker, ",".join(effective))
             self._tell(MetadataChange(self._image, broker_config=new_config))
         elif not validate_only and any(split_key_material(name) for name in changed):
+            # The same path again: the files behind it may be new, so listeners read them again.
             self.announce_keys_again()
 
     def alter_resource_config(
@@ -361,9 +362,9 @@ class Controller(ClusterMetadata):
         *,
         validate_only: bool = False,
     ) -> None:
-        """Change settings of a group or of a subscription to clients' metrics, all or none.
+        """Change settings of a group or of a client metrics subscription, all or none.
 
-        Raises ConfigError or InvalidRequestError when they would not be legal.
+        Raises ConfigError or InvalidRequestError for an illegal result.
         """
         current = self.texts_of(resource)
         effective = changed_resource(resource, current, changes, self._config.groups)
@@ -373,7 +374,7 @@ class Controller(ClusterMetadata):
     def update_features(
         self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False
     ) -> None:
-        """Set levels of features, all or none; see `plan_feature_updates` for what it raises."""
+        """Set levels of features, all or none. Raises what `plan_feature_updates` raises."""
         records = plan_feature_updates(updates, self._image.features)
         if records and not validate_only:
             self._commit(records)
@@ -395,7 +396,7 @@ class Controller(ClusterMetadata):
             self._tell(MetadataChange(self._image, quotas_changed=True))
 
     def create_acls(self, bindings: Sequence[AclBinding]) -> list[RejectedError | None]:
-        """Make the ACLs that are legal, all in one batch; None or the error of each, in order."""
+        """Create the legal ACLs in one batch; returns None or the error of each, in order."""
         planned = plan_creations(bindings, self._image.acls, self._new_id)
         if planned.records:
             self._commit(planned.records)
@@ -403,7 +404,7 @@ class Controller(ClusterMetadata):
         return planned.errors
 
     def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[AccessControlEntryRecord]]:
-        """Remove what the filters match, all in one batch; what each has matched, in order."""
+        """Remove the matching ACLs in one batch; returns the matches of each filter, in order."""
         removals = plan_removals(filters, self._image.acls)
         if removals.records:
             self._commit(removals.records)
@@ -413,7 +414,7 @@ class Controller(ClusterMetadata):
     def alter_scram_credentials(
         self, deletions: Sequence[ScramDeletion], upsertions: Sequence[ScramUpsertion]
     ) -> dict[str, Refused | None]:
-        """Change the credentials that may be changed, all in one batch; None or why not, by user."""
+        """Change the legal credentials in one batch; returns None or the reason for the refusal, by user."""
         planned = plan_credentials(deletions, upsertions, self._image.scram_credentials)
         if planned.records:
             self._commit(planned.records)
@@ -421,10 +422,10 @@ class Controller(ClusterMetadata):
         return planned.results
 
     def generate_producer_id(self) -> ProducerId:
-        """An id that no producer of this cluster has had.
+        """A producer id that is unique in the cluster's history.
 
-        Ids are taken from blocks that are recorded before use; a restart leaves the rest of a
-        block unused.
+        Ids come from blocks that are recorded before use, so only one id in a thousand costs a write. A restart
+        leaves the rest of a block unused.
         """
         for producer_id in self._producer_ids:
             return producer_id

@@ -1,4 +1,4 @@
-"""`__cluster_metadata-0`: appending records to it and reading them all."""
+"""Appends to and replays `__cluster_metadata-0` for the embedded controller."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _WRITTEN = (
 
 
 class MetadataLog:
-    """One writer: the controller. Each start of it is an epoch of the log of its own."""
+    """The controller is the only writer. Each start of it has its own leader epoch of the log."""
 
     def __init__(self, log: PartitionLog, clock: Clock) -> None:
         self._log = log
@@ -80,9 +80,9 @@ class MetadataLog:
         return self._log.log_end_offset
 
     def append(self, records: Sequence[MetadataRecord]) -> Offset:
-        """Append one batch and make it durable; the log's end after it.
+        """Append one batch and make it durable; returns the log end offset after it.
 
-        Raises RecordTooLargeError with nothing appended, or LogDirFailedError.
+        Raises RecordTooLargeError, without an append, or LogDirFailedError.
         """
         now_ms = self._clock.now_ms()
         batch = build_batch([NewRecord(now_ms, None, encode_framed(r)) for r in records])
@@ -94,9 +94,9 @@ class MetadataLog:
         return self._log.log_end_offset
 
     def replay(self) -> Iterator[MetadataRecord]:
-        """Every record, in order; CorruptMetadataError or CorruptRecordError names the offset.
+        """Every record, in order. Raises CorruptMetadataError or CorruptRecordError with the offset.
 
-        A kind that the embedded controller never writes is an error: it would not be heeded.
+        A record of a kind that the embedded controller never writes is an error, since it would have no effect.
         """
         offset = self._log.log_start_offset
         while offset < self._log.log_end_offset:

@@ -1,6 +1,6 @@
-"""More partitions for an existing topic: the rules, and the records. Pure.
+"""The rules and records for more partitions of an existing topic. Pure.
 
-Source: Kafka ReplicationControlManager.createPartitions, whose order of checks this keeps.
+Source: Kafka ReplicationControlManager.createPartitions, with the same order of checks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from isotherm.errors import (
 )
 from isotherm.types import REMOTE_LOG_METADATA_TOPICS, BrokerId
 
-# A key's partition follows from their number: with another one, what is stored is not found again.
+# The partition of a key is its hash modulo the number of partitions. With another number, stored state would
+# be looked for in the wrong partition.
 TOPICS_OF_FIXED_SIZE = frozenset(
     {"__consumer_offsets", "__transaction_state", *REMOTE_LOG_METADATA_TOPICS}
 )
@@ -27,7 +28,7 @@ TOPICS_OF_FIXED_SIZE = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPartitions:
-    """A topic is to have `total_count` partitions; `assignments` are those of the added ones."""
+    """A request for `total_count` partitions. `assignments` has the replicas of the added partitions."""
 
     topic: str
     total_count: int
@@ -37,7 +38,7 @@ class NewPartitions:
 def plan_growth(
     asked: NewPartitions, topic: TopicImage | None, brokers: Collection[BrokerId]
 ) -> list[PartitionRecord]:
-    """The records that add the partitions, or the RejectedError that says why there are none."""
+    """The records that add the partitions. Raises a RejectedError if a rule forbids them."""
     if topic is None:
         raise UnknownTopicOrPartitionError(f"no such topic topic={asked.topic}")
     count = len(topic.partitions)

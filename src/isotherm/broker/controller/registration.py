@@ -1,4 +1,4 @@
-"""The record of a broker's incarnation, written once per start."""
+"""The registration record of a broker, written once per start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def registration_record(
     *,
     broker_epoch: Offset,
 ) -> RegisterBrokerRecord:
-    """Unfenced at once: it is its own controller. The epoch is the metadata log's end, as in Kafka."""
+    """A registration that is unfenced at once, as the broker is its own controller. `broker_epoch` is the
+    metadata log's end, as in Kafka."""
     protocols = {each.name: each.protocol for each in config.listener_layout.brokers}
     return RegisterBrokerRecord(
         broker_id=config.node_id,

@@ -1,7 +1,7 @@
-"""Settings of groups and of subscriptions to clients' metrics: what they may be. Pure.
+"""The rules for settings of groups and of client metrics subscriptions. Pure.
 
-Source: KIP-848, KIP-714; Kafka ConfigurationControlManager, GroupConfig.validate,
-ClientMetricsConfigs.validate, whose error codes these are.
+The error codes are Kafka's. Source: KIP-848, KIP-714; Kafka ConfigurationControlManager,
+GroupConfig.validate, ClientMetricsConfigs.validate.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def changed_resource(
     changes: Sequence[ConfigChange],
     broker: GroupConfig,
 ) -> dict[str, str | None]:
-    """The keys that get another text; None for one that goes back to its default."""
+    """The changed keys with their new texts; None for a key that returns to its default."""
     if not resource.name:
         raise InvalidRequestError(f"a resource has no name resource_type={resource.resource_type}")
     keys = config_keys(_CLASSES[resource.resource_type])

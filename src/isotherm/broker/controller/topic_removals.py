@@ -1,8 +1,8 @@
-"""The topics that were removed before a start: the logs, and of those removed last the remote data,
-may not be deleted yet.
+"""Finds topics that were removed before a start, and whose data may still exist.
 
-The removal is recorded first; the deletion is remembered in another file, in the same turn of the
-control thread. A crash in between leaves the removal as the last thing that happened.
+Their logs may still be on disk. Remote segments may remain only of the topics that the last records removed: the
+control thread records a removal, and right after it notes the remote deletion in another file. So after a
+crash between the two, the removal is the last record of the log (docs/decisions/0035).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from isotherm.broker.metadata.metadata_records import (
 )
 from isotherm.types import TopicIdPartition
 
-# What a start writes: it may have been cut off too.
+# Records that a start writes. They may follow the removal, if a crash cut that start off too.
 _OF_A_START = (RegisterBrokerRecord, PartitionChangeRecord, FeatureLevelRecord)
 
 
 class TopicRemovals:
-    """Gets each record of the log, in order, before it is replayed."""
+    """`note` gets each record of the log, in order, before it is replayed."""
 
     def __init__(self) -> None:
         self.partitions: tuple[TopicIdPartition, ...] = ()
         self.topic_ids: set[uuid.UUID] = set()
-        """Of every topic that was ever removed."""
+        """The ids of all topics that were ever removed."""
 
     def note(self, record: MetadataRecord, before: MetadataDelta) -> None:
         if isinstance(record, RemoveTopicRecord):

@@ -1,8 +1,8 @@
-"""The rules for a new topic, and its records. Pure.
+"""The rules and records for a new topic. Pure.
 
-Each rule raises the RejectedError whose code Kafka answers with; the order of the checks is
-Kafka's too. Source: Kafka Topic.validate, ControllerApis.createTopics,
-ReplicationControlManager.createTopics, ConfigurationControlManager.
+Each rule raises the RejectedError with Kafka's error code, and the checks are in Kafka's order. Source: Kafka
+Topic.validate, ControllerApis.createTopics, ReplicationControlManager.createTopics,
+ConfigurationControlManager.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def no_charge(_partition_count: int) -> None:
-    """Making and deleting partitions costs nothing where there is no quota."""
+    """Charge nothing: there is no quota on partition mutations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic as a client asks for it; -1 stands for the broker's default.
+    """A topic as a client requests it; -1 stands for the broker's default.
 
-    `assignments` (partition, replicas) fix the partitions by hand; both numbers must be -1 then.
+    `assignments` has (partition, replicas) for a manual assignment; both numbers must be -1 then.
     """
 
     name: str
@@ -65,7 +65,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPlan:
-    """A topic that may be made: its parts, and the records that make it."""
+    """A legal topic: its parts, and the records that create it."""
 
     topic_id: uuid.UUID
     replicas: tuple[tuple[BrokerId, ...], ...]  # by partition
@@ -74,7 +74,7 @@ class TopicPlan:
 
 
 class CreatedTopic(NamedTuple):
-    """The answer for one topic of a request: a plan (carried out, unless validating), or why not."""
+    """The answer for one topic of a request: the plan (not carried out with validate_only), or the error."""
 
     name: str
     plan: TopicPlan | None
@@ -82,7 +82,7 @@ class CreatedTopic(NamedTuple):
 
 
 class DeletedTopic(NamedTuple):
-    """The answer for one topic of a request; name and id are None where they are not known."""
+    """The answer for one topic of a request. `name` or `topic_id` is None if it is unknown."""
 
     name: str | None
     topic_id: uuid.UUID | None
@@ -90,7 +90,7 @@ class DeletedTopic(NamedTuple):
 
 
 def check_topic_name(name: str) -> None:
-    """InvalidTopicError unless Kafka would take the name for a topic."""
+    """Raise InvalidTopicError for a name that Kafka does not allow."""
     if not name or name in (".", ".."):
         raise InvalidTopicError(f"a topic cannot have this name topic={name!r}")
     if len(name) > TOPIC_NAME_LENGTH_MAX:
@@ -105,12 +105,12 @@ def check_topic_name(name: str) -> None:
 
 
 def collision_key(name: str) -> str:
-    """Names that differ in '.' and '_' alone are one in metric names, so they collide."""
+    """The key under which names collide: metric names do not distinguish '.' from '_'."""
     return name.replace(".", "_")
 
 
 def check_topic_is_new(name: str, taken: Mapping[str, str]) -> None:
-    """`taken` holds the names of the topics that exist, by `collision_key`."""
+    """Refuse a name that an existing topic has or collides with. `taken` maps `collision_key` to name."""
     if name == CLUSTER_METADATA_TOPIC:
         raise InvalidRequestError(f"the topic is internal and is not created topic={name}")
     other = taken.get(collision_key(name))
@@ -123,8 +123,7 @@ def check_topic_is_new(name: str, taken: Mapping[str, str]) -> None:
 def topic_config(
     configs: Mapping[str, str | None], broker: BrokerConfig, *, topic: str
 ) -> TopicConfig:
-    """The effective configuration of a topic with these settings. Raises ConfigError for an illegal
-    combination."""
+    """The effective configuration of a topic with these settings. Raises ConfigError if they are illegal."""
     texts = {}
     for name, value in configs.items():
         if value is None:
@@ -191,7 +190,7 @@ def requested_partitions(topic: NewTopic, broker: BrokerConfig) -> int:
 
 
 def check_request_size(topics: Iterable[NewTopic], broker: BrokerConfig) -> None:
-    """PolicyViolationError when one request asks for more partitions than one batch may make."""
+    """Raise PolicyViolationError for more partitions in one request than one batch may have."""
     count = sum(max(0, requested_partitions(topic, broker)) for topic in topics)
     if count > PARTITIONS_PER_REQUEST_MAX:
         raise PolicyViolationError(
@@ -208,9 +207,9 @@ def plan_topic(
     brokers: Collection[BrokerId],
     broker: BrokerConfig,
 ) -> TopicPlan:
-    """The plan for one new topic, or the RejectedError that says why there is none.
+    """The plan for one new topic. Raises a RejectedError if a rule forbids it.
 
-    `taken` is as for `check_topic_is_new`; `brokers` are the registered ones.
+    `taken` is as for `check_topic_is_new`. `brokers` are the registered brokers.
     """
     check_topic_name(topic.name)
     check_topic_is_new(topic.name, taken)
@@ -266,7 +265,7 @@ def deletable_topic(
     counts: Mapping[uuid.UUID, int],
     broker: BrokerConfig,
 ) -> TopicImage:
-    """The topic, when it may be deleted. `counts` says how often a request names each."""
+    """The topic, if it may be deleted; else raises. `counts` has how often the request names each topic."""
     if topic is None:
         if isinstance(wanted, str):
             raise UnknownTopicOrPartitionError(f"no such topic topic={wanted}")
@@ -275,7 +274,7 @@ def deletable_topic(
         raise InvalidRequestError(f"topic is named twice topic={topic.name}")
     is_tiered = broker.remote.remote_log_storage_system_enable
     if topic.name in REMOTE_LOG_METADATA_TOPICS and is_tiered:
-        # Without it every tiered segment of every topic would be lost from sight.
+        # Without this topic the broker would no longer know any remote segment.
         raise PolicyViolationError(
             f"the topic is in use by the remote tier and is not deleted topic={topic.name}"
         )

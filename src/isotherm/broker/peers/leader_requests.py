@@ -1,7 +1,7 @@
-"""Requests to the brokers of this cluster that lead partitions: blocking, from threads.
+"""Sends requests to the leaders of partitions in this cluster. Blocking, for threads.
 
-Leaders and addresses come from the metadata image at each request. A request that meets a moved
-leader fails, and its caller tries again later, when the image has followed.
+Each request takes the leader and its address from the current metadata image. If the leader has moved, the request
+fails, and the caller retries later with a newer image.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RESPONSE_BYTES_MAX = 64 * 1024 * 1024
 
 
 def partition_image(image: MetadataImage, topic_partition: TopicPartition) -> PartitionImage:
-    """Raises UnknownTopicOrPartitionError."""
+    """The partition in the image. Raises UnknownTopicOrPartitionError."""
     topic = image.topics_by_name.get(topic_partition.topic)
     if topic is None or topic_partition.partition >= len(topic.partitions):
         raise UnknownTopicOrPartitionError(f"no such partition partition={topic_partition}")
@@ -32,7 +32,7 @@ def partition_image(image: MetadataImage, topic_partition: TopicPartition) -> Pa
 def leader_endpoint(
     image: MetadataImage, topic_partition: TopicPartition, listener_name: str
 ) -> tuple[BrokerId, Endpoint]:
-    """The leader and its address. NotLeaderOrFollowerError while there is none that can be reached."""
+    """The leader and its endpoint. Raises NotLeaderOrFollowerError if there is no leader with an endpoint."""
     leader = partition_image(image, topic_partition).leader
     broker = image.brokers.get(leader) if leader != NO_LEADER else None
     endpoint = broker.endpoint(listener_name) if broker is not None else None
@@ -45,7 +45,7 @@ def leader_endpoint(
 
 
 class _Peer:
-    """One connection, for one thread at a time."""
+    """A connection to one broker. `lock` is held during a request, as only one can be in flight."""
 
     def __init__(self, address: PeerAddress, connection: PeerConnection) -> None:
         self.address = address
@@ -54,7 +54,7 @@ class _Peer:
 
 
 class LeaderRequests:
-    """A connection per broker. Thread-safe: requests to one broker wait for one another."""
+    """One connection per broker. Thread-safe; requests to the same broker wait for each other."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class LeaderRequests:
             return peer.connection.send(request)
 
     def close(self) -> None:
-        """End every request, now and later."""
+        """End the requests in flight, and refuse later ones, with PeerDisconnectedError."""
         with self._guard:
             self._is_closed = True
             peers = tuple(self._peers.values())
@@ -100,7 +100,7 @@ class LeaderRequests:
             if known is not None and known.address == address:
                 return known
             if known is not None:
-                # The broker has moved; whatever waits for its old address fails now.
+                # The broker has another address now. Requests to the old one fail at once.
                 known.connection.close()
             connection = PeerConnection(
                 address,

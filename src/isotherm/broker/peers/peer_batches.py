@@ -1,7 +1,7 @@
-"""Items sent to other brokers in batches: one request in flight for each broker.
+"""Sends items to other brokers in batches, with one request in flight per broker.
 
-What is submitted while a request is under way gathers, and the next request takes it all. Each broker
-has a thread and a connection of its own, so a broker that does not answer holds up no other.
+Items that are submitted while a request is in flight are sent together with the next request. Each broker has its
+own thread and connection, so a broker that does not answer delays no other.
 Source: Kafka InterBrokerSendThread, as its TransactionMarkerChannelManager and
 AddPartitionsToTxnManager use it.
 """
@@ -53,7 +53,7 @@ class _Destination(Generic[Item, Result]):
             self._has_work.notify()
 
     def stop(self) -> None:
-        """End the request under way with an error, and what waits too. Does not wait for the thread."""
+        """End the request in flight and all queued items with an error. Does not wait for the thread."""
         with self._has_work:
             self._is_stopped = True
             self._has_work.notify()
@@ -78,7 +78,7 @@ class _Destination(Generic[Item, Result]):
         self._connection.close()
 
     def _take(self) -> list[tuple[Item, asyncio.Future[Result]]]:
-        """What waits, up to a batch; empty once stopped."""
+        """Wait for items and take up to a batch; empty once stopped."""
         with self._has_work:
             self._has_work.wait_for(lambda: self._queue or self._is_stopped)
             if self._is_stopped:
@@ -88,7 +88,7 @@ class _Destination(Generic[Item, Result]):
 
 
 class PeerBatches(Generic[Item, Result]):
-    """Event loop thread only, except for `exchange`, which destinations call."""
+    """Event loop thread only, except `exchange` and `deliver`, which the threads of destinations call."""
 
     def __init__(
         self,
@@ -99,8 +99,8 @@ class PeerBatches(Generic[Item, Result]):
         queued_max: int,
         batch_max: int,
     ) -> None:
-        """`exchange` sends items and returns a result for each, in order; it may raise. `queued_max`
-        items wait for one broker, and `batch_max` are in one request."""
+        """`exchange` sends items and returns a result for each, in order; it may raise. At most `queued_max`
+        items wait per broker, and at most `batch_max` are in one request."""
         self.name = name
         self.connect = connect
         self.exchange = exchange
@@ -112,13 +112,13 @@ class PeerBatches(Generic[Item, Result]):
     def submit(
         self, broker_id: BrokerId, address: PeerAddress, item: Item
     ) -> asyncio.Future[Result]:
-        """Send an item. The future raises PeerDisconnectedError, PeerTimeoutError,
-        NotEnoughMemoryError when too much waits for that broker, and what `exchange` raises."""
+        """Queue an item. The future fails with PeerDisconnectedError, PeerTimeoutError, NotEnoughMemoryError
+        if too many items wait for that broker, or an error of `exchange`."""
         answer: asyncio.Future[Result] = self._loop.create_future()
         destination = self._destinations.get(broker_id)
         if destination is None or destination.address != address:
             if destination is not None:
-                # The broker was started again elsewhere.
+                # The broker was restarted at another address.
                 destination.stop()
             destination = self._destinations[broker_id] = _Destination(self, address)
         destination.put(item, answer)

@@ -1,9 +1,9 @@
-"""One connection to another node of the cluster: blocking, one request in flight.
+"""A connection to another node of the cluster: blocking, with one request in flight.
 
-No ApiVersions are exchanged: the cluster's metadata.version tells which versions every node serves,
-and Kafka's replica fetchers do the same. The socket is opened by the first request and after every
-failure, so a connection outlives the node's restarts. A session that ends (`connections.max.reauth.ms`
-of the node) is replaced by one on a new socket. Source: Kafka NetworkClientUtils, BrokerBlockingSender.
+No ApiVersions request is sent: as for Kafka's replica fetchers, the cluster's metadata.version determines the
+versions that every node serves. The first request, and the first after each failure, opens the socket, so a
+connection survives restarts of the node. Before a SASL session ends (`connections.max.reauth.ms` of the node)
+a new socket with a new session replaces it. Source: Kafka NetworkClientUtils, BrokerBlockingSender.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from isotherm.protocol.tls_stream import Stream, TlsStream
 _SIZE = struct.Struct(">i")
 _CORRELATION_ID_SIZE = 4
 _CORRELATION_IDS = 2**31
-# Of a session's time: as with Kafka's clients, the next one begins well before its end.
+# The share of a session's lifetime after which a new session begins, well before the end as in Kafka's clients.
 _SESSION_PART = 0.85
 
 
@@ -46,7 +46,7 @@ class PeerAddress(NamedTuple):
 
 
 class _Opened(NamedTuple):
-    """A socket, and the stream of requests on it: the socket itself, or TLS."""
+    """A socket, and the stream for requests on it: the socket itself, or TLS."""
 
     socket: socket.socket
     stream: Stream
@@ -54,20 +54,20 @@ class _Opened(NamedTuple):
 
 
 class ReceiveBuffer:
-    """Memory for one response after the other, as large as the largest so far. One thread."""
+    """Reused memory for responses, as large as the largest response so far. For one thread."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
     def take(self, size: int) -> memoryview:
-        """Overwrites what an earlier call returned."""
+        """`size` bytes of the buffer. The caller overwrites what earlier calls returned."""
         if size > len(self._data):
             self._data = bytearray(size)
         return memoryview(self._data)[:size]
 
 
 class PeerConnection:
-    """`send` may be called from any thread, by one at a time; `close` at any time."""
+    """One thread at a time may call `send` or `exchange`; any thread may call `close` at any time."""
 
     def __init__(
         self,
@@ -80,8 +80,8 @@ class PeerConnection:
         security: NodeSecurity = PLAINTEXT,
         clock: Clock | None = None,
     ) -> None:
-        """Opens nothing yet. A response above `response_bytes_max` ends the connection. A handshake of
-        TLS and a login are part of opening: `connect_timeout_s` bounds each of their waits."""
+        """Opens nothing yet. A response above `response_bytes_max` bytes ends the connection. Opening includes
+        the TLS handshake and the login; `connect_timeout_s` bounds each wait of them."""
         self.address = address
         self._client_id = client_id
         self._connect_timeout_s = connect_timeout_s
@@ -94,13 +94,13 @@ class PeerConnection:
         self._socket: socket.socket | None = None
         self._is_in_use = False
         self._is_closed = False
-        self._guard = threading.Lock()  # of the three above
+        self._guard = threading.Lock()  # guards the three fields above
 
     def send(self, request: Any) -> Any:
-        """Send an entity of kio, whose class tells API and version; the response of that version.
+        """Send a kio entity and return the response. The entity's class determines the API and version.
 
-        Raises PeerDisconnectedError or PeerTimeoutError. The connection is then closed, and the
-        next call opens another one.
+        Raises PeerDisconnectedError or PeerTimeoutError. The socket is then closed, and the next call opens
+        another one.
         """
         request_type = type(request)
         body = bytearray()
@@ -122,9 +122,9 @@ class PeerConnection:
         is_flexible: bool,
         buffer: ReceiveBuffer | None = None,
     ) -> memoryview:
-        """Send an encoded request body; the body of the response. Raises as `send` does.
+        """Send an encoded request body; returns the body of the response. Raises what `send` raises.
 
-        The response is memory of its own, which the caller may keep, or lies in `buffer`.
+        The response lies in `buffer`, or without one in new memory, which the caller may keep.
         """
         correlation_id = next(self._correlation_ids) % _CORRELATION_IDS
         frame = self._frame(api_key, api_version, correlation_id, body, is_flexible=is_flexible)
@@ -134,6 +134,7 @@ class PeerConnection:
                 deadline_s = self._clock.monotonic_s() + self._request_timeout_s
                 self._send_all(connection, frame, deadline_s)
                 payload = self._receive_frame(connection, deadline_s, buffer or ReceiveBuffer())
+                # An ApiVersions response has header version 0, so that clients of any version can read it.
                 has_tags = is_flexible and api_key != ApiKey.API_VERSIONS
                 answered_id, answer = self._response(payload, has_tags=has_tags)
                 if answered_id != correlation_id:
@@ -147,22 +148,23 @@ class PeerConnection:
         return answer
 
     def close(self) -> None:
-        """End for good: a `send` that waits, and every later one, raises PeerDisconnectedError.
+        """Close for good: a `send` in progress and every later one raise PeerDisconnectedError. Any thread.
 
-        Any thread. A host name that is being resolved is waited for by its `send`.
+        The resolution of a host name cannot be interrupted; a `send` in it ends after it.
         """
         with self._guard:
             self._is_closed = True
             if not self._is_in_use:
                 self._drop_socket()
             elif self._socket is not None:
-                # Its user closes it: the number could be another socket's before that wakes up.
+                # Only the user's thread closes the socket. If it were closed here, its file descriptor could
+                # belong to another socket before that thread wakes up.
                 with contextlib.suppress(OSError):
                     self._socket.shutdown(socket.SHUT_RDWR)
 
     @contextlib.contextmanager
     def _in_use(self) -> Iterator[None]:
-        """A failure closes the socket: the stream of frames cannot be found again."""
+        """Mark the socket as in use. A failure closes it, since the position in the stream of frames is lost."""
         with self._guard:
             if self._is_closed:
                 raise self._lost("this side has closed it")
@@ -191,7 +193,7 @@ class PeerConnection:
         return _SIZE.pack(len(frame) + len(body)) + frame + body
 
     def _usable(self) -> _Opened | None:
-        """What is open, unless its session ends soon."""
+        """The open socket, unless its session ends soon."""
         opened = self._opened
         if opened is None or self._socket is None:
             return None
@@ -211,7 +213,7 @@ class PeerConnection:
         return self._opened
 
     def _logged_in(self, stream: Stream, login: Login | TokenLogin) -> float:
-        """The seconds that the session lasts; 0 for ever."""
+        """Log in; returns the lifetime of the session in seconds, 0 if it does not end."""
         try:
             return log_in(login, lambda each: node_exchange.ask(stream, each), secrets.token_hex)
         except SaslAuthenticationError as error:
@@ -235,7 +237,8 @@ class PeerConnection:
         raise failure or OSError("the host has no address")
 
     def _new_socket(self, family: int, kind: int, protocol: int) -> socket.socket:
-        """It is this connection's before it connects, so that `close` also ends the wait for that."""
+        """A socket that is stored before it connects, so that `close` can also end the wait for the
+        connection."""
         with self._guard:
             self._drop_socket()
             if self._is_closed:
@@ -244,7 +247,7 @@ class PeerConnection:
             return self._socket
 
     def _drop_socket(self) -> None:
-        """With the guard held."""
+        """Close the socket. The caller holds the guard."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

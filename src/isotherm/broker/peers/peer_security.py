@@ -1,9 +1,9 @@
-"""TLS and login of a broker's own connections, by the keys of the listener that it dials.
+"""The TLS and login settings of a broker's own connections, from the settings of the listener that it dials.
 
-As in Kafka, a broker that dials a listener uses the listener's keys: its key store is the certificate that
-it shows, its trust store what it trusts, and `username` and `password` of its login module the login, under
-`listener.name.NAME.MECHANISM.sasl.jaas.config`. The controllers' listener has keys of its own, although no
-such listener is opened here. Source: Kafka ChannelBuilders.clientChannelBuilder, JaasContext.
+As in Kafka, a broker that dials a listener uses its own settings for a listener of that name: the key store for
+its certificate, the trust store, and `username` and `password` of the login module in
+`listener.name.NAME.MECHANISM.sasl.jaas.config`. The controllers' listener has such settings too, although
+a member does not open it. Source: Kafka ChannelBuilders.clientChannelBuilder, JaasContext.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _WITH_SASL = (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 
 def inter_broker_security(config: BrokerConfig) -> NodeSecurity:
-    """Of connections to other brokers. ConfigError, without anything secret."""
+    """The security of connections to other brokers. Raises ConfigError, whose text has no secret."""
     layout = config.listener_layout
     protocol = next(each.protocol for each in layout.brokers if each.name == layout.inter_broker)
     mechanism = config.security.sasl_mechanism_inter_broker_protocol
@@ -51,7 +51,7 @@ def inter_broker_security(config: BrokerConfig) -> NodeSecurity:
 
 
 def controller_security(config: BrokerConfig) -> NodeSecurity:
-    """Of connections to the controllers elsewhere. ConfigError, without anything secret."""
+    """The security of connections to the controllers. Raises ConfigError, whose text has no secret."""
     protocol = config.listener_layout.controller_protocol
     assert protocol is not None, "there are controllers elsewhere"
     name = config.controller_listener_names[0]

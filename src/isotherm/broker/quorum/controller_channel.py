@@ -1,4 +1,4 @@
-"""A queue of requests to the active controller, sent one after the other by a thread of its own."""
+"""A queue of requests to the active controller. Its own thread sends them one after the other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from isotherm.protocol.api_keys import api_name
 
 
 class Send(Protocol):
-    """What users of a channel need of it."""
+    """`ControllerChannel.send`."""
 
     def __call__(self, request: Any, *, timeout_s: float) -> Future[Any]: ...
 
@@ -26,7 +26,7 @@ class _Waiting(NamedTuple):
 
 
 class ControllerChannel:
-    """`send` may be called from any thread. `stop` ends with the last answer."""
+    """`send` may be called from any thread. `stop` returns after the last future is done."""
 
     def __init__(
         self, name: str, connection: ControllerConnection, clock: Clock, *, requests_max: int
@@ -43,10 +43,11 @@ class ControllerChannel:
         self._thread.start()
 
     def send(self, request: Any, *, timeout_s: float) -> Future[Any]:
-        """The response, sooner or later: PeerTimeoutError when the time has passed, in the queue or
-        while the controller moves, and PeerDisconnectedError once stopped.
+        """Queue a request; returns a future of the response.
 
-        NotEnoughMemoryError in the future if too many requests wait.
+        The future fails with PeerTimeoutError when `timeout_s` has passed, which includes the time in the
+        queue and during a change of the controller; with NotEnoughMemoryError if too many requests wait; and
+        with PeerDisconnectedError once the channel is stopped.
         """
         answer: Future[Any] = Future()
         waiting = _Waiting(request, self._clock.monotonic_s() + timeout_s, answer)
@@ -66,7 +67,7 @@ class ControllerChannel:
         return answer
 
     def stop(self) -> None:
-        """What waits ends with PeerDisconnectedError; so does what is under way."""
+        """End the thread. Requests in the queue and in flight fail with PeerDisconnectedError."""
         with self._has_work:
             self._is_stopped = True
             self._has_work.notify()

@@ -1,7 +1,7 @@
-"""Requests to the active controller, wherever it is now.
+"""Sends requests to the active controller, and follows it when it changes.
 
-A controller that is not active any more answers NOT_CONTROLLER, one that died does not answer: then
-the address is dropped, and the request sent again to the leader that the observer knows by then.
+A former active controller answers NOT_CONTROLLER, and a dead one does not answer. In both cases the
+connection is dropped, and the request is sent again to the leader that the observer knows by then.
 Source: Kafka NodeToControllerRequestThread.
 """
 
@@ -26,7 +26,7 @@ RETRY_INTERVAL_S = 0.1  # Kafka: NodeToControllerRequestThread.doWork
 
 
 class ControllerConnection:
-    """`ask` is called by one thread at a time, `close` by any."""
+    """One thread at a time may call `ask`; any thread may call `close`."""
 
     def __init__(
         self,
@@ -35,8 +35,9 @@ class ControllerConnection:
         clock: Clock,
         greet: Callable[[PeerConnection], None] | None = None,
     ) -> None:
-        """`leader` is what the observer knows. `connect` makes a connection that is not open yet, and
-        `greet` is its first use. It raises what `PeerConnection.send` does."""
+        """`leader` returns the leader that the observer knows. `connect` makes a connection that opens on its
+        first use. `greet` runs once per connection, before its first request, and raises what
+        `PeerConnection.send` raises."""
         self._leader = leader
         self._connect = connect
         self._clock = clock
@@ -47,11 +48,11 @@ class ControllerConnection:
         self._guard = threading.Lock()
 
     def ask(self, request: Any, *, timeout_s: float) -> Any:
-        """The active controller's response. A request that got no answer is sent again: the
-        controller may get it twice.
+        """The active controller's response. An unanswered request is sent again, so the controller may
+        receive it twice.
 
-        Raises PeerTimeoutError when the time has passed, and PeerDisconnectedError once closed. A
-        request under way then is waited for as long as a connection waits for an answer.
+        Raises PeerTimeoutError when `timeout_s` has passed, and PeerDisconnectedError once closed. The deadline
+        is checked between attempts; the connection's own timeout bounds an attempt.
         """
         deadline_s = self._clock.monotonic_s() + timeout_s
         reason = "no controller is known to lead the quorum"
@@ -95,6 +96,7 @@ class ControllerConnection:
                 if self._connection is not None:
                     self._connection.close()
                 self._connection, self._is_greeted = self._connect(address), False
+                # `close` came first: it has closed the connection before, not this one.
                 if self._closing.is_set():
                     self._connection.close()
             return self._connection

@@ -1,7 +1,7 @@
-"""Which controller leads the quorum, as the answers to fetches of the metadata log tell. Pure.
+"""Learns the leader of the quorum from the answers to fetches of the metadata log. Pure.
 
-Every answer names the leader that the answering node knows, with its epoch; right or wrong, the
-highest epoch wins. Epochs may be skipped, and an epoch may have no leader for a while.
+Every answer names the leader that the answering node knows, with its epoch. The answering node may be wrong;
+the highest epoch wins. Epochs may be skipped, and an epoch may have no leader for a while.
 Source: Kafka KafkaRaftClient.maybeHandleCommonResponse, RequestManager.
 """
 
@@ -19,8 +19,8 @@ from isotherm.errors import CorruptMetadataError, InvalidRequestError
 
 
 class QuorumLeader(NamedTuple):
-    """`leader_id` is None while the epoch has no leader that this node knows; `address` is None
-    also when no answer has named it."""
+    """`leader_id` is None while this node knows no leader of the epoch. `address` is None then, and also if
+    no answer has named it."""
 
     epoch: int
     leader_id: int | None = None
@@ -28,7 +28,7 @@ class QuorumLeader(NamedTuple):
 
 
 class LeaderHint(NamedTuple):
-    """What an answer says: its error, CurrentLeader (-1 for none), and NodeEndpoints by node."""
+    """The leader in an answer: its error, CurrentLeader (-1 for none), and NodeEndpoints by node id."""
 
     error: ErrorCode
     leader_id: int
@@ -53,10 +53,11 @@ _OLDER_OR_OTHER = (ErrorCode.fenced_leader_epoch, ErrorCode.not_leader_or_follow
 def learn(
     known: QuorumLeader, hint: LeaderHint, voters: Mapping[int, PeerAddress] | None = None
 ) -> Learned:
-    """The leader after an answer. `voters` has addresses that the configuration tells.
+    """The leader after an answer, and what to do with the answer. `voters` has the addresses that
+    controller.quorum.voters names.
 
-    Raises InvalidRequestError when the answer calls the request invalid, which is a bug, and
-    CorruptMetadataError when an epoch has two leaders.
+    Raises InvalidRequestError if the answer calls the request invalid, which is a bug here, and
+    CorruptMetadataError if an epoch has two leaders.
     """
     if hint.error == ErrorCode.invalid_request:
         raise InvalidRequestError("a controller calls the fetch of the metadata log invalid")
@@ -91,12 +92,12 @@ def _verdict(hint: LeaderHint, leader: QuorumLeader) -> Verdict:
 
 
 def _ask(leader: QuorumLeader) -> Verdict:
-    """Without a leader there is an election, which takes its time."""
+    """Ask a known leader at once; back off while there is none, since an election takes time."""
     return Verdict.BACK_OFF if leader.leader_id is None else Verdict.ASK_AGAIN
 
 
 def next_to_ask(
     leader: QuorumLeader, bootstrap: Sequence[PeerAddress], rng: random.Random
 ) -> PeerAddress:
-    """The leader; while it is not known, any of the controllers that the configuration names."""
+    """The leader's address, or a random bootstrap controller while the leader is unknown."""
     return leader.address or rng.choice(bootstrap)

@@ -1,9 +1,8 @@
-"""Tells the controller in which log directory each replica of this broker lies (KIP-858).
+"""Reports to the controller in which log directory each replica of this broker lies (KIP-858).
 
-A broker with one directory has nothing to tell: the controller fills it in itself. The latest
-directory of a replica counts. Entries whose replica is gone are dropped when they are sent: an
-unknown directory would take the replica out of the in-sync replicas.
-Source: Kafka AssignmentsManager.
+A broker with one directory reports nothing, because the controller fills it in itself. For each replica the
+latest directory is reported. Before a request, entries are dropped whose replica is gone or whose directory
+the metadata already has. Source: Kafka AssignmentsManager.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _VERSION = 0
 
 
 class DirectoryAssignments:
-    """`start` once, `stop` last; `assign` on any thread."""
+    """Call `start` once and `stop` last. `assign` may be called on any thread."""
 
     def __init__(
         self,
@@ -64,13 +63,13 @@ class DirectoryAssignments:
         self._thread.start()
 
     def assign(self, partition: TopicIdPartition, directory_id: uuid.UUID) -> None:
-        """The replica's log is in this directory now; nothing to do if the image says so too."""
+        """Report that the replica's log is in this directory, unless the metadata image already says so."""
         with self._guard:
             self._waiting[partition] = directory_id
         self._has_work.set()
 
     def stop(self) -> None:
-        """What was not sent is sent after the next start, when the image still differs."""
+        """End the thread. The next start reports what was not sent, if the metadata image still differs."""
         self._stopping.set()
         self._has_work.set()
         if self._thread.is_alive():
@@ -80,6 +79,7 @@ class DirectoryAssignments:
         while not self._stopping.is_set():
             self._has_work.wait()
             self._has_work.clear()
+            # Without failures there is a short delay too. It collects assignments into few requests.
             delay_s = min(FIRST_DELAY_S * 2**self._failures, BACKOFF_MAX_S)
             if self._clock.wait(self._stopping, delay_s):
                 return
@@ -93,7 +93,7 @@ class DirectoryAssignments:
         answer = self._send(request, timeout_s=REQUEST_TIMEOUT_S)
         try:
             response = answer.result()
-        # The boundary of the thread: the entries stay, and are sent again.
+        # The boundary of the thread: the entries stay and are sent again.
         except Exception as error:  # noqa: BLE001
             self._note_failure(str(error))
             return
@@ -113,7 +113,8 @@ class DirectoryAssignments:
         return dict(items)
 
     def _finish(self, batch: Mapping[TopicIdPartition, uuid.UUID], response: Any) -> None:
-        """Partitions with an error stay, and are looked at again with a later image."""
+        """Drop the entries that the controller recorded. Entries with an error are checked against a later
+        image and sent again."""
         done = {
             (topic.topic_id, int(partition.partition_index))
             for directory in response.directories
@@ -124,6 +125,7 @@ class DirectoryAssignments:
         with self._guard:
             for partition, directory_id in batch.items():
                 is_done = (partition.topic_id, partition.partition) in done
+                # A newer directory may have been assigned while the request was in flight.
                 if is_done and self._waiting.get(partition) == directory_id:
                     del self._waiting[partition]
             has_more = bool(self._waiting)

@@ -1,8 +1,8 @@
-"""`__cluster_metadata-0` as an observer keeps it: the leader's batches as bytes, and snapshots.
+"""An observer's copy of `__cluster_metadata-0`: the leader's batches as bytes, and snapshots.
 
-Nothing is flushed when it is appended: what a crash loses is fetched again. After a restart nothing
-in the log is known to be committed before a leader has sent its high watermark.
-Source: Kafka KafkaRaftLog.
+Appends are not flushed, because records that a crash loses are fetched again. After a restart no record of the
+log counts as committed before a leader has sent its high watermark.
+Source: Kafka KafkaRaftLog. Reasons: docs/decisions/0098.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ logger = logging.getLogger(__name__)
 
 
 class FollowedLog:
-    """One thread. Raises LogDirFailedError when the disk fails."""
+    """For one thread. Raises LogDirFailedError if the disk fails."""
 
     def __init__(self, log: PartitionLog, snapshots: SnapshotFiles) -> None:
-        """The log goes on from the latest snapshot if it does not reach beyond that."""
+        """Open the log with its latest snapshot. The log restarts at the snapshot's end if they leave a gap."""
         self._log = log
         self.snapshots = snapshots
         with log.log_dir.errors_fail_it("list the snapshots of the cluster's metadata"):
@@ -44,7 +44,7 @@ class FollowedLog:
             self._begin_at(start)
         self._known_high_watermark = False
         self.bytes_since_snapshot = log.size_in_bytes
-        """Of the log, roughly: batches after the latest snapshot."""
+        """The bytes of batches after the latest snapshot. Approximate: after a start it is the log's size."""
 
     @property
     def position(self) -> LogPosition:
@@ -63,7 +63,7 @@ class FollowedLog:
         return self._log.high_watermark
 
     def append(self, records: memoryview, epoch: LeaderEpoch, high_watermark: Offset) -> None:
-        """Append the batches of the leader of `epoch`; `high_watermark` is the leader's."""
+        """Append batches of the leader of `epoch`. `high_watermark` is the leader's; -1 if it is unknown."""
         if records:
             self._log.append_as_follower(records, epoch)
             self.bytes_since_snapshot += len(records)
@@ -74,9 +74,9 @@ class FollowedLog:
             self._known_high_watermark = True
 
     def truncate(self, epoch: LeaderEpoch, end_offset: Offset) -> None:
-        """Drop what the leader does not have: its log ends for `epoch` at `end_offset`.
+        """Drop the records that the leader lacks. In the leader's log `epoch` ends at `end_offset`.
 
-        CorruptMetadataError when that was committed.
+        Raises CorruptMetadataError if committed records would be dropped.
         """
         own = self._log.leader_epochs.end_offset_for(epoch, self._log.log_end_offset)
         own_end = self._log.log_end_offset if own.end_offset < 0 else own.end_offset
@@ -94,7 +94,7 @@ class FollowedLog:
 
     @contextlib.contextmanager
     def partial_snapshot(self, snapshot_id: SnapshotId) -> Iterator[PartialSnapshot]:
-        """A new snapshot, which is discarded unless it is finished within the context."""
+        """A new snapshot. It is discarded unless `finish` is called within the context."""
         with self._log.log_dir.errors_fail_it("write a snapshot of the cluster's metadata"):
             partial = self.snapshots.begin(snapshot_id)
             try:
@@ -103,12 +103,13 @@ class FollowedLog:
                 partial.discard()
 
     def go_on_after(self, snapshot_id: SnapshotId) -> None:
-        """The leader's snapshot is complete: the log goes on where it ends."""
+        """Restart the log at the end of a snapshot that was fetched from the leader."""
         self._begin_at(snapshot_id.end_offset)
         self._keep_only(snapshot_id)
 
     def begin_after_own(self, snapshot_id: SnapshotId) -> None:
-        """This node's snapshot is complete: the batches below its end may be deleted."""
+        """Move the log start to the end of a snapshot that this node wrote: older batches may be deleted."""
+        # Retention deletes closed segments only, so the active one is rolled first.
         self._log.roll()
         self._log.maybe_increment_log_start_offset(snapshot_id.end_offset)
         self._keep_only(snapshot_id)
@@ -120,7 +121,7 @@ class FollowedLog:
             self.snapshots.clean_up(snapshot_id)
 
     def committed(self, offset: Offset) -> memoryview:
-        """Batches from `offset` on, below the high watermark; empty if there are none."""
+        """Committed batches from `offset` on, up to about 8 MiB; empty if there are none."""
         read = self._log.read(
             offset,
             BATCH_SIZE_MAX,

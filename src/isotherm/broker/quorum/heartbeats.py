@@ -32,7 +32,7 @@ HEARTBEAT_VERSION = 2
 
 
 class BrokerHeartbeats:
-    """`register` first, then `start`; `stop` last. Every method may be called from any thread."""
+    """Call `register` first, then `start`, and `stop` last. Methods may be called on any thread."""
 
     def __init__(
         self,
@@ -44,9 +44,9 @@ class BrokerHeartbeats:
         on_failure: Callable[[Exception], None],
         clock: Clock,
     ) -> None:
-        """`metadata_offset` is the highest offset of the metadata log that this broker has taken
-        over: the controller waits for it when other brokers stop. `on_failure` gets what ends the
-        thread, and directories of which no controller has been notified."""
+        """`metadata_offset` returns the highest offset of the metadata log that this broker has applied. The
+        controller waits for it when other brokers stop. `on_failure` gets the error that ends the thread,
+        such as a failed directory that could not be reported in time."""
         self._broker_id = broker_id
         self._connection = connection
         self._interval_ms = interval_ms
@@ -59,10 +59,10 @@ class BrokerHeartbeats:
         self._offline_deadlines_s: dict[uuid.UUID, float] = {}
         self.broker_epoch = -1
         self.caught_up: Future[None] = Future()
-        """Done when the controller says that this broker's metadata has its own registration."""
+        """Done when the controller confirms that this broker's metadata has the broker's own registration."""
         self.unfenced: Future[None] = Future()
         self.let_go: Future[None] = Future()
-        """Done when the controller says, in a controlled shutdown, that the broker may stop."""
+        """Done when the controller confirms, in a controlled shutdown, that the broker may stop."""
         self._last_error: str | None = None
         self._stopping = threading.Event()
         self._wake = threading.Event()
@@ -86,8 +86,11 @@ class BrokerHeartbeats:
         timeout_s: float,
         refusal: Callable[[ErrorCode], ConfigError | None],
     ) -> int:
-        """The broker epoch. Tries again until the time has passed; then BrokerUnreachableError with
-        the last reason. ConfigError at once for what no retry will help."""
+        """Register with the active controller; returns the broker epoch.
+
+        Retries until `timeout_s` has passed, then raises BrokerUnreachableError with the last reason. Raises
+        the ConfigError of `refusal` at once if a retry cannot help, and PeerDisconnectedError at a stop.
+        """
         deadline_s = self._clock.monotonic_s() + timeout_s
         reason = "it was not tried"
         while (left_s := deadline_s - self._clock.monotonic_s()) > 0:
@@ -122,13 +125,13 @@ class BrokerHeartbeats:
         self._thread.start()
 
     def unfence(self) -> None:
-        """The broker can serve: the next heartbeat, at once, asks to be unfenced."""
+        """Ask to be unfenced with a heartbeat now: the broker can serve."""
         with self._guard:
             self._lifecycle.ready_to_unfence()
         self._wake.set()
 
     def begin_controlled_shutdown(self) -> None:
-        """Ask the controller to move this broker's leaderships; `let_go` is done afterwards."""
+        """Ask the controller to move this broker's leaderships away. `let_go` is done afterwards."""
         with self._guard:
             has_to_wait = self._lifecycle.begin_controlled_shutdown()
         if not has_to_wait:
@@ -136,8 +139,8 @@ class BrokerHeartbeats:
         self._wake.set()
 
     def note_offline(self, directory_id: uuid.UUID, timeout_s: float) -> None:
-        """Tell the controller of a log directory that failed. It must have heard of it in time:
-        `on_failure` gets LogDirFailedError otherwise."""
+        """Report a failed log directory to the controller. `on_failure` gets LogDirFailedError if no heartbeat
+        with it is answered within `timeout_s`."""
         with self._guard:
             self._lifecycle.note_offline(directory_id)
             deadline_s = self._clock.monotonic_s() + timeout_s
@@ -145,20 +148,20 @@ class BrokerHeartbeats:
         self._wake.set()
 
     def register_again(self) -> None:
-        """Send the registration once more: the cluster's metadata lacks the log directories of an
-        older one. The epoch stays, and so does being unfenced."""
+        """Send the registration once more, because the metadata lacks this broker's log directories. The
+        broker epoch and the fencing state stay."""
         with self._guard:
             self._needs_registration = True
         self._wake.set()
 
     def give_up(self) -> None:
-        """End a registration that waits, and heartbeats. Does not wait; `stop` does."""
+        """Abort a registration and the heartbeats without waiting for the thread. `stop` waits."""
         self._stopping.set()
         self._wake.set()
         self._connection.close()
 
     def stop(self) -> None:
-        """No heartbeat is sent any more: the controller fences the broker after a while."""
+        """End the thread. The controller fences the broker after broker.session.timeout.ms."""
         self.give_up()
         if self._thread.is_alive():
             self._thread.join()
@@ -172,11 +175,11 @@ class BrokerHeartbeats:
                     return
                 self._wake.clear()
                 delay_ms = self._beat()
-            # Each further heartbeat would write another record of the fence.
+            # No heartbeat after this: each would make the controller write another record of the fence.
             _complete(self.let_go)
         except PeerDisconnectedError:
             return  # stopped
-        # The boundary of the thread: whatever ends it is passed on.
+        # The boundary of the thread: `on_failure` gets any error that ends it.
         except Exception as error:
             logger.exception("heartbeats have ended")
             self._on_failure(error)
@@ -246,7 +249,7 @@ class BrokerHeartbeats:
         return error.name
 
     def _note_error(self, reason: str | None) -> None:
-        """One line per change: heartbeats are many."""
+        """Log a change of the error, not each heartbeat."""
         if reason is not None and reason != self._last_error:
             logger.warning("heartbeat is not accepted reason='%s'", reason)
         elif reason is None and self._last_error is not None:

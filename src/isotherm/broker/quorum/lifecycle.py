@@ -1,7 +1,7 @@
-"""The life of a broker in its cluster: what each heartbeat says, and what its answer changes. Pure.
+"""The state of a broker in its cluster: the content of heartbeats, and the effects of answers. Pure.
 
-    STARTING -> (has its own registration in its metadata) RECOVERY -> (unfenced) RUNNING
-    -> PENDING_CONTROLLED_SHUTDOWN -> (the controller lets go) SHUTTING_DOWN
+    STARTING -> (its metadata has its own registration) RECOVERY -> (unfenced) RUNNING
+    -> PENDING_CONTROLLED_SHUTDOWN -> (the controller lets it stop) SHUTTING_DOWN
 
 Source: KIP-631; Kafka BrokerLifecycleManager.
 """
@@ -29,7 +29,8 @@ class BrokerState(enum.IntEnum):
 
 
 class HeartbeatWishes(NamedTuple):
-    """`cordoned_log_dirs` None leaves them as they are: only a broker that has caught up knows."""
+    """The broker's part of a heartbeat. `cordoned_log_dirs` None leaves the controller's state as it is,
+    since a broker that has not caught up does not know its own."""
 
     want_fence: bool
     want_shut_down: bool
@@ -44,12 +45,12 @@ class HeartbeatAnswer(NamedTuple):
 
 
 class Lifecycle:
-    """One thread at a time."""
+    """Not thread-safe; `BrokerHeartbeats` calls it under its lock."""
 
     def __init__(self, interval_ms: int) -> None:
         self.state = BrokerState.STARTING
         self.is_fenced = True
-        """As the controller's last answer says."""
+        """Whether the broker is fenced, according to the controller's last answer."""
         self._interval_ms = interval_ms
         self._is_ready = False
         self._offline_log_dirs: dict[uuid.UUID, bool] = {}
@@ -73,7 +74,8 @@ class Lifecycle:
         return self._offline_log_dirs.get(directory_id, False)
 
     def begin_controlled_shutdown(self) -> bool:
-        """Whether there is anything to wait for: a broker that does not run leads nothing."""
+        """Returns whether the controller has to be waited for. A broker that is not RUNNING leads nothing, so
+        it may stop at once."""
         if self.state is BrokerState.RUNNING:
             self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
         elif self.state is not BrokerState.PENDING_CONTROLLED_SHUTDOWN:
@@ -81,7 +83,8 @@ class Lifecycle:
         return self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
 
     def on_answer(self, answer: HeartbeatAnswer, told_offline: Iterable[uuid.UUID]) -> int:
-        """The milliseconds until the next heartbeat. `told_offline` is what the heartbeat said."""
+        """Apply an answer; returns the milliseconds until the next heartbeat. `told_offline` are the failed
+        directories in the answered heartbeat."""
         self._offline_log_dirs.update(dict.fromkeys(told_offline, True))
         self.is_fenced = answer.is_fenced
         if self.state is BrokerState.STARTING:
@@ -99,5 +102,5 @@ class Lifecycle:
         return self._interval_ms
 
     def on_failure(self) -> int:
-        """No answer, or an error: the milliseconds until the next try."""
+        """The milliseconds until the next heartbeat after an error or no answer."""
         return self._interval_ms

@@ -1,24 +1,25 @@
-"""This broker's membership in a cluster of Apache Kafka's controllers, put together.
+"""This broker's membership in a cluster with a quorum of Apache Kafka's controllers: all parts together.
 
-The order of a start and a stop, as Kafka's BrokerServer has it:
+The order of a start and a stop is that of Kafka's BrokerServer:
 
     member = QuorumMember(config, metadata_log, identity, ...)
     member.start()                               follows the metadata log; nothing is registered yet
-    metadata = member.wait_until_caught_up()     all that was committed when it began
+    metadata = member.wait_until_caught_up()     has all that was committed when it began
     member.register(endpoints)                   ports are bound; the broker is fenced
-    ...                                          logs loaded, partitions led and followed as
-                                                 metadata.image says, listeners added to metadata
+    ...                                          the caller loads logs, takes the roles of
+                                                 metadata.image, adds listeners to metadata
     member.publish_on(control_executor)          later images, with changes to listeners
     member.start_heartbeats()
     member.wait_until_unfenced()                 the controller elects this broker from now on
     ...                                          requests are served
-    member.begin_controlled_shutdown()           on a stop: leaderships move, by further images
+    member.begin_controlled_shutdown()           on a stop: further images move leaderships away
     member.wait_until_let_go()
-    member.stop_publishing()                     before what listens to metadata is closed
-    member.stop()                                last: channels end with errors
+    member.stop_publishing()                     before the listeners of metadata are closed
+    member.stop()                                last: requests in channels end with errors
 
-Between `register` and `publish_on` the caller has time: the controller ends a session only after the
-first heartbeat. Failures that end the membership go to `on_failure`, once, from any thread.
+The steps between `register` and `publish_on` may take long: the controller ends a session only after the first
+heartbeat. A failure that ends the membership goes to `on_failure`, once, from any thread. Reasons:
+docs/decisions/0097.
 """
 
 from __future__ import annotations
@@ -64,14 +65,15 @@ from isotherm.types import ProducerId, TopicIdPartition
 
 logger = logging.getLogger(__name__)
 
-# Since 3.7-IV2 a registration has the ids of the log directories.
+# The level 3.7-IV2. From it on a registration has the ids of the log directories.
 DIRECTORIES_METADATA_VERSION = 17
-# Answers of controllers are small, but for a batch of metadata, which is 8 MiB at most, and a fetch.
+# Answers of controllers are small, except fetches. A fetch may exceed its limit by one metadata batch, which
+# has at most 8 MiB.
 _RESPONSE_SLACK_BYTES = 16 * 1024 * 1024
 
 
 class QuorumMember:
-    """See the module. Methods are called from one thread, except where they say otherwise."""
+    """See the module for the order of calls. For one thread, except where a method says otherwise."""
 
     def __init__(
         self,
@@ -86,7 +88,7 @@ class QuorumMember:
         clock: Clock,
         rng: random.Random,
     ) -> None:
-        """`metadata_log` is `LogManager.open_metadata_log`'s, `previous_broker_epoch` that of
+        """`metadata_log` comes from `LogManager.open_metadata_log`, `previous_broker_epoch` from
         `LogManager.previous_broker_epoch`. `incarnation_id` is new for each start."""
         self._config = config
         self._identity = identity
@@ -98,7 +100,7 @@ class QuorumMember:
         self._caught_up: Future[MetadataImage] = Future()
         self._publication: Publication | None = None
         self._latest: MetadataImage | None = None
-        self._guard = threading.Lock()  # of the two above
+        self._guard = threading.Lock()  # guards the two fields above
         self._has_failed = False
         self._channels: list[ControllerChannel] = []
         addresses = config.quorum_addresses
@@ -119,7 +121,7 @@ class QuorumMember:
             connect=partial(
                 self._connect,
                 name="raft-client",
-                # An answer may wait for new records as long as the fetch allows.
+                # Longer than the fetch's own wait, for which the leader may withhold the answer.
                 timeout_ms=config.quorum.controller_quorum_request_timeout_ms,
             ),
             on_image=self._take_image,
@@ -138,7 +140,7 @@ class QuorumMember:
         self._metadata: QuorumMetadata | None = None
         self.controller_versions = ControllerVersions()
         self.requests = self._new_channel("forwarding", self.controller_versions.learn)
-        """For requests of clients, and others that may wait behind them."""
+        """The channel of forwarded client requests, and of other requests that may wait behind them."""
         self._producer_ids = ProducerIdBlocks(
             config.node_id, self._current_epoch, self.requests.send, clock
         )
@@ -159,11 +161,11 @@ class QuorumMember:
             channel.start()
 
     def wait_until_caught_up(self, timeout_s: float | None = None) -> QuorumMetadata:
-        """The metadata with all that the quorum had committed, and more perhaps. Later images are
-        published by `publish_on`.
+        """The metadata with at least all records that the quorum had committed at the start. `publish_on`
+        publishes later images.
 
-        Raises BrokerUnreachableError after `timeout_s` (server.max.startup.time.ms if not given),
-        and what `on_failure` got.
+        Raises BrokerUnreachableError after `timeout_s` (default: server.max.startup.time.ms), and the error
+        that `on_failure` got.
         """
         if timeout_s is None:
             timeout_s = self._startup_timeout_s
@@ -179,10 +181,10 @@ class QuorumMember:
         return self._metadata
 
     def register(self, endpoints: Sequence[Endpoint]) -> int:
-        """Register with the active controller; the broker epoch. The broker is fenced afterwards.
+        """Register with the active controller; returns the broker epoch. The broker is fenced afterwards.
 
-        Tries until initial.broker.registration.timeout.ms has passed. Raises ConfigError if the
-        controller refuses this broker for good, BrokerUnreachableError if none registers it.
+        Retries until initial.broker.registration.timeout.ms has passed. Raises ConfigError if the controller
+        refuses this broker for good, and BrokerUnreachableError if no controller registers it.
         """
         request = registration_request(
             self._config,
@@ -208,14 +210,14 @@ class QuorumMember:
             publication.offer(latest)
 
     def start_heartbeats(self) -> None:
-        """From here on the controller ends this broker's session if heartbeats fail to come."""
+        """Start heartbeats. From the first one on the controller fences this broker when they stop."""
         self._heartbeats.start()
         self._assignments.start()
 
     def wait_until_unfenced(self, timeout_s: float | None = None) -> None:
-        """Ask to be unfenced, and wait for it. The partitions that this broker has are loaded.
+        """Ask to be unfenced, and wait for it. The caller has loaded this broker's partitions.
 
-        Raises RequestTimedOutError after `timeout_s` (server.max.startup.time.ms if not given).
+        Raises RequestTimedOutError after `timeout_s` (default: server.max.startup.time.ms).
         """
         self._heartbeats.unfence()
         _wait(
@@ -225,8 +227,8 @@ class QuorumMember:
         )
 
     def give_up(self) -> None:
-        """The start is not wanted any more: what waits for the controllers, now or later, ends with
-        PeerDisconnectedError. Any thread. `stop` is called all the same."""
+        """Abort the start. Calls that wait for the controllers, now or later, raise PeerDisconnectedError. Any
+        thread. The caller still calls `stop`."""
         self._heartbeats.give_up()
         self._end_waits(PeerDisconnectedError("the broker stops: its start is given up"))
 
@@ -234,7 +236,7 @@ class QuorumMember:
 
     @property
     def broker_epoch(self) -> int:
-        """-1 before the registration."""
+        """The epoch of this broker's registration; -1 before it."""
         return self._heartbeats.broker_epoch
 
     @property
@@ -243,12 +245,12 @@ class QuorumMember:
 
     @property
     def leader(self) -> QuorumLeader:
-        """The controller that leads, as far as it is known."""
+        """The quorum's leader that the observer knows."""
         return self._observer.leader
 
     def open_channel(self, name: str) -> ControllerChannel:
-        """A queue of requests to the active controller, with a connection and a thread of its own
-        ("alter-partition", ...). `stop` ends it."""
+        """A new queue of requests to the active controller, with its own connection and thread. `name` is part
+        of both names ("alter-partition", ...). `stop` ends it."""
         channel = self._new_channel(name)
         channel.start()
         return channel
@@ -258,14 +260,14 @@ class QuorumMember:
         return self._producer_ids.generate()
 
     def note_directory(self, partition: TopicIdPartition, path: Path) -> None:
-        """This broker's replica has its log in this directory. The controller is notified if it does
-        not know: that is so in brokers with several directories only."""
+        """Report that this broker's replica has its log in this directory, if the controller does not know it
+        yet. That happens only in brokers with several directories."""
         directory_id = self._identity.directory_ids.get(path)
         if directory_id is not None:
             self._assignments.assign(partition, directory_id)
 
     def note_log_dir_failure(self, path: Path) -> None:
-        """Tell the controller that a log directory is offline. If it cannot be notified within
+        """Report to the controller that a log directory is offline. If that fails for
         log.dir.failure.timeout.ms, `on_failure` gets LogDirFailedError."""
         directory_id = self._identity.directory_ids.get(path)
         if directory_id is not None:
@@ -275,13 +277,13 @@ class QuorumMember:
     # ---- stop
 
     def begin_controlled_shutdown(self) -> None:
-        """Ask the controller to move the leaderships away. Images that say so are still published.
-        Without controlled.shutdown.enable nothing is asked."""
+        """Ask the controller to move this broker's leaderships away. Images with the moves are still published.
+        Does nothing without controlled.shutdown.enable."""
         if self._config.quorum.controlled_shutdown_enable:
             self._heartbeats.begin_controlled_shutdown()
 
     def wait_until_let_go(self, timeout_s: float) -> bool:
-        """Whether the controller has said that the broker may stop."""
+        """Wait until the controller allows the stop; returns whether it did."""
         if not self._config.quorum.controlled_shutdown_enable:
             return False
         try:
@@ -292,13 +294,15 @@ class QuorumMember:
         return True
 
     def stop_publishing(self) -> None:
-        """No listener of the metadata is called any more. Not on the control thread."""
+        """Stop publishing: after the return no listener of the metadata is called. Must not be called on the
+        control thread, for which it waits."""
         if self._publication is not None:
             self._publication.stop()
 
     def stop(self) -> None:
         """End every thread and connection. Idempotent."""
         self._heartbeats.stop()
+        # Before the threads that wait for answers of a channel: the stop makes those answers fail.
         for channel in self._channels:
             channel.stop()
         self._assignments.stop()
@@ -325,8 +329,8 @@ class QuorumMember:
             self._register_again_if_needed(image)
 
     def _register_again_if_needed(self, image: MetadataImage) -> None:
-        """An older metadata.version has lost the directories; after its upgrade they are wanted.
-        Source: Kafka BrokerRegistrationTracker."""
+        """Register again after an upgrade of metadata.version, if the older version dropped the directories of
+        the registration. Source: Kafka BrokerRegistrationTracker."""
         broker = image.brokers.get(self._config.node_id)
         if broker is None or broker.broker_epoch != self.broker_epoch or broker.log_dirs:
             return

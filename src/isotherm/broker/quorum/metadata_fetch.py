@@ -1,8 +1,8 @@
-"""The fetch of `__cluster_metadata-0` as an observer, and what follows from its answer. Pure.
+"""The fetch of `__cluster_metadata-0` as an observer, and the outcome of its answer. Pure.
 
-Fetch version 18: topic by id, a session of its own each time, and the observer's high watermark, so
-that the leader answers as soon as it has a higher one. The records of an answer go up to the
-leader's log end; what is committed is below the high watermark alone.
+The request is Fetch version 18: the topic by id, no session, and the observer's high watermark, so that the
+leader answers as soon as it has a higher one. The records of an answer go up to the leader's log end; only
+those below the high watermark are committed.
 Source: Kafka KafkaRaftClient.buildFetchRequest, handleFetchResponse; RaftLog.validateOffsetAndEpoch.
 """
 
@@ -31,7 +31,7 @@ _UNKNOWN_HIGH_WATERMARK = -1
 
 
 class Observer(NamedTuple):
-    """What every request says of this node. `directory_id` is that of the metadata log's folder."""
+    """This node in every request. `directory_id` is the id of the metadata log's directory."""
 
     node_id: int
     cluster_id: str
@@ -39,8 +39,8 @@ class Observer(NamedTuple):
 
 
 class LogPosition(NamedTuple):
-    """Where the observer's log ends. `last_epoch` is that of the last batch, or of the snapshot
-    that the log starts with; 0 without either. `high_watermark` is what the observer knows."""
+    """The end of the observer's log. `last_epoch` is the epoch of the last batch, or of the snapshot that the
+    log starts with; 0 without either. `high_watermark` is the observer's; -1 if it is unknown."""
 
     end_offset: Offset
     last_epoch: LeaderEpoch
@@ -48,8 +48,7 @@ class LogPosition(NamedTuple):
 
 
 class SnapshotId(NamedTuple):
-    """`end_offset` is the first offset that is not in the snapshot, `epoch` that of the last record
-    which is."""
+    """`end_offset` is the first offset after the snapshot, `epoch` the epoch of its last record."""
 
     end_offset: Offset
     epoch: LeaderEpoch
@@ -85,14 +84,14 @@ def fetch_request(observer: Observer, epoch: int, position: LogPosition, max_byt
 
 
 class Append(NamedTuple):
-    """`records` may be empty, when only the high watermark has moved (or nothing)."""
+    """`records` may be empty: perhaps only the high watermark has moved, or nothing has changed."""
 
     records: memoryview
     high_watermark: Offset
 
 
 class Truncate(NamedTuple):
-    """The logs differ: the leader's ends for `epoch` at `end_offset`."""
+    """The logs diverge. In the leader's log `epoch` ends at `end_offset`."""
 
     epoch: LeaderEpoch
     end_offset: Offset
@@ -106,13 +105,13 @@ FetchOutcome: TypeAlias = Append | Truncate | DownloadSnapshot
 
 
 def leader_hint(response: Any) -> LeaderHint:
-    """Raises ConfigError when the controllers are another cluster's."""
+    """The leader that an answer names. Raises ConfigError if the controllers belong to another cluster."""
     _check_cluster(response.error_code)
     addresses = {
         int(node.node_id): PeerAddress(node.host, node.port) for node in response.node_endpoints
     }
     if response.error_code != ErrorCode.none:
-        # There is no partition then: nothing is known of the leader.
+        # Such an answer has no partition, and so names no leader.
         return LeaderHint(response.error_code, -1, -1, addresses)
     partition = _partition(response.responses)
     leader = partition.current_leader
@@ -120,7 +119,7 @@ def leader_hint(response: Any) -> LeaderHint:
 
 
 def fetch_outcome(response: Any) -> FetchOutcome:
-    """Of an answer whose data counts (see `controller_discovery`)."""
+    """The outcome of an answer with the verdict USE (see `controller_discovery`)."""
     partition = _partition(response.responses)
     diverging, snapshot = partition.diverging_epoch, partition.snapshot_id
     if diverging.epoch >= 0:
@@ -159,13 +158,13 @@ def snapshot_request(
 
 class SnapshotPiece(NamedTuple):
     size: int
-    """Of the whole snapshot."""
+    """The bytes of the whole snapshot."""
     position: int
     data: memoryview
 
 
 def snapshot_piece(response: Any) -> SnapshotPiece | None:
-    """None for an answer without a piece: the fetch of the log tells how to go on.
+    """The piece in an answer; None if there is none. The next fetch of the log then shows how to continue.
 
     Kafka 4.3.1 answers every error of the partition as UNKNOWN_SERVER_ERROR without a topic.
     """

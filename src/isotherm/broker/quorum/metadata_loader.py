@@ -1,8 +1,8 @@
 """Folds the committed records of the quorum's metadata into images.
 
-Records between BeginTransaction and EndTransaction count together: until the end comes the image is
-that of the beginning, and AbortTransaction drops them. Transactions span batches and fetches, a
-snapshot never cuts one. Source: KIP-868; Kafka MetadataBatchLoader, MetadataLoader.
+Records between BeginTransaction and EndTransaction take effect together. Until the end the image is that of the
+beginning; AbortTransaction drops the records. A transaction may span batches and fetches, but no snapshot
+ends inside one. Source: KIP-868; Kafka MetadataBatchLoader, MetadataLoader.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KRAFT_VERSION = struct.Struct(">hh")  # version of the record, level
 
 
 class MetadataLoader:
-    """One thread. Errors are CorruptMetadataError (or CorruptRecordError), and for good."""
+    """For one thread. Errors are CorruptMetadataError or CorruptRecordError, and permanent."""
 
     def __init__(self) -> None:
         self._image = MetadataImage()
@@ -43,10 +43,10 @@ class MetadataLoader:
         self.last_timestamp_ms: TimestampMs = 0
         self.kraft_version = 0
         self.has_records = False
-        """Whether any record was replayed that is not a control record."""
+        """Whether any record other than a control record was replayed."""
 
     def image(self) -> MetadataImage:
-        """The image of all records replayed, without those of a transaction that has not ended."""
+        """The image of all replayed records, without those of an open transaction."""
         if self._is_in_transaction:
             return self._image
         if self._image.end_offset != self.end_offset:
@@ -55,7 +55,7 @@ class MetadataLoader:
         return self._image
 
     def load_snapshot(self, snapshot_id: SnapshotId, batches: Iterable[SnapshotBatch]) -> None:
-        """Begin anew with a snapshot: what it does not mention does not exist."""
+        """Replace all state by a snapshot. Objects that it does not mention do not exist."""
         self._image = MetadataImage()
         self._delta = None
         self._is_in_transaction = False

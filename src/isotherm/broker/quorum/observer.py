@@ -1,10 +1,10 @@
-"""The thread that follows `__cluster_metadata-0` of the quorum.
+"""The thread that follows the quorum's `__cluster_metadata-0`.
 
-    fetch -> what the answer tells of the leader -> append, truncate, or download a snapshot
-          -> fold what is committed -> pass the image on, once the leader's end was reached
+    fetch -> learn the leader from the answer -> append, truncate, or download a snapshot
+          -> fold the committed records -> pass the image on, once the leader's high watermark is reached
 
-Memory is bounded: a fetch, a piece of a snapshot or a batch of it is in memory at a time, beside the
-image itself. Source: Kafka KafkaRaftClient, as an observer.
+Memory is bounded: besides the image only one fetch, one piece of a snapshot or one batch of it is in memory at
+a time. Source: Kafka KafkaRaftClient, as an observer.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _ERRORS_OF_CHANGE = (
 
 
 class MetadataObserver:
-    """`start` once, `stop` last. `leader` may be read on any thread."""
+    """Call `start` once and `stop` last. `leader` may be read on any thread."""
 
     def __init__(
         self,
@@ -74,9 +74,9 @@ class MetadataObserver:
         clock: Clock,
         rng: random.Random,
     ) -> None:
-        """`on_image` gets each image, on the observer's thread, from the first that has all that the
-        leader had committed. `on_failure` is called once, when the metadata cannot be followed any
-        more: it is damaged, another cluster's, or of a kind that is not known here."""
+        """`on_image` gets each image, on the observer's thread. The first has all records that the leader had
+        committed. `on_failure` is called once, when the metadata cannot be followed any more because it is
+        damaged, belongs to another cluster, or has records that are unknown here."""
         self._observer = observer
         self._log = log
         self._config = config
@@ -95,7 +95,7 @@ class MetadataObserver:
         self._last_error: ErrorCode | None = None
         self._connection: PeerConnection | None = None
         self._stopping = threading.Event()
-        self._guard = threading.Lock()  # of the connection, which `stop` closes
+        self._guard = threading.Lock()  # guards the connection, which `stop` closes
         self._thread = threading.Thread(
             target=self._run, name="isotherm-metadata-observer", daemon=True
         )
@@ -108,7 +108,7 @@ class MetadataObserver:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when the thread has ended: after the batch that it folds, or the request."""
+        """End the thread, and wait for the batch that it folds or the request in flight."""
         with self._guard:
             self._stopping.set()
             if self._connection is not None:
@@ -123,14 +123,14 @@ class MetadataObserver:
                 delay_ms = self._step()
                 if delay_ms:
                     self._clock.wait(self._stopping, delay_ms / 1000)
-        # The boundary of the thread: whatever ends it is passed on.
+        # The boundary of the thread: `on_failure` gets any error that ends it.
         except Exception as error:
             if not self._stopping.is_set():
                 logger.exception("the cluster's metadata cannot be followed any more")
                 self._on_failure(error)
 
     def _step(self) -> int:
-        """One request; the milliseconds until the next."""
+        """Send one request and apply its answer; returns the milliseconds until the next."""
         address = (
             self._rng.choice(self._bootstrap)
             if self._is_leader_silent
@@ -155,7 +155,7 @@ class MetadataObserver:
         if learned.verdict is Verdict.USE:
             self._act(fetch_outcome(response))
         if learned.verdict is Verdict.BACK_OFF:
-            # The leader may have moved without this node's hearing of it: any controller knows.
+            # There may be a new leader that this node does not know. Any controller can name it.
             self._is_leader_silent = True
             return self._config.controller_quorum_retry_backoff_ms
         return 0
@@ -199,6 +199,7 @@ class MetadataObserver:
 
     def _write_snapshot_if_due(self, image: MetadataImage) -> None:
         limit = self._config.metadata_log_max_record_bytes_between_snapshots
+        # Within a metadata transaction the image is older than the loader, and a snapshot must not cut it.
         is_whole = image.end_offset == self._loader.end_offset
         if self._log.bytes_since_snapshot < limit or not is_whole:
             return
@@ -228,7 +229,7 @@ class MetadataObserver:
         self._load_snapshot()
 
     def _fetch_pieces(self, snapshot_id: SnapshotId, partial: PartialSnapshot) -> bool:
-        """Whether the whole snapshot is there; otherwise the next fetch tells what to do."""
+        """Fetch the snapshot; returns whether it is complete. If not, the next fetch shows how to continue."""
         while not self._stopping.is_set():
             request = snapshot_request(
                 self._observer,
@@ -268,7 +269,7 @@ class MetadataObserver:
             return self._connection
 
     def _note_error(self, address: PeerAddress, error: ErrorCode) -> None:
-        """One line for each error that does not come of leaders that change."""
+        """Log each new error, except those that a change of the leader causes."""
         if error in _ERRORS_OF_CHANGE:
             self._last_error = None
         elif error != self._last_error:

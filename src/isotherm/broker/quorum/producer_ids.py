@@ -1,7 +1,7 @@
-"""Producer ids of a member: from blocks that the active controller allots to this broker.
+"""Producer ids of a member, from blocks that the active controller allocates to this broker.
 
-The next block is asked for when 90 % of the present one are given out. Until it is there, a client
-waits and asks again. Source: Kafka RPCProducerIdManager.
+The next block is requested when 90 % of the current one are used. While no block is there, clients retry.
+Source: Kafka RPCProducerIdManager.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class ProducerIdBlocks:
         self._guard = threading.RLock()
 
     def generate(self) -> ProducerId:
-        """An id that no other producer of the cluster has.
+        """A producer id that is unique in the cluster.
 
-        Raises CoordinatorLoadInProgressError while no block is there: the client tries again.
+        Raises CoordinatorLoadInProgressError while there is no block; the client then retries.
         """
         with self._guard:
             if not self._current and self._next is not None:

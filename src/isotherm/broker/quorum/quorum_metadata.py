@@ -1,8 +1,7 @@
 """The cluster's metadata as the quorum's controllers write it, published on the control thread.
 
-Settings that another implementation accepted and this one does not understand change nothing here:
-they are logged, and the broker goes on without them. Source: Kafka KRaftMetadataCache,
-DynamicConfigPublisher.
+The controllers may have accepted settings that this broker does not understand. It logs them and leaves
+them out (docs/decisions/0099). Source: Kafka KRaftMetadataCache, DynamicConfigPublisher.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class QuorumMetadata(ClusterMetadata):
     """See ClusterMetadata. `publish` runs on the control thread."""
 
     def publish(self, image: MetadataImage) -> None:
-        """Take over a later image, and tell the listeners what is different."""
+        """Replace the image by a later one, and call the listeners with the difference."""
         change = change_between(self._image, image)
         texts_before = self._broker_texts_now()
         self._image = image
@@ -61,6 +60,7 @@ class QuorumMetadata(ClusterMetadata):
             return TopicConfig.parse(texts, defaults)
         except ConfigError as error:
             logger.warning("settings of a topic are left out topic=%s reason='%s'", topic, error)
+        # Applied one by one, so that only the settings that are not understood are left out.
         for name, text in texts.items():
             try:
                 config = TopicConfig.parse({name: text}, config)
@@ -88,8 +88,8 @@ def _is_understood(name: str, text: str) -> bool:
 
 
 class Publication:
-    """Passes images on to an executor, the latest alone: while one is taken over, those that come
-    in between are not waited for. Thread-safe."""
+    """Publishes images on an executor. While one is published, only the latest later image is kept; images in
+    between are skipped. Thread-safe."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Publication:
         executor: Executor,
         on_failure: Callable[[Exception], None],
     ) -> None:
-        """`on_failure` gets what a listener raises: the broker's state is not the metadata's then."""
+        """`on_failure` gets the error of a listener: the broker's state then differs from the metadata."""
         self._metadata = metadata
         self._executor = executor
         self._on_failure = on_failure
@@ -117,7 +117,7 @@ class Publication:
         self._executor.submit(self._publish)
 
     def stop(self) -> None:
-        """No image is taken over any more, and none is being taken over. Not on the executor."""
+        """Stop publishing, and wait for an image that is being published. Must not be called on the executor."""
         with self._guard:
             self._is_stopped = True
             self._guard.wait_for(lambda: not self._is_running)
@@ -126,7 +126,7 @@ class Publication:
         while (image := self._next()) is not None:
             try:
                 self._metadata.publish(image)
-            # The boundary of a task: nothing waits for its result.
+            # The boundary of a task: the executor's future has no reader, so an error would be lost.
             except Exception as error:
                 logger.exception("metadata cannot be taken over offset=%d", image.end_offset)
                 with self._guard:

@@ -1,8 +1,8 @@
 """The registration of this broker with the active controller. Pure.
 
-Every feature that the cluster has finalized must be declared, also those of groups that this broker
-does not serve: a broker of Kafka 4.3 declares the same ranges. Source: KIP-631, KIP-866, KIP-966;
-Kafka BrokerLifecycleManager, ClusterControlManager.registerBroker.
+A broker must declare every feature that the cluster has finalized, even those of groups that it does not serve
+(share groups, streams groups). A broker of Kafka 4.3 declares the same ranges. Source: KIP-631, KIP-866,
+KIP-966; Kafka BrokerLifecycleManager, ClusterControlManager.registerBroker.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ DECLARED_FEATURES: Mapping[str, SupportedLevels] = {
 }
 
 
-# What the controllers do not know they keep, and every broker sees it (docs/decisions/0103). Clients
-# are shown what a broker of Kafka shows.
+# Controllers keep features that they do not know, and every broker sees them in the metadata
+# (docs/decisions/0103). Clients see only the features that a Kafka broker has (`DECLARED_FEATURES`).
 REGISTERED_FEATURES: Mapping[str, SupportedLevels] = {
     **DECLARED_FEATURES,
     METADATA_COMPACTION_FEATURE: SUPPORTED_FEATURES[METADATA_COMPACTION_FEATURE],
@@ -62,8 +62,8 @@ def registration_request(
     log_dirs: Iterable[uuid.UUID],
     previous_broker_epoch: int,
 ) -> Any:
-    """`log_dirs` are the ids of the directories that are online. `previous_broker_epoch` is that of a
-    clean stop; -1 says that the logs may have lost their ends."""
+    """`log_dirs` are the ids of the online directories. `previous_broker_epoch` is the epoch before a clean stop;
+    -1 says that the stop was unclean, so the logs may have lost their last records."""
     protocols = {each.name: each.protocol for each in config.listener_layout.brokers}
     return entity_of(
         request_class(ApiKey.BROKER_REGISTRATION, VERSION),
@@ -97,7 +97,7 @@ def registration_request(
 
 
 def refusal(error: ErrorCode, config: BrokerConfig, cluster_id: str) -> ConfigError | None:
-    """The error for a registration that no retry will help; None when one may."""
+    """The error for a refused registration that no retry can help; None if a retry may help."""
     who = f"broker_id={config.node_id} cluster_id={cluster_id}"
     if error == ErrorCode.inconsistent_cluster_id:
         return ConfigError(f"the controllers are of another cluster than this broker {who}")
@@ -118,7 +118,7 @@ def refusal(error: ErrorCode, config: BrokerConfig, cluster_id: str) -> ConfigEr
 
 
 def reason_to_wait(error: ErrorCode) -> str:
-    """For the log, of an error after which the registration is tried again."""
+    """The log text for an error after which the registration is retried."""
     if error == ErrorCode.duplicate_broker_registration:
         return (
             "another process with this node.id is alive, or was a moment ago: its session ends"

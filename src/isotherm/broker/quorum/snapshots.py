@@ -1,10 +1,10 @@
-"""Snapshots of the cluster's metadata, as files beside the log of `__cluster_metadata-0`.
+"""Snapshots of the cluster's metadata, as files in the directory of the `__cluster_metadata-0` log.
 
     <end offset, 20 digits>-<epoch, 10 digits>.checkpoint     complete
     <...>-new.checkpoint.part                                 being downloaded or written
 
-A file has batches whose offsets count from 0: a control batch that begins with SNAPSHOT_HEADER, the
-records, and a control batch with SNAPSHOT_FOOTER. Without the footer a file is not complete.
+A file has batches whose offsets start at 0: a control batch that begins with SNAPSHOT_HEADER, the records, and
+a control batch with SNAPSHOT_FOOTER. A file without the footer is incomplete.
 Source: KIP-630; Kafka Snapshots, RecordsSnapshotReader, RecordsSnapshotWriter.
 """
 
@@ -40,9 +40,10 @@ DELETED_SUFFIX = ".checkpoint.deleted"
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 _LENGTH = struct.Struct(">i")
 _LENGTH_POSITION = 8
-# Batches are as large in a snapshot as in the log; beyond that the file is damaged.
+# Batches of a snapshot are about as large as those of the log. A larger size means that the file is damaged, and
+# must not be allocated.
 _BATCH_SIZE_MAX = 2 * BATCH_SIZE_MAX
-# The size at which the batches of a snapshot of this node's own are cut.
+# The bytes of records after which a batch ends in a snapshot that this node writes.
 _OWN_BATCH_SIZE = 1024 * 1024
 
 _CONTROL_KEY = struct.Struct(">hh")
@@ -52,7 +53,7 @@ _FOOTER_VALUE = struct.Struct(">hB")  # version, no tagged fields
 
 
 class SnapshotBatch(NamedTuple):
-    """One batch: the bytes, and its header."""
+    """The bytes of one batch, and its header."""
 
     records: memoryview
     header: BatchHeader
@@ -63,7 +64,7 @@ def snapshot_name(snapshot_id: SnapshotId) -> str:
 
 
 class SnapshotFiles:
-    """The snapshots in one directory. One thread; raises OSError."""
+    """The snapshots in one directory. For one thread. Methods raise OSError."""
 
     def __init__(self, fs: FileSystem, directory: Path) -> None:
         self._fs = fs
@@ -72,27 +73,27 @@ class SnapshotFiles:
     def latest(self) -> SnapshotId | None:
         found = map(_NAME.fullmatch, self._fs.list_names(self._directory))
         ids = (SnapshotId(int(match[1]), int(match[2])) for match in found if match)
-        # The one at offset 0 is the controllers' own; it has nothing in it.
+        # The snapshot at offset 0 is the bootstrap snapshot of controllers; it has no records.
         return max((each for each in ids if each.end_offset > 0), default=None)
 
     def clean_up(self, kept: SnapshotId | None) -> None:
-        """Remove every snapshot but `kept`, and what is left of incomplete ones."""
+        """Remove every snapshot except `kept`, and the files of incomplete ones."""
         for name in self._fs.list_names(self._directory):
             is_other = _NAME.fullmatch(name) and (kept is None or name != snapshot_name(kept))
             if is_other or name.endswith((PARTIAL_SUFFIX, DELETED_SUFFIX)):
                 self._fs.remove(self._directory / name)
 
     def begin(self, snapshot_id: SnapshotId) -> PartialSnapshot:
-        """An empty file, to be downloaded or written."""
+        """An empty file for a snapshot that is downloaded or written."""
         path = self._directory / snapshot_name(snapshot_id)
         partial = path.with_name(path.name.removesuffix(SUFFIX) + "-new" + PARTIAL_SUFFIX)
         self._fs.remove(partial)
         return PartialSnapshot(self._fs, partial, path)
 
     def batches(self, snapshot_id: SnapshotId) -> Iterator[SnapshotBatch]:
-        """Every batch in order, one in memory at a time.
+        """Every batch in order, with one in memory at a time.
 
-        Raises CorruptMetadataError when the file is damaged or has no footer at its end.
+        Raises CorruptMetadataError if the file is damaged or has no footer at its end.
         """
         path = self._directory / snapshot_name(snapshot_id)
         file = self._fs.open_readable(path)
@@ -108,7 +109,7 @@ class SnapshotFiles:
 
 
 class PartialSnapshot:
-    """A snapshot that becomes visible, and durable, with `finish`."""
+    """A snapshot that `finish` makes durable and visible."""
 
     def __init__(self, fs: FileSystem, partial: Path, path: Path) -> None:
         self._fs = fs
@@ -124,11 +125,12 @@ class PartialSnapshot:
     def finish(self) -> None:
         self._file.sync()
         self._file.close()
+        # The file is durable before it gets its name: after a crash a named snapshot is always complete.
         self._fs.rename(self._partial, self._path)
         self._fs.sync_directory(self._path.parent)
 
     def discard(self) -> None:
-        """No effect after `finish`."""
+        """Remove the file. No effect after `finish`."""
         self._file.close()
         self._fs.remove(self._partial)
 
@@ -140,9 +142,9 @@ def write_snapshot(
     records: Iterable[MetadataRecord],
     timestamp_ms: TimestampMs,
 ) -> None:
-    """Write a whole snapshot of `records`, which are encoded one batch after the other.
+    """Write a whole snapshot of `records`. One batch of encoded records is in memory at a time.
 
-    The voters of the quorum are left out: only a controller would read them from its own snapshot.
+    The voters of the quorum are left out, because only a controller reads them from its own snapshot.
     """
     offset = 0
 

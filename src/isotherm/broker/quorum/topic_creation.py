@@ -1,8 +1,8 @@
-"""Internal topics of a member: asked of the active controller, in this broker's own name.
+"""Creates the internal topics of a member, by a request of this broker to the active controller.
 
-The request is no Envelope of the client's: a client that looks for its coordinator needs no right to
-create topics. A topic is asked for once at a time, however many clients look for it; they come again.
-Source: Kafka AutoTopicCreationManager.
+The request is not an Envelope of the client's request, since a client that looks up its coordinator needs no
+permission to create topics. At most one request per topic is in flight, however many clients look it up;
+they retry. Source: Kafka AutoTopicCreationManager.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class MemberTopicCreator:
             logger.warning("topic is not created topic=%s reason='%s'", name, error)
             return
         for result in answer.result().topics:
-            # Another broker may have asked first.
+            # Another broker may have created it first.
             if result.error_code not in (ErrorCode.none, ErrorCode.topic_already_exists):
                 logger.warning(
                     "topic is not created topic=%s error=%s reason='%s'",
