@@ -1,8 +1,8 @@
-"""Requests to the brokers of any Kafka cluster that librdkafka does not make: blocking, one at a time
-for each broker.
+"""Sends requests that librdkafka lacks to the brokers of any Kafka cluster: blocking, one at a time for each
+broker.
 
-Each broker is asked once for the versions that it serves; a request goes out in the newest version that
-both sides have.
+Each broker is asked once for the API versions that it serves. A request has the newest version that both
+sides know.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ RESPONSE_BYTES_MAX = 64 * 1024 * 1024
 
 
 class _Node:
-    """One connection, for one thread at a time, and what its broker serves; None before it is asked."""
+    """A connection, which `lock` gives to one thread at a time. `served` are its broker's API versions, None
+    before they are known."""
 
     def __init__(self, connection: PeerConnection) -> None:
         self.connection = connection
@@ -34,10 +35,10 @@ class _Node:
 
 
 class ClusterClient:
-    """Thread-safe: requests to one broker wait for one another."""
+    """A client of one cluster. Thread-safe: requests to the same broker wait for one another."""
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
-        """Kafka's or librdkafka's client properties, `bootstrap.servers` among them.
+        """`properties` are Kafka's or librdkafka's client properties, including `bootstrap.servers`.
 
         Raises BrokerUnreachableError if no broker answers, and ConfigError.
         """
@@ -62,7 +63,8 @@ class ClusterClient:
         """The response to a request of the newest version that the broker serves, from `oldest` to
         `newest`.
 
-        Raises PeerDisconnectedError, PeerTimeoutError, and UnsupportedVersionError if there is none.
+        Raises PeerDisconnectedError, PeerTimeoutError, and UnsupportedVersionError if the broker serves
+        none of these versions.
         """
         node = self._node(address)
         with node.lock:
@@ -72,14 +74,14 @@ class ClusterClient:
                 version = _version(node.served, key, VersionRange(oldest, newest), address)
                 return node.connection.send(entity_of(request_class(key, version), fields))
             except RetriableError:
-                # The next one there may be of another release.
+                # After a restart the broker may be of another release: ask for its versions again.
                 node.served = None
                 raise
 
     def ask_any(self, key: ApiKey, fields: Mapping[str, Any], *, newest: int) -> Any:
-        """The response of the first broker that answers, those first that did before.
+        """The response of the first broker that answers. Brokers that answered before are tried first.
 
-        Raises BrokerUnreachableError with the reason of each.
+        Raises BrokerUnreachableError, which names the reason of each broker.
         """
         with self._guard:
             known = [address for address, node in self._nodes.items() if node.served is not None]
@@ -92,7 +94,7 @@ class ClusterClient:
         raise BrokerUnreachableError(f"no broker answers: {'; '.join(reasons)}")
 
     def close(self) -> None:
-        """End every request, now and later."""
+        """Close the connections, which ends the requests on them."""
         with self._guard:
             nodes = tuple(self._nodes.values())
         for node in nodes:

@@ -1,7 +1,7 @@
-"""What the brokers of a cluster say of its topics: offsets, bytes on their disks, settings.
+"""Reads the state of a cluster's topics from its brokers: offsets, bytes on their disks, settings.
 
-Five requests to each broker, and two to one of them, whatever the number of its partitions. Source: KIP-405 and KIP-1005 for the
-timestamps of ListOffsets, KIP-113 for DescribeLogDirs.
+However many partitions there are, each broker gets five requests, and one broker two more. Source:
+KIP-405 and KIP-1005 for the timestamps of ListOffsets, KIP-113 for DescribeLogDirs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _EARLIEST = -2
 _EARLIEST_LOCAL = -4
 READ_UNCOMMITTED = 0
 _READ_COMMITTED = 1
-# The newest versions of the requests that are made here.
+# The newest versions of the requests that this module knows.
 _METADATA_VERSION = 12
 _LIST_OFFSETS_VERSION = 9
 _LIST_OFFSETS_VERSION_OF_TIERS = 8
@@ -55,7 +55,7 @@ Offsets: TypeAlias = Mapping[TopicPartition, Offset]
 
 @dataclass(frozen=True, slots=True)
 class BrokerState:
-    """`error` is why it did not answer."""
+    """A broker. `error` is the reason if it did not answer."""
 
     broker_id: BrokerId
     host: str
@@ -67,8 +67,8 @@ class BrokerState:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """`local` is None, for the reason in `error`, while there is no leader that answers.
-    `replica_bytes` is what each replica's broker has on its disks."""
+    """The state of a partition. If no leader answers, `local` is None and `error` is the reason.
+    `replica_bytes` are the bytes that each replica's broker has on its disks."""
 
     partition: TopicIdPartition
     leader: BrokerId
@@ -101,7 +101,8 @@ class ClusterState:
 
 @dataclass(frozen=True, slots=True)
 class _Answers:
-    """Of one broker, about the partitions that it leads, and the bytes of all its replicas."""
+    """The answers of one broker: the offsets of the partitions that it leads, and the bytes of all its
+    replicas."""
 
     log_start: Offsets
     local_log_start: Offsets
@@ -111,8 +112,8 @@ class _Answers:
 
 
 def read_cluster(client: ClusterClient, wants_topic: Callable[[str], bool]) -> ClusterState:
-    """The topics that `wants_topic` accepts, by name. A broker that does not answer has an error, and so
-    have its partitions. Raises BrokerUnreachableError if none answers."""
+    """The state of the topics that `wants_topic` accepts, in the order of their names. If a broker does
+    not answer, it and its partitions have an error. Raises BrokerUnreachableError if none answers."""
     metadata = _metadata(client)
     topics = sorted((each for each in metadata.topics if wants_topic(each.name)), key=_name)
     settings = _topic_settings(client, [each.name for each in topics])
@@ -146,7 +147,7 @@ def read_cluster(client: ClusterClient, wants_topic: Callable[[str], bool]) -> C
 
 
 def list_topic_names(client: ClusterClient) -> list[str]:
-    """Of all topics. Raises BrokerUnreachableError."""
+    """The names of all topics. Raises BrokerUnreachableError."""
     return [_name(topic) for topic in _metadata(client).topics]
 
 
@@ -173,7 +174,7 @@ def _topic_settings(client: ClusterClient, names: Sequence[str]) -> dict[str, di
     answer = client.ask_any(
         ApiKey.DESCRIBE_CONFIGS, {"resources": resources}, newest=_CONFIGS_VERSION
     )
-    # A topic that may not be described has no settings here.
+    # If the client may not describe a topic, its settings are empty here.
     return {
         each.resource_name: {entry.name: entry.value for entry in each.configs}
         for each in answer.results
@@ -195,7 +196,7 @@ def _ask_broker(
     try:
         local_log_start = offsets(_EARLIEST_LOCAL)
     except UnsupportedVersionError:
-        # A release without tiered storage: everything is local.
+        # This release has no tiered storage, so the whole log is local.
         local_log_start = log_start
     return _Answers(
         log_start,
@@ -213,7 +214,8 @@ def list_offsets(
     timestamp: int,
     isolation_level: int = READ_UNCOMMITTED,
 ) -> dict[TopicPartition, Offset]:
-    """Without the partitions that are refused: their leader has just moved, say."""
+    """The offset of each partition at a ListOffsets timestamp. Partitions that the broker refuses are left
+    out, for example because their leader has just moved."""
     if not partitions:
         return {}
     by_topic: dict[str, list[dict[str, int]]] = defaultdict(list)
@@ -241,7 +243,8 @@ def list_offsets(
 def _replica_sizes(
     client: ClusterClient, address: PeerAddress, topics: set[str]
 ) -> dict[TopicPartition, int]:
-    """Local bytes of each replica that the broker has. One that moves between directories counts once."""
+    """The local bytes of each replica of the broker. A replica that moves between log directories counts
+    once."""
     answer = client.ask(
         address, ApiKey.DESCRIBE_LOG_DIRS, {"topics": None}, newest=_LOG_DIRS_VERSION
     )
@@ -337,7 +340,7 @@ def _local_tier(
     log_start, local_log_start, last_stable, high_watermark = (each[place] for each in columns)
     return LocalTier(
         log_start_offset=log_start,
-        # -1 with a log that has no local records.
+        # -1 means that the log has no local records.
         local_log_start_offset=local_log_start if local_log_start >= 0 else high_watermark,
         last_stable_offset=last_stable,
         high_watermark=high_watermark,

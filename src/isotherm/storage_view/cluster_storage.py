@@ -1,4 +1,4 @@
-"""One look at the tiers of a cluster: what its brokers say, and its remote segments, put together."""
+"""Reads the state of both tiers of a cluster at one time, from its brokers and its remote segments."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from isotherm.types import (
 
 @dataclass(frozen=True, slots=True)
 class PartitionStorage:
-    """`sums` is None where `state.local` is."""
+    """The storage of a partition. `sums` is None if `state.local` is None."""
 
     state: PartitionState
     segments: RemoteSegments
@@ -52,7 +52,7 @@ class PartitionStorage:
 
 @dataclass(frozen=True, slots=True)
 class TopicStorage:
-    """`sums` leaves out partitions without a leader that answers."""
+    """The storage of a topic. `sums` leaves out partitions whose leader does not answer."""
 
     state: TopicState
     partitions: tuple[PartitionStorage, ...]
@@ -61,8 +61,9 @@ class TopicStorage:
 
 @dataclass(frozen=True, slots=True)
 class MetadataTopicSize:
-    """`records` are offsets: compaction leaves some without a record. This reader has folded `read_offsets` of
-    them within `read_s`, zeros if it reads the bucket."""
+    """The size of the metadata topic. `records` counts offsets, some of which compaction leaves without a
+    record. This reader has folded `read_offsets` of them in `read_s` seconds. Both are 0 if it reads the
+    bucket."""
 
     records: int
     size_in_bytes: int
@@ -72,14 +73,14 @@ class MetadataTopicSize:
 
     @property
     def restart_s(self) -> float | None:
-        """What reading all of it would take here. None where nothing was read."""
+        """Estimated seconds to read the whole topic on this machine. None if nothing was read."""
         return self.read_s * self.records / self.read_offsets if self.read_offsets else None
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStorage:
-    """`metadata_topic` is None where there is none; then no topic has remote segments that are known.
-    `topics` leaves the metadata topic and its like out only if they were not asked for."""
+    """The state of a cluster. Without a metadata topic `metadata_topic` is None, and no remote segments are
+    known. `topics` includes internal topics if the caller asked for them."""
 
     read_at_ms: TimestampMs
     cluster_id: str
@@ -90,20 +91,21 @@ class ClusterStorage:
 
     @property
     def remote_bytes(self) -> int:
-        """Of all topics."""
+        """The bytes in finished remote segments of all topics."""
         return sum(each.sums.remote_bytes for each in self.topics.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Histories:
-    """By partition, from the topic of this name."""
+    """The history of each partition's segments, from the events in `topic`."""
 
     topic: str
     by_partition: Mapping[TopicIdPartition, SegmentHistory]
 
 
 class StorageReader:
-    """Reads a cluster again and again; one thread at a time. `close` may be called from any thread."""
+    """Reads a cluster repeatedly. Only one thread may use it at a time, except that any thread may call
+    `close`."""
 
     def __init__(
         self,
@@ -127,8 +129,9 @@ class StorageReader:
         self._closing.callback(self._client.close)
 
     def read(self) -> ClusterStorage:
-        """Raises BrokerUnreachableError, RemoteStorageError and RequestTimedOutError if the cluster does
-        not answer, CorruptMetadataError for a metadata record that cannot be applied."""
+        """Read the current state. Raises BrokerUnreachableError, RemoteStorageError and
+        RequestTimedOutError if the cluster does not answer, and CorruptMetadataError for a metadata
+        record that cannot be applied."""
         state = read_cluster(
             self._client,
             lambda name: name == REMOTE_LOG_METADATA_TOPIC or self._wants_topic(name),
@@ -154,24 +157,24 @@ class StorageReader:
         )
 
     def topic_names(self) -> list[str]:
-        """All topics of the cluster, wanted or not. Raises BrokerUnreachableError."""
+        """The names of all topics of the cluster. Raises BrokerUnreachableError."""
         return list_topic_names(self._client)
 
     def read_groups(self, brokers: Sequence[BrokerState]) -> list[GroupState]:
-        """The groups of these brokers that answer."""
+        """The groups that these brokers coordinate. Brokers that did not answer `read` are skipped."""
         addresses = [PeerAddress(each.host, each.port) for each in brokers if each.error is None]
         return read_groups(self._client, addresses)
 
     @property
     def source(self) -> SegmentSource | None:
-        """None before the first read, and where there is no metadata topic."""
+        """The source of remote segments. None before the first read, and without a metadata topic."""
         return self._source
 
     def read_histories(
         self, storage: ClusterStorage, partitions: Sequence[TopicIdPartition]
     ) -> Histories | None:
-        """What has happened to the segments of these partitions, up to this look at the cluster; None where
-        no topic keeps it. Raises what `read` raises."""
+        """The events of these partitions' segments, up to the time of `storage`. None if no topic has
+        them. Raises as `read`."""
         kept = [REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_TOPIC]
         ends = {name: _ends_of(storage.topics[name]) for name in kept if name in storage.topics}
         name = next((name for name, each in ends.items() if any(each.values())), None)
@@ -201,8 +204,8 @@ class StorageReader:
 
 
 def _own_partitions(state: ClusterState) -> list[TopicIdPartition]:
-    """Of all topics that users have made: one that is no longer tiered keeps what it has in the remote
-    tier, so `remote.storage.enable` does not decide."""
+    """The partitions of all topics that users created, whatever their `remote.storage.enable`: a topic that
+    is no longer tiered may still have remote segments."""
     return [
         partition.partition
         for topic in state.topics

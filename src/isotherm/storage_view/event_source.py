@@ -1,5 +1,5 @@
-"""The events of remote segments, from the topic that keeps them: the audit topic where there is one, else the
-metadata topic itself, whose records at level 0 are events."""
+"""Reads the events of remote segments from the audit topic, or without one from the metadata topic itself,
+whose records at level 0 are events."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from isotherm.storage_view.segment_history import SegmentExtent, SegmentHistory
 from isotherm.types import Offset, TopicIdPartition
 
 EVENTS_MAX = 50_000
-"""The last ones of a metadata partition: what a decoder in Python reads within a second."""
+"""The events that are read of a metadata partition, the newest ones. A decoder in Python takes about a second
+for as many."""
 NUMBERS_MAX = 64
-"""Metadata partitions that are kept."""
+"""The most metadata partitions whose events are kept."""
 
 
 @dataclass(slots=True)
@@ -32,7 +33,8 @@ class _Followed:
 
 
 class EventSource:
-    """One thread at a time. A metadata partition is read when it is asked for, and followed from there."""
+    """The events of one topic. Only one thread may use it at a time. A metadata partition is read when it is
+    first needed, and after that only its new events are read."""
 
     def __init__(self, topic: MetadataTopic, name: str) -> None:
         self._topic = topic
@@ -42,8 +44,8 @@ class EventSource:
     def histories(
         self, partitions: Iterable[TopicIdPartition], ends: Mapping[int, Offset]
     ) -> dict[TopicIdPartition, SegmentHistory]:
-        """`ends` are the ends of the topic's partitions. Raises what the topic's reads raise, and
-        CorruptMetadataError."""
+        """The history of each partition. `ends` has the end offsets of the topic's partitions. Raises what the
+        topic's reads raise, and CorruptMetadataError."""
         count = self._topic.partition_count
         found = {}
         for partition in partitions:
@@ -62,7 +64,8 @@ class EventSource:
             or end < followed.next_offset
             or end - followed.first_offset > 2 * EVENTS_MAX
         ):
-            # Made anew, or grown: the oldest events are let go.
+            # The topic was created again, or so many events are kept that the oldest are dropped. Both
+            # cases read the newest EVENTS_MAX again.
             followed = None
         if followed is None:
             first, last = self._topic.offsets(number)
@@ -83,7 +86,8 @@ class EventSource:
 
 
 def _note(histories: dict[TopicIdPartition, SegmentHistory], event: object) -> None:
-    """A partition's deletion says nothing of its segments: each of them is deleted as well."""
+    """Add an event to its partition's history. The deletion of a partition is ignored, because each of its
+    segments has deletion events too."""
     extent = None
     match event:
         case RemoteLogSegmentMetadata():

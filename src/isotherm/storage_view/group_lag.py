@@ -1,4 +1,4 @@
-"""How far behind a group is, and which tier its next records come from. Pure."""
+"""Computes the lag of a group, and the tier that its next records come from. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from isotherm.types import Offset, TimestampMs, TopicPartition
 
 
 class ReadsFrom(enum.StrEnum):
-    """Where the record at the committed offset is. DELETED is below the log start: the group's reset
-    policy applies. UNKNOWN is a partition that is gone, or whose leader does not answer."""
+    """The place of the record at the committed offset. DELETED means below the log start, where the
+    group's reset policy applies. UNKNOWN means that the partition does not exist, or that its leader does
+    not answer."""
 
     END = "the end of the log"
     LOCAL = "the local tier"
@@ -29,10 +30,13 @@ class ReadsFrom(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """`lag` and `remote_lag` count offsets, the second those below the local log start. The record at the
-    committed offset is at least `age_s` old, as the newest one in its remote segment is, and at most
-    `age_s_max`, as the newest one in the segments before it is, if timestamps ascend. Both are 0 at the end
-    of the log, and None where no segment tells."""
+    """The lag of a group in one partition.
+
+    `lag` counts all unread offsets, `remote_lag` those below the local log start. If timestamps ascend, the
+    record at the committed offset is at least `age_s` old, the age of the newest record in its remote
+    segment, and at most `age_s_max` old, the age of the newest record in the segments before. Both are 0 at
+    the end of the log, and None if there is no such segment.
+    """
 
     place: TopicPartition
     committed_offset: Offset
@@ -46,7 +50,7 @@ class PartitionLag:
 def group_lags(
     group: GroupState, topics: Mapping[str, TopicStorage], now_ms: TimestampMs
 ) -> list[PartitionLag]:
-    """Of each partition with a committed offset, by topic and partition."""
+    """The lag of each partition with a committed offset, by topic and partition."""
     return [
         _partition_lag(place, offset, _partition(topics, place), now_ms)
         for place, offset in sorted(group.committed.items())

@@ -1,7 +1,8 @@
-"""How fast groups read, by what they commit from one look to the next. Pure.
+"""Estimates how fast groups read, from their committed offsets at successive times. Pure.
 
-No metric of a broker knows which group a read of the remote tier was for. A group that commits has read what
-lies before: its offsets a second, and with the mean size of an offset in the remote tier, its bytes.
+No metric of a broker names the group that a read of the remote tier was for. But a group that commits an
+offset has read the records before it. That gives its offsets per second, and with the mean size of an offset
+in the remote tier, its bytes.
 """
 
 from __future__ import annotations
@@ -14,28 +15,29 @@ from isotherm.types import Offset, TimestampMs, TopicPartition
 
 WINDOW_MS = 120_000
 LOOKS_MAX = 30
-"""That are kept, so that any rhythm of looks has a bound."""
+"""The most snapshots that are kept, however often `note` is called."""
 
 Committed: TypeAlias = Mapping[str, Mapping[TopicPartition, Offset]]
-"""By group."""
+"""Committed offsets by group."""
 
 
 class GroupProgress:
-    """One thread notes, any may ask. Looks within WINDOW_MS, and the last one before it."""
+    """Snapshots of committed offsets: those of the last WINDOW_MS, and the last one before. One thread may
+    call `note` while others call `offsets_per_s`."""
 
     def __init__(self) -> None:
         self._looks: tuple[tuple[TimestampMs, Committed], ...] = ()
 
     def note(self, groups: Iterable[GroupState], now_ms: TimestampMs) -> None:
-        """A look. Time does not go back."""
+        """Add a snapshot. `now_ms` must not fall."""
         looks = [*self._looks, (now_ms, {each.group_id: each.committed for each in groups})]
         while len(looks) > 1 and now_ms - looks[1][0] >= WINDOW_MS:
             looks.pop(0)
         self._looks = tuple(looks[-LOOKS_MAX:])
 
     def offsets_per_s(self, group: str) -> dict[TopicPartition, float]:
-        """Of the partitions that were committed in the first and the last look; empty before a second look.
-        One that was set back has no rate."""
+        """The rate of each partition that has an offset in the first and the last snapshot. A partition whose
+        offset was reset to an earlier one is left out. Empty before the second snapshot."""
         looks = self._looks
         if not looks or looks[-1][0] <= looks[0][0]:
             return {}

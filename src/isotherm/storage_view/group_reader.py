@@ -1,5 +1,5 @@
-"""The groups of a cluster and what they have committed: a request to each broker for its groups, and one
-for each hundred of them. Source: KIP-709 for OffsetFetch of several groups."""
+"""Reads the groups of a cluster and their committed offsets, with one request to each broker for its groups,
+and one for the offsets of each hundred groups. Source: KIP-709 for OffsetFetch of several groups."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _OFFSET_FETCH_VERSION = 8  # the first for several groups; a later one names top
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """`state` and `kind` are the broker's words, empty from a release that does not tell. `error` is why
-    the offsets are not known."""
+    """A group. `state` and `kind` are the broker's terms, empty if its release does not report them. `error`
+    is the reason if the offsets are unknown."""
 
     group_id: str
     state: str
@@ -33,8 +33,8 @@ class GroupState:
 
 
 def read_groups(client: ClusterClient, brokers: Iterable[PeerAddress]) -> list[GroupState]:
-    """By group id. Raises what `ClusterClient.ask` raises, and CoordinatorNotAvailableError while a
-    broker is still loading its groups."""
+    """All groups, by group id. Raises as `ClusterClient.ask`, and CoordinatorNotAvailableError while a broker
+    is still loading its groups."""
     found = [group for address in brokers for group in _groups_of(client, address)]
     return sorted(found, key=lambda group: group.group_id)
 

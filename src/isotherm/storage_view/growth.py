@@ -1,7 +1,7 @@
-"""How the remote tier of a partition grows, and how large it will be. Pure.
+"""Computes the growth of a partition's remote tier, and forecasts its size. Pure.
 
-The forecast goes on with the mean rate of the copies of the last 30 days, and lets retention take away what
-becomes too old or too much. It knows of no change of traffic or settings.
+The forecast continues the mean rate of copies of the last 30 days, and subtracts what retention deletes. It
+assumes that traffic and settings do not change.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from isotherm.types import TimestampMs
 DAY_MS = 86_400_000
 MONTH_MS = 30 * DAY_MS
 SPAN_MS_MIN = 3_600_000
-"""A shorter history tells no rate."""
+"""From a shorter history no rate is computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Copies that finished within the window, `span_ms` long: 30 days, or since the first copy."""
+    """The copies that finished in a window of `span_ms`: the last 30 days, or the time since the first
+    copy."""
 
     span_ms: int
     size_in_bytes: int
@@ -29,7 +30,7 @@ class Growth:
 
     @property
     def bytes_per_ms(self) -> float | None:
-        """None from too short a history."""
+        """The rate of copied bytes. None if the history is too short."""
         return self.size_in_bytes / self.span_ms if self.span_ms >= SPAN_MS_MIN else None
 
     @property
@@ -51,7 +52,7 @@ def growth(segments: RemoteSegments, now_ms: TimestampMs) -> Growth:
 def forecast_bytes(
     segments: RemoteSegments, retention: Retention, now_ms: TimestampMs, ahead_ms: int
 ) -> int | None:
-    """Of finished segments in `ahead_ms`; None where the history tells no rate."""
+    """The bytes of finished segments after `ahead_ms`. None if the history is too short for a rate."""
     rate = growth(segments, now_ms).bytes_per_ms
     if rate is None:
         return None

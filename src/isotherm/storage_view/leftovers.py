@@ -1,6 +1,6 @@
-"""Bytes of the remote tier that no reader needs any more, or not yet, by cause and age. Pure.
+"""Finds segments of the remote tier that no reader needs, by cause and age. Pure.
 
-Only what has metadata: objects without any are found by `isotherm pipeline sweep`.
+Only segments with metadata are found. `isotherm pipeline sweep` finds objects without metadata.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Leftover:
 def leftovers(
     local: LocalTier, segments: RemoteSegments, now_ms: TimestampMs
 ) -> Iterator[Leftover]:
-    """One for each cause that a partition has."""
+    """Yield one leftover for each cause that the partition has."""
     spans = tier_spans(local, segments, now_ms)
     orphans = spans.segment[(spans.kind == SpanKind.ORPHAN) & (spans.segment != NO_SEGMENT)]
     deleting = np.flatnonzero(segments.in_state(_STATE.DELETE_SEGMENT_STARTED))

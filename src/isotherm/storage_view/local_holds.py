@@ -1,8 +1,8 @@
-"""Why the local tier of a partition is as large as it is: what holds copying or deletion back. Pure.
+"""Explains the size of a partition's local log: why bytes are not copied, or not deleted, yet. Pure.
 
-The local log is taken apart into bytes with one cause each; they add up to its size. What is copied
-already is there because local retention keeps it, or because its deletion is late. What is not copied is
-the active segment, or waits for a cause that the offsets and the upload attempts tell.
+Each byte of the local log gets one cause, so the causes add up to its size. Copied bytes are kept by local
+retention, or their deletion is late. Bytes that are not copied are in the active segment, or wait for a
+reason that follows from the offsets and the upload attempts.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class HoldCause(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TierSettings:
-    """Of a topic. `local_retention` is what is in force, never Kafka's -2."""
+    """The settings of a topic. In `local_retention`, Kafka's -2 ("as `retention.*`") is resolved."""
 
     local_retention: Retention
     segment_bytes: int
@@ -57,8 +57,8 @@ class TierSettings:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """`since_ms` is when the oldest of it should have gone, or when its last copy was begun. `attempts`
-    are uploads that were begun and not finished."""
+    """Bytes of the local log with one cause. `since_ms` is the time at which the oldest of them should have
+    been deleted, or at which their last copy began. `attempts` counts unfinished uploads."""
 
     cause: HoldCause
     size_in_bytes: int
@@ -76,7 +76,8 @@ def local_holds(
     *,
     is_tiered: bool,
 ) -> list[Hold]:
-    """The largest first; of a partition whose leader answers."""
+    """The causes of a partition's local bytes, the largest first. The partition's leader must have
+    answered."""
     if not is_tiered:
         held = [Hold(HoldCause.NOT_TIERED, local.size_in_bytes, local.log_start_offset)]
     else:
@@ -96,8 +97,9 @@ def _copied(
     settings: TierSettings,
     now_ms: TimestampMs,
 ) -> Iterator[Hold]:
-    """By the rule of Kafka's local deletion: from the oldest segment to the first that stays. Source: Kafka
-    UnifiedLog.deleteRetentionMsBreachedSegments and deleteRetentionSizeBreachedSegments."""
+    """The causes of copied bytes. As in Kafka, local deletion goes from the oldest segment to the first one
+    that stays. Source: Kafka UnifiedLog.deleteRetentionMsBreachedSegments and
+    deleteRetentionSizeBreachedSegments."""
     finished = segments.in_state(_STATE.COPY_SEGMENT_FINISHED)
     kept = np.flatnonzero(finished & (segments.start_offset >= local.local_log_start_offset))
     size, limits = segments.size_in_bytes[kept], settings.local_retention
@@ -134,7 +136,7 @@ def _uncopied(
     active = min(left, settings.segment_bytes)
     yield Hold(HoldCause.ACTIVE_SEGMENT, active, first)
     behind = left - active
-    # A segment is copied when it lies below the last stable offset.
+    # A segment is copied only if it lies below the last stable offset.
     unstable = max(0, local.high_watermark - max(local.last_stable_offset, first))
     share = unstable / max(1, local.high_watermark - first)
     blocked = min(behind, round(share * (behind + active)))
@@ -143,8 +145,11 @@ def _uncopied(
 
 
 def _attempts(segments: RemoteSegments, attempted: Int64Array, now_ms: TimestampMs) -> Hold | None:
-    """Uploads that are not finished, each stretch of offsets once. The last one of them tells: it is at
-    work, unless it is older than the grace period. An earlier one for the same offsets has failed."""
+    """The bytes of unfinished uploads, where several attempts for the same start offset count once.
+
+    If there are several attempts for it, the earlier ones have failed. Otherwise the copy is in progress,
+    unless the last attempt is older than the grace period.
+    """
     if not len(attempted):
         return None
     start, size = segments.start_offset[attempted], segments.size_in_bytes[attempted]

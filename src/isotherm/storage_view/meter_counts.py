@@ -1,9 +1,8 @@
-"""Errors and traffic of the remote tier in the last hour, from the metrics that brokers expose. Pure.
+"""Counts errors and traffic of the remote tier in the last hour, from the metrics that brokers expose. Pure.
 
-A broker counts from its own start, and a reader cannot ask for an earlier time: the first reading is what
-later ones are compared with. A counter that goes back belongs to a broker that was
-started again: all that it has came since. Names are those that a JMX exporter's usual rules give
-Kafka's meters, which are Isotherm's.
+A broker's counters begin at its start, and earlier values cannot be read. So readings are compared with
+the first one. A counter that falls belongs to a broker that was restarted, and its whole value is new.
+Names are those that the usual rules of a JMX exporter give Kafka's meters. Isotherm has the same names.
 """
 
 from __future__ import annotations
@@ -37,12 +36,13 @@ HOUR_MS = 3_600_000
 _STEP_MS = 60_000
 
 MeterKey = tuple[str, str]
-"""Meter and topic; the topic of a broker's sums is empty."""
+"""Meter and topic. The topic is empty for the sum over all topics of a broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class CountsSeen:
-    """From the reading at `since_ms`, the first one or one that is old enough, to that at `until_ms`."""
+    """The growth of the counters from the reading at `since_ms` to that at `until_ms`. The first of them is
+    old enough for the window, or the oldest one there is."""
 
     since_ms: TimestampMs
     until_ms: TimestampMs
@@ -50,8 +50,9 @@ class CountsSeen:
 
 
 def read_meter_counts(text: bytes) -> dict[MeterKey, int]:
-    """The counters of _METERS in a broker's exposition, those of 0 left out. ValueError if it is not one: what
-    else answers at an address has no errors, either."""
+    """The counters of _METERS in a broker's exposition, without those that are 0. Raises ValueError if the
+    text is no broker's exposition: another server at the address would look like a broker without
+    errors."""
     if _PREFIX not in text:
         raise ValueError("the answer has no metrics of a broker")
     lines = [line for line in text.splitlines() if line.startswith(_NAMES)]
@@ -65,14 +66,14 @@ def read_meter_counts(text: bytes) -> dict[MeterKey, int]:
 
 
 class MeterHistory:
-    """The readings of one broker. Not thread-safe. Of an hour it keeps one reading a minute."""
+    """The readings of one broker in the last hour, of which it keeps one a minute. Not thread-safe."""
 
     def __init__(self) -> None:
         self._last: Mapping[MeterKey, int] | None = None
         self._readings: deque[tuple[TimestampMs, Counter[MeterKey]]] = deque()
 
     def note(self, counts: Mapping[MeterKey, int], now_ms: TimestampMs) -> None:
-        """A reading. Time does not go back."""
+        """Add a reading. `now_ms` must not fall."""
         readings = self._readings
         if self._last is None:
             readings.append((now_ms, Counter()))
@@ -81,7 +82,8 @@ class MeterHistory:
             for key, count in counts.items():
                 before = self._last.get(key, 0)
                 grown[key] += count - before if count >= before else count
-            # The first one is what the others are compared with.
+            # Keep the first reading, with which the others are compared. Of the others, the newest
+            # replaces the one before it until that is a step older than its predecessor.
             if len(readings) > 1 and now_ms - readings[-2][0] < _STEP_MS:
                 readings.pop()
             readings.append((now_ms, +grown))
@@ -90,7 +92,7 @@ class MeterHistory:
             readings.popleft()
 
     def seen(self, window_ms: int = HOUR_MS) -> CountsSeen | None:
-        """Of the window, an hour at most. None before the first reading."""
+        """The counts of the window, which is an hour at most. None before the first reading."""
         if not self._readings:
             return None
         until_ms, now = self._readings[-1]

@@ -1,7 +1,7 @@
-"""What the two tiers hold of a partition, and what is late. Pure.
+"""Sums the bytes of a partition in both tiers, and what is late to be copied or deleted. Pure.
 
-Bytes are of `.log` files. A segment that both tiers hold is in `local_bytes`, in `remote_bytes` and in
-`overlap_bytes`, and once in `total_bytes`. A segment that lies across a border counts for the share of
+Bytes are those of `.log` files. A segment in both tiers counts in `local_bytes`, `remote_bytes` and
+`overlap_bytes`, and once in `total_bytes`. If a border lies inside a segment, each side gets the share of
 its offsets.
 """
 
@@ -28,7 +28,7 @@ _STATE = RemoteLogSegmentState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalTier:
-    """What the leader says of a partition. `size_in_bytes` is of its own replica alone."""
+    """The leader's view of a partition. `size_in_bytes` is that of the leader's replica alone."""
 
     log_start_offset: Offset
     local_log_start_offset: Offset
@@ -39,7 +39,7 @@ class LocalTier:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """`retention.ms` and `retention.bytes` of a topic; -1 limits nothing."""
+    """`retention.ms` and `retention.bytes` of a topic. -1 means no limit."""
 
     ms: int = _UNLIMITED
     bytes: int = _UNLIMITED
@@ -47,17 +47,17 @@ class Retention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageSums:
-    """Of a partition, or added up.
+    """The sums of one partition, or of several.
 
-    remote_bytes      in finished segments, each as often as it is stored
-    overlap_bytes     of the local log, also in finished segments
-    total_bytes       of the log, each offset once
-    missing_offsets   in neither tier, though the log has them
-    copy_lag_*        not in the remote tier yet, the active segment included; nothing where the topic
-                      is not tiered. `_s` is the age of the newest record that is there, None before
-                      the first copy
-    deletion_lag_*    in the remote tier, though retention or the log start has passed it, or its
-                      deletion has begun. `_s` is since when, None where only the size has passed
+    remote_bytes      bytes in finished segments; offsets with several copies count several times
+    overlap_bytes     bytes of the local log that are also in finished segments
+    total_bytes       bytes of the log, each offset once
+    missing_offsets   offsets of the log that neither tier has
+    copy_lag_*        records that are not in the remote tier yet, the active segment included; 0 if the
+                      topic is not tiered. `_s` is the age of the newest tiered record, None before the
+                      first copy
+    deletion_lag_*    segments that retention or the log start has passed, or whose deletion has begun.
+                      `_s` is the seconds since then, None if only the size limit has passed
     """
 
     local_bytes: int
@@ -87,10 +87,10 @@ def partition_sums(
     finished = segments.in_state(_STATE.COPY_SEGMENT_FINISHED)
     start, end = segments.start_offset[finished], segments.end_offset[finished]
     size = segments.size_in_bytes[finished]
-    # Of each segment the offsets that no segment before it has.
+    # The part of each segment that no segment before it has.
     own_start = np.maximum(start, _reached_before(end))
     overlap = int(_share(start, end, size, np.maximum(own_start, local.local_log_start_offset)))
-    # A local log that was compacted may be smaller than its copy.
+    # After compaction the local log may be smaller than its copy.
     overlap = min(overlap, local.size_in_bytes)
     distinct = int(_share(start, end, size, np.maximum(own_start, local.log_start_offset)))
     last_tiered = last_tiered_offset(segments)
@@ -118,7 +118,7 @@ def partition_sums(
 
 
 def added(sums: Iterable[StorageSums]) -> StorageSums:
-    """All of them together; the lag in seconds is the longest."""
+    """The sums of all. A lag in seconds is the longest one."""
     listed = list(sums)
     columns = {
         each.name: [getattr(one, each.name) for one in listed] for each in fields(StorageSums)
@@ -133,26 +133,26 @@ def _added(name: str, column: list[Any]) -> Any:
 
 
 def last_tiered_offset(segments: RemoteSegments) -> Offset:
-    """The last offset of the finished segments; -1 without any."""
+    """The last offset of the finished segments. -1 if there are none."""
     end = segments.end_offset[segments.in_state(_STATE.COPY_SEGMENT_FINISHED)]
     return int(end.max()) if len(end) else -1
 
 
 def _reached_before(end: Int64Array) -> Int64Array:
-    """For each segment the first offset that is past all segments before it."""
+    """For each segment, the first offset after all segments before it."""
     reached = np.maximum.accumulate(end) + 1
     return np.concatenate((np.zeros(min(1, len(end)), dtype=np.int64), reached[:-1]))
 
 
 def _share(start: Int64Array, end: Int64Array, size: Int64Array, own_start: Int64Array) -> int:
-    """The bytes of segments from `own_start` on, by their part of the offsets."""
+    """The bytes of the segments from `own_start` on, in proportion to their offsets."""
     offsets = end - start + 1
     own = np.clip(end - own_start + 1, 0, offsets)
     return int(np.where(own == offsets, size, np.rint(size * (own / offsets))).sum())
 
 
 def _missing_offsets(local: LocalTier, start: Int64Array, end: Int64Array) -> int:
-    """Offsets from the log start to the local log start that no finished segment has."""
+    """The number of offsets from the log start to the local log start that no finished segment has."""
     first, last = local.log_start_offset, local.local_log_start_offset - 1
     own_start = np.maximum(np.maximum(start, _reached_before(end)), first)
     covered = np.clip(np.minimum(end, last) - own_start + 1, 0, None).sum()
@@ -172,8 +172,9 @@ def _deletion_lag(
     now_ms: TimestampMs,
     only_remote_bytes: int,
 ) -> tuple[int, int, float | None]:
-    """Segments, bytes and seconds. As Kafka's expiration goes from the oldest segment to the first
-    that stays. Source: Kafka RemoteLogManager.cleanupExpiredRemoteLogSegments."""
+    """The segments, bytes and seconds of `deletion_lag_*`. Like Kafka's expiration it goes from the oldest
+    segment to the first one that stays, so a later expired segment does not count. Source: Kafka
+    RemoteLogManager.cleanupExpiredRemoteLogSegments."""
     deleting = segments.in_state(_STATE.DELETE_SEGMENT_STARTED)
     finished = segments.in_state(_STATE.COPY_SEGMENT_FINISHED)
     below = finished & (segments.end_offset < local.log_start_offset)

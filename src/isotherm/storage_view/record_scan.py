@@ -1,7 +1,7 @@
-"""A bounded look through the records of one partition: what matches, and what it cost. Pure but for `fetch`.
+"""Searches the records of one partition in bounded steps. Pure, except that `fetch` does I/O.
 
-A scan is a row of steps. Each is bounded, and tells where the next one begins: the one who asks shows the
-progress, and stops by asking no more.
+A scan is a sequence of steps. Each step is bounded, and returns the matches, its cost and the offset where
+the next step begins. So the caller can show progress, and cancels a scan by not calling again.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024  # of one batch
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Batches that lie one after the other; the first may begin below the wanted offset, the last may be
-    cut off. `reads` (requests to the broker, ranges and indexes of the
-    bucket) and `size_in_bytes` are what it took to get them."""
+    """Consecutive batches, and what it cost to get them. The first batch may begin below the wanted offset,
+    and the last may be cut off. `reads` counts requests to the broker, or ranges and indexes of the
+    bucket. `size_in_bytes` is the size of all that was read."""
 
     data: memoryview
     tier: Tier
@@ -38,7 +38,8 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordFilter:
-    """Bytes that a key and a value contain; a header by its name, its value, or both. Empty wants all."""
+    """Matches records whose key and value contain these bytes, and that have a header with this name, this
+    value, or both. An empty field matches every record."""
 
     key: bytes = b""
     value: bytes = b""
@@ -68,8 +69,8 @@ class FoundRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScanStep:
-    """`next_offset` is that of the first record that was not looked at. One below the end without any
-    progress means that the tier did not answer in time."""
+    """The result of one step. `next_offset` is the offset of the first record that was not examined. If it
+    is below the end and did not rise, the tier did not answer in time."""
 
     found: tuple[FoundRecord, ...]
     next_offset: Offset
@@ -84,9 +85,10 @@ def scan_step(
     wanted: RecordFilter,
     found_max: int,
 ) -> ScanStep:
-    """From `first` until `found_max` records match, the `end`, or what one step may fetch.
+    """Search from `first` on until `found_max` records match, `end` is reached, or the limits of one step
+    are.
 
-    Control records are passed over. Raises CorruptRecordError, and what `fetch` raises.
+    Control records are skipped. Raises CorruptRecordError, and what `fetch` raises.
     """
     found: list[FoundRecord] = []
     fetched: list[Fetched] = []
@@ -117,7 +119,7 @@ def scan_step(
 def _records(
     data: memoryview, first: Offset, end: Offset
 ) -> Iterator[tuple[Record | None, BatchHeader, Offset]]:
-    """Each record of the range, with the offset to go on from; None at the end of a batch."""
+    """Yield each record of the range, and the offset after it. At the end of a batch the record is None."""
     for position, header in iterate_batches(data):
         if header.next_offset <= first:
             continue
@@ -127,7 +129,7 @@ def _records(
             for record in _checked(data, position, header):
                 if first <= record.offset < end:
                     yield record, header, record.offset + 1
-        # Compaction may have taken the last records of a batch, and their offsets stay.
+        # Compaction may have removed the last records of a batch, but their offsets count as examined.
         yield None, header, min(header.next_offset, end)
 
 

@@ -1,4 +1,4 @@
-"""Where the records of a partition are read from for people: its leader, or the bucket itself."""
+"""Reads records of a partition for people to look at, from its leader or from the bucket itself."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _FETCH_VERSION = 12  # the last that names topics by their names
 
 
 class RecordSource(Protocol):
-    """Thread-safe. An offset of a segment in `remote` is read from the bucket, any other from the leader."""
+    """A source of batches. Thread-safe. If `remote` is the segment of the offset, the batches may come from
+    the bucket, otherwise from the leader."""
 
     def fetch(
         self,
@@ -45,7 +46,7 @@ class RecordSource(Protocol):
     def offset_at(
         self, leader: PeerAddress, place: TopicPartition, timestamp_ms: TimestampMs
     ) -> Offset | None:
-        """That of the first record which is not older; None without one."""
+        """The offset of the first record that is not older than `timestamp_ms`. None if there is none."""
 
     @property
     def reads_bucket(self) -> bool: ...
@@ -54,7 +55,8 @@ class RecordSource(Protocol):
 
 
 class ClusterRecords:
-    """`RecordSource`; connections of its own, so that a long read holds up no look at the cluster."""
+    """`RecordSource` over a cluster, and over the bucket if `storage` is given. It has its own connections,
+    so that a long read does not delay the views of the cluster."""
 
     def __init__(
         self,
@@ -62,7 +64,7 @@ class ClusterRecords:
         clock: Clock,
         storage: RemoteStorageManager | None = None,
     ) -> None:
-        """Opens nothing yet."""
+        """Open no connection yet."""
         self._properties = properties
         self._clock = clock
         self._bucket = None if storage is None else BucketRecords(storage, clock)
@@ -81,8 +83,8 @@ class ClusterRecords:
         tier: Tier,
         remote: RemoteLogSegmentMetadata | None,
     ) -> Fetched:
-        """Raises what `ClusterClient.ask` raises, NotLeaderOrFollowerError with the leader's reason, and
-        what the bucket's storage manager raises."""
+        """Fetch batches from `offset` on. Raises as `ClusterClient.ask` and the bucket's storage manager do,
+        and NotLeaderOrFollowerError with the leader's reason if it refuses."""
         if remote is not None and self._bucket is not None:
             return self._bucket.fetch(remote, offset)
         began_s = self._clock.monotonic_s()
@@ -136,7 +138,8 @@ class ClusterRecords:
 
 
 class BucketRecords:
-    """Ranges of remote segments, found by their offset indexes. It keeps the last INDEXES_MAX of these."""
+    """Reads ranges of remote segments, which it finds by their offset indexes. It keeps the last INDEXES_MAX
+    indexes. Thread-safe."""
 
     def __init__(self, storage: RemoteStorageManager, clock: Clock) -> None:
         self._storage = storage
@@ -145,8 +148,8 @@ class BucketRecords:
         self._guard = threading.Lock()
 
     def fetch(self, metadata: RemoteLogSegmentMetadata, offset: Offset) -> Fetched:
-        """Batches with one that ends at `offset` or above. Raises what the storage manager raises, and
-        CorruptObjectError for a segment without it."""
+        """Whole batches, one of which ends at or after `offset`. Raises as the storage manager does, and
+        CorruptObjectError if the segment has no such batch."""
         began_s = self._clock.monotonic_s()
         index, reads = self._index(metadata)
         size = len(index) if reads else 0
@@ -163,7 +166,7 @@ class BucketRecords:
             position += end
             length = FETCH_BYTES
             if not end:
-                # A batch that is larger than a range is asked for as a whole, once.
+                # The batch is larger than the range. Fetch it whole, if its size is plausible.
                 length = read_batch_header(data).size_in_bytes
                 if not len(data) < length <= BATCH_BYTES_MAX:
                     break
@@ -173,7 +176,7 @@ class BucketRecords:
         )
 
     def _index(self, metadata: RemoteLogSegmentMetadata) -> tuple[bytes, int]:
-        """And how many reads that took."""
+        """The offset index of a segment, and the number of reads that it took: 0 or 1."""
         segment_id = metadata.segment_id.id
         with self._guard:
             if segment_id in self._indexes:
@@ -188,7 +191,7 @@ class BucketRecords:
 
 
 def _whole_batches(data: memoryview) -> tuple[Position, Offset]:
-    """Where the last whole batch ends, and the offset after it; zeros without one."""
+    """The position where the last whole batch ends, and the offset after it. Both are 0 without a batch."""
     end, next_offset = 0, 0
     for position, header in iterate_batches(data):
         end, next_offset = position + header.size_in_bytes, header.next_offset

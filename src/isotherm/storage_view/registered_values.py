@@ -1,7 +1,7 @@
-"""Keys and values by the schemas of a registry, as JSON for people: one value at a time.
+"""Decodes keys and values with the schemas of a registry to JSON for people, one value at a time.
 
-The jobs decode columns (isotherm.spark.tables); a person reads a page of records, also of schemas that no
-column can be made of. What is before a value, and the registry, are the same.
+The jobs decode whole columns (isotherm.spark.tables). This module decodes a page of records, and also
+supports schemas that cannot become columns. Both use the same framing of values and the same registry.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from isotherm.spark.tables.schema_registry import (
 )
 
 SCHEMAS_MAX = 1000
-"""That are kept."""
+"""The most schemas that are kept."""
 QUESTIONS_MAX = 32
-"""Schemas that the registry is asked for by one call: values that only look as if they had one may name as
-many."""
+"""The most schemas that one call asks the registry for. Values that only look as if they had a schema may
+name any number of ids."""
 UNKNOWN_KEPT_S = 60.0
-"""A schema that the registry does not have is asked for again after that."""
+"""Seconds until the registry is asked again for a schema that it did not have."""
 FAILURE_KEPT_S = 10.0
-"""So long after a failure the registry is asked nothing."""
+"""Seconds without requests to the registry after one failed."""
 VALUE_BYTES_MAX = 1024 * 1024
 _PROTOBUF = "PROTOBUF"
 _REASON_SIZE_MAX = 400
-# For a page that a person waits for; an option of the same name overrides it.
+# Short limits, because a person waits for the page. An option of the same name overrides them.
 REGISTRY_DEFAULTS = {"timeout": "5", "max.retries": "1"}
 
 ValueReader: TypeAlias = Callable[[bytes], str]
-"""JSON of the bytes behind a frame. Raises ValueError with the reason."""
+"""Turns the bytes after a frame into JSON. Raises ValueError with the reason."""
 
 
 def with_defaults(registry: RegistrySettings) -> RegistrySettings:
@@ -50,7 +50,8 @@ def with_defaults(registry: RegistrySettings) -> RegistrySettings:
 
 
 class RegisteredValue(NamedTuple):
-    """`kind` is the registry's word for the format. `text` is JSON, None for the reason in `error`."""
+    """A value as JSON. `kind` is the registry's name of the format. If `text` is None, `error` has the
+    reason."""
 
     schema_id: int
     kind: str | None
@@ -59,32 +60,33 @@ class RegisteredValue(NamedTuple):
 
 
 class _Reader(NamedTuple):
-    """`read` is None for the reason in `error`."""
+    """The reader of a schema's values. If `read` is None, `error` has the reason."""
 
     read: ValueReader | None
     error: str | None = None
 
 
 class _SchemaError(Exception):
-    """Why a value cannot be read, before its own bytes are looked at."""
+    """A value cannot be decoded because of its schema, whatever its bytes."""
 
 
 class RegisteredValues:
-    """Thread-safe. Keeps the schemas that it has met."""
+    """Decodes values with the schemas of one registry, and keeps these schemas. Thread-safe."""
 
     def __init__(self, registry: RegistrySettings, clock: Clock) -> None:
         self._registry = with_defaults(registry)
         self._clock = clock
         self._schemas: OrderedDict[int, RegisteredSchema] = OrderedDict()
         self._readers: OrderedDict[SchemaName, _Reader] = OrderedDict()
-        # A reason, and until when it stands.
+        # The reason, and the monotonic time until which the registry is not asked again.
         self._unknown: OrderedDict[int, tuple[str, float]] = OrderedDict()
         self._failure = ("", 0.0)
         self._questions_left = 0
         self._guard = threading.Lock()
 
     def read_all(self, values: Sequence[bytes | None]) -> list[RegisteredValue | None]:
-        """In their order; None for what does not begin as a value with a schema does."""
+        """Decode values, in their order. The result is None for a value that does not begin like one with
+        a schema."""
         with self._guard:
             self._questions_left = QUESTIONS_MAX
             return [None if each is None else self._read(each) for each in values]
@@ -179,7 +181,7 @@ def _json_reader(schema: RegisteredSchema, name: SchemaName) -> ValueReader:
 
 
 def _avro_reader(schema: RegisteredSchema, name: SchemaName) -> ValueReader:
-    """Raises UnknownSchemaError."""
+    """The reader for an Avro schema. Raises UnknownSchemaError if the schema is not sound."""
     del name
     import fastavro  # of the extra `registry`, as the next one's
 
@@ -216,7 +218,8 @@ def _avro_text(schema: Any, payload: bytes) -> str:
 
 
 def _check_items(schema: Any, named: dict[str, Any], seen: set[str]) -> None:
-    """Items without bytes let a few bytes name an array without end. Raises UnknownSchemaError."""
+    """Raise UnknownSchemaError if an array has items without bytes: a few bytes could then claim billions
+    of items, and decoding them would fill the memory."""
     if isinstance(schema, list):
         for branch in schema:
             _check_items(branch, named, seen)
@@ -238,7 +241,8 @@ def _check_items(schema: Any, named: dict[str, Any], seen: set[str]) -> None:
 
 
 def _is_empty(schema: Any, named: dict[str, Any], within: set[str]) -> bool:
-    """Whether values have no bytes. A record that has itself as a field has no values at all."""
+    """Whether the values of a schema have no bytes. A record that contains itself counts as empty, which
+    ends the recursion: such a schema has no finite values."""
     if isinstance(schema, list):
         return False  # the number of the branch
     if isinstance(schema, str):
@@ -257,7 +261,7 @@ def _is_empty(schema: Any, named: dict[str, Any], within: set[str]) -> bool:
 
 
 def _plain(value: object) -> str:
-    """What JSON lacks: bytes in hex; decimals, dates, times and ids as texts."""
+    """The text for a value that JSON lacks: bytes in hex; decimals, dates, times and ids as texts."""
     if isinstance(value, bytes):
         return value.hex()
     isoformat = getattr(value, "isoformat", None)
@@ -265,7 +269,7 @@ def _plain(value: object) -> str:
 
 
 def _protobuf_reader(schema: RegisteredSchema, name: SchemaName) -> ValueReader:
-    """Raises UnknownSchemaError."""
+    """The reader for a Protobuf schema. Raises UnknownSchemaError if it lacks the message."""
     from google.protobuf.message_factory import GetMessageClass
 
     from isotherm.spark.tables.protobuf_schema import message_of
@@ -275,7 +279,7 @@ def _protobuf_reader(schema: RegisteredSchema, name: SchemaName) -> ValueReader:
 
 
 def _protobuf_text(kind: Any, payload: bytes) -> str:
-    """By Protobuf's own mapping: 64-bit numbers are texts, bytes base64."""
+    """A message in Protobuf's own JSON mapping: 64-bit numbers are texts, bytes are base64."""
     from google.protobuf.json_format import MessageToJson, SerializeToJsonError
     from google.protobuf.message import DecodeError
 

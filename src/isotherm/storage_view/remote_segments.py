@@ -1,4 +1,4 @@
-"""The remote segments of one partition as columns: a hundred thousand are summed within milliseconds."""
+"""The remote segments of one partition as columns, so that a hundred thousand are summed in milliseconds."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RemoteSegments:
-    """One element for each live segment, in order of start offset, then end. `end_offset` is inclusive;
-    `state` has the numbers of RemoteLogSegmentState; `ids` are the 16 bytes of the segments' ids.
-    `epoch_starts` has the first offset of each leader epoch that a segment names."""
+    """Columns with one element for each live segment, ordered by start offset, then end offset.
+
+    `end_offset` is inclusive. `state` has the ids of RemoteLogSegmentState, and `ids` the 16 bytes of the
+    segments' ids. `epoch_starts` has the first offset of each leader epoch in the segments.
+    """
 
     ids: list[bytes]
     start_offset: Int64Array
@@ -37,7 +39,7 @@ class RemoteSegments:
 
     @classmethod
     def of_rows(cls, rows: Mapping[bytes, bytes]) -> Self:
-        """Of the rows of a RemoteLogMetadataCache, by segment id."""
+        """Build the columns from the rows of a RemoteLogMetadataCache, by segment id."""
         heads = heads_of_rows(rows.values())
         order = np.lexsort((heads["end_offset"], heads["start_offset"]))
         ids = list(rows)

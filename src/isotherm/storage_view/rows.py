@@ -1,4 +1,4 @@
-"""The storage of topics and partitions as rows of plain values: for JSON and tables."""
+"""The storage of topics and partitions as rows of plain values, for JSON and tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ Row = dict[str, Any]
 
 
 def partition_row(storage: PartitionStorage, price: float) -> Row:
-    """`error` is there alone where no leader answers, beside the partition's number and its leader."""
+    """The row of a partition. If no leader answers, it has only the partition's number, the leader and
+    `error`."""
     state, local = storage.state, storage.state.local
     row: Row = {"partition": state.partition.partition, "leader": state.leader}
     if local is None or storage.sums is None:
@@ -30,7 +31,8 @@ def partition_row(storage: PartitionStorage, price: float) -> Row:
 
 
 def topic_row(storage: TopicStorage, price: float) -> Row:
-    """All partitions added up; `without_leader` of them have none that answers, and are left out."""
+    """The row of a topic: the sums over its partitions. `without_leader` counts partitions whose leader does
+    not answer; they are left out of the sums."""
     state = storage.state
     return {
         "topic": state.name,

@@ -1,4 +1,4 @@
-"""All that the metadata tell of one remote segment, and the names of its objects."""
+"""The metadata of one remote segment as plain values, and the keys of its objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from isotherm.types import uuid_to_text
 
 
 def named_layout(layout: str, key_prefix: str | None) -> Layout:
-    """Raises ConfigError. No store is opened: object names do not depend on where the bucket is."""
+    """The layout of this name. No store is opened, since object keys do not depend on the bucket. Raises
+    ConfigError."""
     config = {"url": "memory://", "layout": layout}
     if key_prefix is not None:
         config["key.prefix"] = key_prefix
@@ -21,7 +22,7 @@ def named_layout(layout: str, key_prefix: str | None) -> Layout:
 
 
 def object_keys(metadata: RemoteLogSegmentMetadata, layout: Layout) -> tuple[list[str], str | None]:
-    """The object keys; and the custom metadata in hex where it is not the layout's own."""
+    """The object keys, and the custom metadata in hex if it is not of this layout."""
     try:
         return list(layout.object_keys(metadata)), None
     except CorruptMetadataError:
@@ -30,7 +31,7 @@ def object_keys(metadata: RemoteLogSegmentMetadata, layout: Layout) -> tuple[lis
 
 
 def segment_facts(metadata: RemoteLogSegmentMetadata, layout: Layout) -> dict[str, Any]:
-    """`end_offset` is inclusive; times are milliseconds since 1970."""
+    """The metadata by name. `end_offset` is inclusive. Times are in milliseconds since 1970."""
     keys, _ = object_keys(metadata, layout)
     custom = metadata.custom_metadata
     return {

@@ -1,8 +1,8 @@
-"""What the remote tier of a partition held at a time of the last day, by the events of its segments. Pure.
+"""Computes the remote segments of a partition at an earlier time, from the events of its segments. Pure.
 
-The present state is known; the events since then are taken back. A segment whose first known event is a
-later one was before it what that event follows. The disks of brokers have no such record: of the
-past, nothing tells which offsets they had beside the remote tier.
+It starts from the current state and undoes the events after that time. If the first known event of a
+segment is later than the time, the segment was in the state that this event follows. Brokers' disks have
+no such events, so the local offsets of the past are unknown.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BEFORE = {
 
 
 class SegmentExtent(NamedTuple):
-    """What stays the same of a segment. `end_offset` is inclusive."""
+    """The facts about a segment that never change. `end_offset` is inclusive."""
 
     start_offset: Offset
     end_offset: Offset
@@ -43,7 +43,8 @@ class SegmentExtent(NamedTuple):
 
 @dataclass(slots=True)
 class _Life:
-    """`times_ms` ascend, each with the state that began then. `is_whole` if the first is the beginning."""
+    """The known states of one segment. `times_ms` ascend, and `states` began at these times. With
+    `is_whole` the first of them is the segment's first state."""
 
     times_ms: list[TimestampMs] = field(default_factory=list)
     states: list[_STATE] = field(default_factory=list)
@@ -51,7 +52,8 @@ class _Life:
     is_whole: bool = False
 
     def state_at(self, at_ms: TimestampMs) -> tuple[_STATE, TimestampMs] | None:
-        """And since when, as far as it is known. None if it was not there."""
+        """The state at a time, and the time since when, as far as known. None if the segment did not
+        exist."""
         place = bisect.bisect_right(self.times_ms, at_ms)
         if place:
             return self.states[place - 1], self.times_ms[place - 1]
@@ -60,7 +62,8 @@ class _Life:
 
 
 class PastSegments(NamedTuple):
-    """`unknown` segments were there too, and no event that is kept tells which offsets they had."""
+    """The segments at an earlier time. `unknown` further segments existed, but no stored event has their
+    offsets."""
 
     segments: RemoteSegments
     unknown: int
@@ -80,27 +83,30 @@ class SegmentHistory:
         event_ms: TimestampMs,
         extent: SegmentExtent | None,
     ) -> None:
-        """`extent` of an event that has the whole state: a copy's start, or its replacement."""
+        """Add an event. It has an `extent` if it contains the whole state: a copy's start, or a replaced
+        state."""
         life = self._lives.setdefault(segment, _Life())
         if extent is not None:
             life.extent = extent
             life.is_whole |= not life.times_ms
-        # Clocks of several brokers: an event is not before the one that it follows.
+        # Brokers' clocks differ. Times must ascend, so an event is never earlier than the one before.
         life.times_ms.append(max(event_ms, life.times_ms[-1] if life.times_ms else event_ms))
         life.states.append(state)
         self.first_ms = event_ms if self.first_ms is None else min(self.first_ms, event_ms)
 
     def offsets(self) -> tuple[Offset, Offset] | None:
-        """The first of any segment, and the one after the last; None where no event tells."""
+        """The range from the first offset of all segments to the end of the last. None if no event has
+        offsets."""
         extents = [each.extent for each in self._lives.values() if each.extent is not None]
         if not extents:
             return None
         return min(e.start_offset for e in extents), max(e.end_offset for e in extents) + 1
 
     def as_of(self, present: RemoteSegments, at_ms: TimestampMs) -> PastSegments:
-        """The segments that were there, by start offset."""
+        """The segments at a time, by start offset. `present` are the current ones."""
         places = {segment: place for place, segment in enumerate(present.ids)}
-        # A copy that began later: its event is not kept, but it has the time.
+        # A copy that began after `at_ms` did not exist. Its event may be gone, but the current state
+        # has the time.
         began = present.in_state(_STATE.COPY_SEGMENT_STARTED)
         kept = ~(began & (present.event_timestamp_ms > at_ms))
         unknown, rows = 0, []
@@ -124,9 +130,11 @@ class SegmentHistory:
 def past_log(
     local: LocalTier, present: RemoteSegments, past: RemoteSegments, at_ms: TimestampMs
 ) -> LocalTier:
-    """What is certain of a log's offsets at that time: it began where its first segment did, and
-    reached as far as the segments whose records are older. All that was in the remote tier counts
-    as no longer local."""
+    """The log's offsets at a time, as far as they are certain.
+
+    The log began where its first segment began, and reached at least to the end of the segments whose
+    records are older. Everything in the remote tier counts as not local.
+    """
     finished = past.in_state(_STATE.COPY_SEGMENT_FINISHED)
     starts = past.start_offset[finished]
     log_start = min([local.log_start_offset, *starts[:1].tolist()])

@@ -1,5 +1,5 @@
-"""Where the list of remote segments comes from: the metadata topic, which names every state, or the
-bucket itself, which shows whole segments alone and needs no metadata topic."""
+"""The sources of the list of remote segments: the metadata topic, which has segments in every state, or the
+bucket itself, which shows only finished segments and needs no metadata topic."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ MetadataEnds = Mapping[int, Offset]
 
 
 class SegmentSource(Protocol):
-    """One thread at a time."""
+    """A source of remote segments. Only one thread may use it at a time."""
 
     def refresh(self, partitions: Collection[TopicIdPartition], ends: MetadataEnds) -> None:
-        """Read what is new about these partitions. `ends` are the ends of the metadata topic's
-        partitions; a source that has no use for them ignores them."""
+        """Read what is new about these partitions. `ends` has the end offsets of the metadata partitions, so
+        that a source over the metadata topic can skip those without new records."""
 
     def segments(self, partition: TopicIdPartition) -> RemoteSegments:
-        """As of the last refresh."""
+        """The segments of a partition at the last refresh."""
 
     def metadata(
         self, partition: TopicIdPartition, segment_id: uuid.UUID
     ) -> RemoteLogSegmentMetadata | None:
-        """All facts of one segment, as of the last refresh."""
+        """The metadata of one segment at the last refresh. None if it is unknown."""
 
 
 class _Numbered:
-    """A metadata partition, and the columns that its caches came to, made on demand."""
+    """A metadata partition that is followed, and its segments as rows and columns. The columns of a
+    partition are built on demand."""
 
     def __init__(self, followed: FollowedPartition) -> None:
         self.followed = followed
@@ -55,9 +56,9 @@ class _Numbered:
 
 
 class MetadataTopicSource:
-    """`SegmentSource` over the metadata topic. The first refresh folds those of its partitions that can
-    have events of the wanted topics; later ones read what has come since, and nothing from partitions
-    that end where they did."""
+    """`SegmentSource` over the metadata topic. The first refresh folds the metadata partitions that can have
+    events of the wanted topics. A later refresh reads only new records, and makes no request for a
+    metadata partition whose end has not moved."""
 
     def __init__(
         self, topic: MetadataTopic, wants_topic: Callable[[str], bool], clock: Clock
@@ -67,7 +68,8 @@ class MetadataTopicSource:
         self._clock = clock
         self._numbered: dict[int, _Numbered] = {}
         self.folded_offsets = 0
-        """Of the partitions that were folded from their beginning, and how long that took."""
+        """Offsets of the metadata partitions that were folded from their beginning. `fold_s` is the time
+        that it took."""
         self.fold_s = 0.0
 
     def refresh(self, partitions: Collection[TopicIdPartition], ends: MetadataEnds) -> None:
@@ -96,7 +98,7 @@ class MetadataTopicSource:
     def _refresh_one(self, number: int, end: Offset | None) -> None:
         known = self._numbered.get(number)
         if known is None or (end is not None and end < known.followed.next_offset):
-            # The second: the topic was deleted and made again.
+            # An end below the known one means that the topic was deleted and created again.
             began_s = self._clock.monotonic_s()
             followed = FollowedPartition(
                 self._topic, number, lambda partition: self._wants_topic(partition.topic)
@@ -111,7 +113,8 @@ class MetadataTopicSource:
 def open_bucket_source(
     settings: ObjectStoreSettings, wants_topic: Callable[[str], bool]
 ) -> BucketSource:
-    """Of a bucket that answers. Damaged segments are warned of, and left out of no sum."""
+    """Open a `BucketSource`. Raises ConfigError if a local folder does not exist. Damaged segments are
+    logged as warnings, and stay in the list."""
     bucket = BucketSegmentSource(
         open_for_reading(settings),
         settings.create_layout(),
@@ -122,7 +125,7 @@ def open_bucket_source(
 
 
 class BucketSource:
-    """`SegmentSource` over manifests. A refresh lists the bucket, and reads the manifests that are new."""
+    """`SegmentSource` over manifests. A refresh lists the bucket, and reads only new manifests."""
 
     def __init__(self, bucket: BucketSegmentSource, wants_topic: Callable[[str], bool]) -> None:
         self._bucket = bucket

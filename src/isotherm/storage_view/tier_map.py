@@ -1,13 +1,14 @@
-"""The offsets of a partition by the tier that holds them, as spans; many spans as cells. Pure.
+"""Divides the offsets of a partition into spans by the tier that holds them, and joins spans to cells. Pure.
 
-There are two lanes. The spans of the first follow one another from the log start to the high watermark:
-what a reader finds there. The second has the segments that are not part of it (yet, or any more).
+There are two lanes. The spans of the first one follow one another from the log start to the high
+watermark, and show where a consumer's records come from. The second lane has the segments that are not
+yet, or no longer, part of the log.
 
     first   local · both · remote · missing (in neither tier)
-    second  copying · deleting (also: wholly below the log start) · orphan
+    second  copying · deleting (or wholly below the log start) · orphan
 
-An upload is an orphan if it is older than the grace period, or if finished segments have all of its
-offsets: nothing will finish it. Objects without metadata are in no span; `isotherm pipeline sweep` finds them.
+An upload is an orphan if no broker will finish it: it is older than the grace period, or finished segments
+have all of its offsets. Objects without metadata are in no span; `isotherm pipeline sweep` finds them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     Int64Array: TypeAlias = npt.NDArray[np.int64]
 
-# As that of `isotherm pipeline audit`.
+# The default of `isotherm pipeline audit`.
 ORPHAN_GRACE_MS = 3_600_000
 NO_SEGMENT = -1
 _STATE = RemoteLogSegmentState
@@ -50,8 +51,8 @@ FIRST_LANE = (SpanKind.LOCAL, SpanKind.BOTH, SpanKind.REMOTE, SpanKind.MISSING)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
-    """One element for each span, by start offset; `end` is exclusive. `segment` is the index of its
-    segment, or NO_SEGMENT; the bytes of a segment are those of its first span."""
+    """Columns with one element for each span, by start offset. `end` is exclusive. `segment` is the index of
+    the span's segment, or NO_SEGMENT. If a segment has several spans, the first one has all its bytes."""
 
     kind: Int64Array
     start: Int64Array
@@ -63,7 +64,7 @@ class Spans:
         return len(self.kind)
 
     def within(self, first: Offset, end: Offset) -> Spans:
-        """Those with an offset in the range, whole."""
+        """The spans with an offset in the range, not cut."""
         return self._chosen((self.start < end) & (self.end > first))
 
     def of_kinds(self, kinds: Iterable[SpanKind]) -> Spans:
@@ -78,8 +79,11 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A span, or all spans that touch a stretch of offsets: then there may be several kinds, no
-    `segment`, and the bytes are those of the segments that begin in it."""
+    """One span, or all spans that overlap a range of offsets.
+
+    In the second case there may be several kinds, `segment` is NO_SEGMENT, and the bytes are those of the
+    segments that begin in the range.
+    """
 
     start: Offset
     end: Offset
@@ -126,8 +130,8 @@ def tier_spans(
 
 
 def map_cells(spans: Spans, first: Offset, end: Offset, columns: int) -> list[Cell]:
-    """At most `columns` cells of one lane between two offsets, ascending: the spans themselves if they
-    are as few, else stretches of equal length with all kinds that touch them."""
+    """At most `columns` cells of one lane between two offsets, ascending. They are the spans themselves if
+    there are no more than `columns`, else ranges of equal length with all kinds that overlap them."""
     inside = spans.within(first, end)
     if len(inside) <= columns:
         return _single_cells(inside)
@@ -172,7 +176,8 @@ def _single_cells(spans: Spans) -> list[Cell]:
 
 
 def _touched(first: Int64Array, last: Int64Array, count: int) -> npt.NDArray[np.bool_]:
-    """Which of `count` places lie from `first[i]` to `last[i]`, for any i."""
+    """A mask of the `count` places: whether each lies from `first[i]` to `last[i]`, for any i."""
+    # +1 where a range begins and -1 after its end: the running sum counts the ranges at each place.
     steps = np.bincount(first, minlength=count + 1) - np.bincount(last + 1, minlength=count + 1)
     inside: npt.NDArray[np.bool_] = np.cumsum(steps)[:count] > 0
     return inside
@@ -185,14 +190,15 @@ def _part(
     segment: Int64Array,
     size: Int64Array,
 ) -> Spans:
-    """The spans that are not empty."""
+    """The spans of one kind, without empty ones."""
     kept = start < end
     kinds = np.full(int(kept.sum()), int(kind), dtype=np.int64)
     return Spans(kinds, start[kept], end[kept], size[kept], segment[kept])
 
 
 def _gaps(local: LocalTier, own_start: Int64Array, own_end: Int64Array) -> tuple[Spans, Spans]:
-    """What no finished segment has: missing below the local log start, local from there on."""
+    """The spans that no finished segment has: missing ones below the local log start, and local ones from
+    there on."""
     end = max(local.high_watermark, local.log_start_offset)
     gap_start = np.minimum(np.concatenate(([local.log_start_offset], own_end)), end)
     gap_end = np.minimum(np.concatenate((own_start, [end])), end)
@@ -223,6 +229,7 @@ def _unfinished(
         return covered
 
     end = segments.end_offset + 1
+    # Offsets of each segment that finished segments have too.
     covered = covered_below(end) - covered_below(segments.start_offset)
     is_superseded = covered == end - segments.start_offset
     is_orphan = started & (is_superseded | (segments.event_timestamp_ms < oldest_ms))

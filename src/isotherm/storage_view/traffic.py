@@ -1,4 +1,4 @@
-"""What brokers do with the remote tier a second, by topic, from their counters; and what its requests cost. Pure."""
+"""Computes the brokers' traffic with the remote tier by topic, from their counters, and what it costs. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from isotherm.storage_view.prices import RequestPrices
 
 ALL_TOPICS = ""
 OBJECTS_OF_A_COPY = 3
-"""Log, indexes and manifest. A log above the size of a part takes more requests."""
+"""PUTs for one copied segment: log, indexes and manifest. A log larger than a part takes more requests."""
 _MONTH_S = 30 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """A second, all brokers together. `reads` are Kafka's RemoteFetchRequests: what each begins is one ranged
-    GET, if its indexes are in the broker's cache."""
+    """Rates per second, summed over all brokers. `reads` are Kafka's RemoteFetchRequests. Each makes one ranged
+    GET if the indexes are in the broker's cache."""
 
     copies: float = 0.0
     copied_bytes: float = 0.0
@@ -35,7 +35,8 @@ class Traffic:
 
 
 def traffic_by_topic(brokers: Iterable[CountsSeen]) -> dict[str, Traffic] | None:
-    """ALL_TOPICS has the sums that the brokers themselves give. None before a second reading of any."""
+    """The traffic by topic. ALL_TOPICS has the sums that the brokers themselves report. None until some broker
+    has a second reading."""
     found = [each for each in brokers if each.until_ms > each.since_ms]
     if not found:
         return None
@@ -51,11 +52,11 @@ def traffic_by_topic(brokers: Iterable[CountsSeen]) -> dict[str, Traffic] | None
 
 
 def requests_a_month(traffic: Traffic) -> tuple[float, float]:
-    """PUT and GET at least, if it goes on like that. Deletions cost nothing."""
+    """The least numbers of PUTs and GETs in a month with this traffic. Deletions are free."""
     return traffic.copies * OBJECTS_OF_A_COPY * _MONTH_S, traffic.reads * _MONTH_S
 
 
 def request_cost(traffic: Traffic, prices: RequestPrices) -> float:
-    """Dollars a month."""
+    """The cost of the requests, in dollars per month."""
     puts, gets = requests_a_month(traffic)
     return (puts * prices.put_per_1000 + gets * prices.get_per_1000) / 1000
