@@ -92,7 +92,8 @@ class RemoteStorageNotReadyError(RetriableError):
 
 
 class EventOvertakenError(RemoteStorageNotReadyError):
-    """Another broker has recorded a metadata event since this one was decided. Nothing is recorded."""
+    """Another broker has recorded a metadata event since this one was decided. Nothing is
+    recorded."""
 
 
 class NotEnoughMemoryError(RetriableError):
@@ -154,7 +155,8 @@ class NotControllerError(RetriableError):
 
 
 class OffsetNotAvailableError(RetriableError):
-    """A new leader's high watermark is below the start of its epoch: followers have yet to fetch."""
+    """A new leader's high watermark is below the start of its epoch: followers have yet to
+    fetch."""
 
 
 class NotEnoughReplicasError(RetriableError):

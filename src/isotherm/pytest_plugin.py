@@ -1,4 +1,5 @@
-"""Pytest fixtures that give tests a Kafka broker in their own process: no container, no port to choose.
+"""Pytest fixtures that give tests a Kafka broker in their own process: no container, no port to
+choose.
 
     kafka_broker           the broker, one per session (with pytest-xdist: one per worker)
     kafka_topic            the name of a topic that is new for this test
@@ -32,8 +33,8 @@ _NOT_IN_TOPIC_NAMES = re.compile(r"[^a-zA-Z0-9._-]+")
 class NewTopic(Protocol):
     """Creates a topic that is deleted, in both tiers, at the end of the test; returns its name.
 
-    `tiered` copies closed segments to the remote tier within a second, and then deletes them on disk.
-    `config` has topic settings by Kafka's names; they take precedence over those of `tiered`.
+    `tiered` copies closed segments to the remote tier within a second, and then deletes them on
+    disk. `config` has topic settings by Kafka's names; they take precedence over those of `tiered`.
     """
 
     def __call__(
@@ -95,7 +96,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def kafka_broker_settings() -> Mapping[str, str]:
-    """Keys of server.properties for the session's broker: none, unless a conftest.py overrides it."""
+    """Keys of server.properties for the session's broker: none, unless a conftest.py overrides
+    it."""
     return {}
 
 

@@ -3,8 +3,8 @@
 Run: python -m isotherm.kernels [--into FOLDER] [--in-background]
 
 The machine code goes into the cache that processes of this installation use. With --into a copy
-goes into another folder, which can be shipped to other machines: set NUMBA_CACHE_DIR to it there. It is used if
-Isotherm, Python, Numba and the processor are the same, and ignored otherwise.
+goes into another folder, which can be shipped to other machines: set NUMBA_CACHE_DIR to it there.
+It is used if Isotherm, Python, Numba and the processor are the same, and ignored otherwise.
 """
 
 from __future__ import annotations

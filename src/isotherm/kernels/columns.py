@@ -52,8 +52,10 @@ def decode_records(
     `headers_positions` gets the position of each record's headers, or -1 - position if they lie in
     `unpacked`. The arrays have the sizes that counts and payload sizes in `batches` require. Empty
     ends or positions mean that the column is not wanted.
-    Returns row and index of a damaged record (or -1, -1; the index is -1 where the batch has another
-    largest timestamp than its records), the number of decoded records, bytes of keys and of values, number of headers, bytes of their names and of their values.
+
+    Returns the row and the index of a damaged record (-1 and -1 for none; the index is -1 if the
+    batch's max timestamp differs from its records'), the number of decoded records, the bytes of
+    keys, the bytes of values, the number of headers, and the bytes of their names and values.
     """
     offsets, timestamps, timestamp_types = rows
     key_ends, key_validity, key_data = keys

@@ -11,7 +11,8 @@ EVENT = np.dtype(
     [
         ("kind", np.int64),
         ("state", np.int64),
-        # Of the whole segment; `end` is inclusive. For a tombstone, `end` and `leader` of its key.
+        # Offsets of the whole segment, `end` inclusive. A tombstone has the `end` and `leader` of
+        # its key.
         ("start", np.int64),
         ("end", np.int64),
         ("leader", np.int64),
@@ -45,5 +46,5 @@ ODD = 6
 # A tombstone that was ODD and that Python has checked: its key names no segment and no partition.
 NOTHING = 7
 
-# Of a leader epoch in a value: epoch i32, start offset i64, and a byte for no tagged fields.
+# Bytes of a leader epoch in a value: epoch i32, start offset i64, and a byte for no tagged fields.
 EPOCH_SIZE = 13

@@ -27,9 +27,10 @@ REBUILT = 3
 OUTCOME = np.dtype(
     [
         ("kind", np.int64),
-        # Of the kept records, whose places start at `first_place`.
+        # The places of all records of the batch: their number, and the index of the first one.
         ("places_count", np.int64),
         ("first_place", np.int64),
+        # Of the kept records.
         ("kept_count", np.int64),
         ("max_timestamp", np.int64),
         # 1 if a kept record has no value.
@@ -200,9 +201,12 @@ def write_batches(data, payloads, batches, outcomes, out, written):
                 if attributes & LOG_APPEND_TIME_FLAG == 0:
                     max_timestamp = outcome.max_timestamp
             else:
-                # A batch without records has neither codec nor horizon.
+                # A batch without records has neither codec nor horizon. Its base timestamp is -1
+                # and its max timestamp stays, as in Kafka's writeEmptyHeader.
                 attributes &= ~(_CODEC_MASK | _DELETE_HORIZON_FLAG)
             size = _HEADER_SIZE + payload_size
+            # The other fields stay: an emptied batch keeps the producer's last sequence number.
+            # Positions of the fields as in isotherm.record.batch_header.
             copy(data, row.position, _HEADER_SIZE, out, position)
             _write_int(out, position + 8, size - _LOG_OVERHEAD, 4)
             _write_int(out, position + 21, attributes, 2)

@@ -32,8 +32,8 @@ def decode_heads(data, unpacked, batches, offset_start, offset_end, rows):
     Like `decode_records` of isotherm.kernels.columns without other columns. The fields after a
     record's offset are skipped, not read.
 
-    Returns row and index of a damaged record (or -1, -1; the index is -1 where the batch has another
-    largest timestamp than its records), and the number of decoded records.
+    Returns the row and the index of a damaged record (-1 and -1 for none; the index is -1 if the
+    batch's max timestamp differs from its records'), and the number of decoded records.
     """
     offsets, timestamps, timestamp_types = rows
     count = 0

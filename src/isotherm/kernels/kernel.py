@@ -1,13 +1,13 @@
 """Compiles kernels, or loads their machine code from the cache. Importing this module loads Numba.
 
-Kernels are compiled for one signature, without the GIL. They allocate nothing, so reference counting is
-switched off (`_nrt`): otherwise Numba counts references to the arrays that it passes on, atomically and
-for each record, which took more than half of the decoding time.
+Kernels are compiled for one signature, without the GIL. They allocate nothing, so reference
+counting is switched off (`_nrt`): otherwise Numba counts references to the arrays that it passes
+on, atomically and for each record, which took more than half of the decoding time.
 
-Numba's own cache depends on a kernel's file only, not on the functions that it inlines. So this module
-has its own cache (machine_code.py), which replaces the cache object of a dispatcher. That object, and
-Numba's serialization of compiled code, are not public: tests/unit/kernels check that both work as
-used here.
+Numba's own cache depends on a kernel's file only, not on the functions that it inlines. So this
+module has its own cache (machine_code.py), which replaces the cache object of a dispatcher. That
+object, and Numba's serialization of compiled code, are not public: tests/unit/kernels check that
+both work as used here.
 """
 
 from __future__ import annotations

@@ -1,20 +1,21 @@
 """The cache of kernels' machine code between processes, and the stamps that decide its validity.
 
-A kernel inlines functions of other modules of this package. So all kernels share one stamp: a digest of
-every source file here, the versions of the compilers, the processor, and those settings of Numba that
-change the code. It depends on content only: a wheel, a checkout and a copied folder with equal content
-share machine code, and an edit, an upgrade or another processor finds none. A cache folder has one folder
-per stamp, with one file per kernel. All of these folders are read; the first writable one is written:
+A kernel inlines functions of other modules of this package. So all kernels share one stamp: a
+digest of every source file here, the versions of the compilers, the processor, and those settings
+of Numba that change the code. It depends on content only: a wheel, a checkout and a copied folder
+with equal content share machine code, and an edit, an upgrade or another processor finds none. A
+cache folder has one folder per stamp, with one file per kernel. All of these folders are read; the
+first writable one is written:
 
     $NUMBA_CACHE_DIR/isotherm-kernels             like Numba's own cache
     __pycache__ beside the sources                goes with an environment that is copied or packed
     $XDG_CACHE_HOME/isotherm/kernels              or ~/.cache
     isotherm-kernels-<user id> in the temporary directory; only if no other user can write to it
 
-A file is replaced as a whole, and starts with the digest of its rest. A file that a crash or another
-writer left is either complete or ignored. Of processes that find no machine code at the same time, like the
-workers of a job, one compiles: it holds a lock on a file beside the stamps' folders, which the system
-releases when the process ends. Importing this module does not load Numba.
+A file is replaced as a whole, and starts with the digest of its rest. A file that a crash or
+another writer left is either complete or ignored. Of processes that find no machine code at the
+same time, like the workers of a job, one compiles: it holds a lock on a file beside the stamps'
+folders, which the system releases when the process ends. Importing this module does not load Numba.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ from typing import NamedTuple
 
 logger = logging.getLogger(__name__)
 
-# How many stamps a folder keeps, the newest ones. Versions, environments and processors that share the
-# folder need one each. A stamp takes 2 MB.
+# How many stamps a folder keeps, the newest ones. Versions, environments and processors that share
+# the folder need one each. A stamp takes 2 MB.
 STAMPS_MAX = 8
 
-# How long a process waits for another one that compiles the same kernel. Then it compiles it, too. A
-# kernel takes a second of CPU time.
+# How long a process waits for another one that compiles the same kernel. Then it compiles it, too.
+# A kernel takes a second of CPU time.
 WAIT_MAX_S = 60.0
 _POLL_S = 0.05
 _LOWEST_PRIORITY = 19
@@ -133,10 +134,11 @@ def is_kept(stamp: str, name: str) -> bool:
 
 @contextlib.contextmanager
 def made_by_one(stamp: str, name: str, wait_max_s: float = WAIT_MAX_S) -> Iterator[None]:
-    """Wait while another process compiles the same kernel, whose machine code may be cached afterwards.
+    """Wait while another process compiles the same kernel, whose machine code may be cached
+    afterwards.
 
-    Waits for at most `wait_max_s`, and not at all without a lock. A process of the lowest priority neither
-    waits nor makes others wait: it would delay processes that need the kernel now.
+    Waits for at most `wait_max_s`, and not at all without a lock. A process of the lowest priority
+    neither waits nor makes others wait: it would delay processes that need the kernel now.
     """
     if os.getpriority(os.PRIO_PROCESS, 0) >= _LOWEST_PRIORITY:
         yield
@@ -146,7 +148,8 @@ def made_by_one(stamp: str, name: str, wait_max_s: float = WAIT_MAX_S) -> Iterat
         if lock is not None:
             stack.callback(os.close, lock.descriptor)
             if _is_taken(lock.descriptor, wait_max_s):
-                # A process that opened the file before it is removed compiles too: twice the work, no harm.
+                # A process that opened the file before it is removed compiles too: twice the work,
+                # no harm.
                 stack.callback(lock.path.unlink, missing_ok=True)
         yield
 

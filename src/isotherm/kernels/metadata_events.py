@@ -1,9 +1,10 @@
 """Compiled decoding of metadata records. Importing this module loads Numba and the kernel.
 
-Only the plain form that Kafka and Isotherm write is decoded. Any other record is marked ODD and decoded in
-Python, one by one: unknown tags, epochs out of order, lengths with too many bytes, and damage of any
-kind. For the format of values see serde.py of isotherm.remote.metadata, for keys keys.py, and for the
-rules of kernels isotherm.kernels. Nothing outside the given arrays is read, whatever the bytes contain.
+Only the plain form that Kafka and Isotherm write is decoded. Any other record is marked ODD and
+decoded in Python, one by one: unknown tags, epochs out of order, lengths with too many bytes, and
+damage of any kind. For the format of values see serde.py of isotherm.remote.metadata, for keys
+keys.py, and for the rules of kernels isotherm.kernels. Nothing outside the given arrays is read,
+whatever the bytes contain.
 """
 
 # Numba types these functions by the signatures that they are compiled for.
@@ -73,7 +74,8 @@ def _read_place(data, position, end, row, is_vouched):
     name_hash = np.int64(_FNV_OFFSET)
     for index in range(size):
         byte = np.int64(data[position + index])
-        # The name is hashed, not kept. Bytes beyond ASCII may be invalid UTF-8, which Python checks.
+        # The name is hashed, not kept. Bytes beyond ASCII may be invalid UTF-8, which Python
+        # checks.
         if byte >= 0x80 and not is_vouched:
             return end + 1
         name_hash = (name_hash ^ byte) * np.int64(_FNV_PRIME)
@@ -293,7 +295,7 @@ def _read_key(data, position, end):
 def decode_events(keys, values, is_vouched, events):
     """Fill `events` from columns of (data, Arrow offsets, is null); returns how many are ODD.
 
-    With `is_vouched`, Python has decoded every odd record before and found it valid: topic names
+    With `is_vouched`, Python has decoded every odd record before and found it valid. Topic names
     may then contain any bytes.
     """
     key_data, key_ends, key_nulls = keys

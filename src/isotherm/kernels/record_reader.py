@@ -133,8 +133,8 @@ def read_record(source, position, payload_end):
 
 @register_jitable(forceinline=True)
 def is_wrong_max_timestamp(row, largest_delta):
-    """Whether a batch of BATCH has another largest timestamp than its records, the largest delta of
-    which is given. Every leader sets it, and every cleaner (Kafka: LogValidator,
-    MemoryRecords.filterTo); with LogAppendTime the records say nothing about it."""
+    """Whether the max timestamp of a batch differs from that of its records, of which the largest
+    timestamp delta is given. Every leader and every cleaner sets it (Kafka: LogValidator,
+    MemoryRecords.filterTo). With LogAppendTime it does not depend on the records."""
     is_told = row.records_count > 0 and row.attributes & LOG_APPEND_TIME_FLAG == 0
     return is_told and max(_NO_TIMESTAMP, row.base_timestamp + largest_delta) != row.max_timestamp

@@ -1,4 +1,5 @@
-"""A compiled loop that checks the records of stored batches against the headers of their batches."""
+"""A compiled loop that checks the records of stored batches against the headers of their
+batches."""
 
 # Numba types these functions by the signatures that they are compiled for.
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,unreachable,var-annotated"

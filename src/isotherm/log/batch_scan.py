@@ -1,8 +1,8 @@
 """Scans of the batches in a `.log` file.
 
 `find_batch` trusts the file and reads a few header bytes per batch, to find a start position.
-`scan_sound_batches` trusts nothing and reads everything, for recovery: without Python per batch, since
-each may have a single record.
+`scan_sound_batches` trusts nothing and reads everything, for recovery: without Python per batch,
+since each may have a single record.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def find_batch(
 def scan_headers(
     file: File, position: Position, end_position: Position
 ) -> Iterator[tuple[Position, BatchHeader]]:
-    """Position and header of each batch that lies wholly in [position, end_position). `position` is a
-    batch's start.
+    """Position and header of each batch that lies wholly in [position, end_position). `position` is
+    a batch's start.
 
     Raises CorruptRecordError at a batch with an impossible length.
     """
@@ -108,8 +108,8 @@ def whole_batches_size(data: Buffer, start: int) -> int:
 
 
 class SoundBatches(NamedTuple):
-    """Batches whose CRC is right. `data` is from `position` of the file on; positions in the table are
-    in `data`."""
+    """Batches whose CRC is right. `data` is from `position` of the file on; positions in the table
+    are in `data`."""
 
     position: Position
     data: bytes
@@ -119,7 +119,8 @@ class SoundBatches(NamedTuple):
         return read_batch_header(self.data, int(self.batches["position"][row]))
 
     def epoch_starts(self) -> Iterator[BatchHeader]:
-        """The header of each batch that has another leader epoch than the one before it, and the first."""
+        """The header of each batch that has another leader epoch than the one before it, and the
+        first."""
         epochs = leader_epochs(self.data, self.batches)
         for row in (0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()):
             yield self.header(row)
@@ -154,8 +155,8 @@ class SoundBatches(NamedTuple):
 def scan_sound_batches(file: File, size: int, *, verify_crc: bool = True) -> Iterator[SoundBatches]:
     """All batches from the start of a file of `size` bytes, many at a time.
 
-    Raises CorruptRecordError at the first batch that is damaged, without `verify_crc` in its header, or
-    cut off. Batches that were yielded before are valid.
+    Raises CorruptRecordError at the first batch that is damaged, without `verify_crc` in its
+    header, or cut off. Batches that were yielded before are valid.
     """
     position = 0
     while position < size:

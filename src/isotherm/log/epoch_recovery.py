@@ -2,8 +2,8 @@
 
 Every batch has its leader epoch, so the local batches give the epochs of the local log. The epochs
 of offsets that are in the remote tier only cannot be found locally. A leader without them would
-delete the remote segments as those of another lineage. Such a partition stays offline until they are
-restored from the remote tier.
+delete the remote segments as those of another lineage. Such a partition stays offline until they
+are restored from the remote tier.
 """
 
 from __future__ import annotations

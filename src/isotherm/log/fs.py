@@ -41,8 +41,8 @@ class File(Protocol):
         """Make content and size durable, but not the file's name (`sync_directory`)."""
 
     def close(self) -> None:
-        """Only for a file with a single user. A shared file is closed with its last reference, so that
-        no reader uses a reused descriptor. Idempotent."""
+        """Only for a file with a single user. A shared file is closed with its last reference, so
+        that no reader uses a reused descriptor. Idempotent."""
 
 
 class FileLock(Protocol):
@@ -94,11 +94,13 @@ class FileSystem(Protocol):
         """Make creations, renames and removals in the directory durable."""
 
     def lock(self, path: Path) -> FileLock:
-        """Take an exclusive lock that ends with the process. Raises BlockingIOError if it is taken."""
+        """Take an exclusive lock that ends with the process. Raises BlockingIOError if it is
+        taken."""
 
 
 def read_if_exists(fs: FileSystem, path: Path) -> bytes | None:
-    """None without a file. It is not asked for first, which would be a second call of the system."""
+    """None without a file. It is not asked for first, which would be a second call of the
+    system."""
     try:
         return fs.read_bytes(path)
     except FileNotFoundError:
@@ -190,7 +192,8 @@ class OsFileSystem:
         return OsFile(path, os.O_RDWR | os.O_CREAT)
 
     def read_bytes(self, path: Path) -> bytes:
-        # Four calls of the system: a file object makes nine, and a start reads five files a partition.
+        # Four calls of the system: a file object makes nine, and a start reads five files a
+        # partition.
         file = OsFile(path, os.O_RDONLY)
         try:
             return file.read_at(0, file.size())

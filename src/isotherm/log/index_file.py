@@ -1,11 +1,11 @@
 """An index file of the active segment, mirrored in memory.
 
-Kafka maps the file into memory, and preallocates it with zeros for that. Here lookups read `entries` in
-memory. The file gets one page of entries at a time, and the rest when it is synced or the segment is
-closed: a write per entry would cost as much as writing the producer's batch. Entries that an unclean stop
-loses are rebuilt from the log, like all entries of batches that were not flushed. The file is opened only
-for writing, which is rare. So a partition holds one descriptor, of its log, like Kafka's with mapped
-indexes.
+Kafka maps the file into memory, and preallocates it with zeros for that. Here lookups read
+`entries` in memory. The file gets one page of entries at a time, and the rest when it is synced or
+the segment is closed: a write per entry would cost as much as writing the producer's batch. Entries
+that an unclean stop loses are rebuilt from the log, like all entries of batches that were not
+flushed. The file is opened only for writing, which is rare. So a partition holds one descriptor, of
+its log, like Kafka's with mapped indexes.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@ Entries rise in epoch and in start offset. They are an immutable tuple that is r
 need no lock. The log that owns the cache serializes changes.
 
 An assigned epoch is on disk after `flush`, which the log calls before it counts records of that
-epoch as durable. Until then recovery finds the epoch in the batches. An epoch without records is not
-stored; nothing is lost with it. Kafka writes each epoch at once, so that a start with many partitions
-waits for the disk. Entries cut off at the start stay in the file until the log start is durable: a
-crash may reset the log start, and records without an epoch could neither be copied nor found in the
-remote tier. Kafka may lose them. Entries below the log start are harmless. Source: Kafka
-LeaderEpochFileCache.java.
+epoch as durable. Until then recovery finds the epoch in the batches. An epoch without records is
+not stored; nothing is lost with it. Kafka writes each epoch at once, so that a start with many
+partitions waits for the disk. Entries cut off at the start stay in the file until the log start is
+durable: a crash may reset the log start, and records without an epoch could neither be copied nor
+found in the remote tier. Kafka may lose them. Entries below the log start are harmless. Source:
+Kafka LeaderEpochFileCache.java.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class LeaderEpochCache:
     def end_offset_for(self, epoch: LeaderEpoch, log_end_offset: Offset) -> EpochEndOffset:
         """The highest known epoch up to `epoch`, and the offset where it ends.
 
-        A follower or consumer truncates to that offset. For an epoch below the first entry it is the
-        epoch itself with the first start offset. An epoch above the last is undefined.
+        A follower or consumer truncates to that offset. For an epoch below the first entry it is
+        the epoch itself with the first start offset. An epoch above the last is undefined.
         """
         entries = self.entries
         if epoch == NO_LEADER_EPOCH or not entries or epoch > entries[-1].epoch:

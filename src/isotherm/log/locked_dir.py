@@ -96,7 +96,8 @@ class LockedDir:
         log_start_offsets = _of(self.log_start_offsets or {}, offline)
         starts = [(log, log.log_start_offset_to_store) for log in logs]
         for log, log_start_offset in starts:
-            # For other logs the base of the first segment is enough. A tiered log may start far below.
+            # For other logs the base of the first segment is enough. A tiered log may start far
+            # below.
             if log.remote_log_enabled or log_start_offset > log.segments()[0].base_offset:
                 log_start_offsets[log.topic_partition] = log_start_offset
         self._write(fs, LOG_START_OFFSET_CHECKPOINT_NAME, log_start_offsets)

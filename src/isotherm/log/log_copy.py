@@ -6,8 +6,9 @@
     ── the log is closed: what is missing is copied, and the directory gets the log's name ──
 
 Nothing of a log's files changes but for its end, and for what drops records: a truncation, or the
-cleaner, which is paused meanwhile. Then the copy begins anew. Source: KIP-113, whose copy is fetched like
-a follower's; one of files has the log's segments, and the state of its producers and epochs.
+cleaner, which is paused meanwhile. Then the copy begins anew. Source: KIP-113, whose copy is
+fetched like a follower's; one of files has the log's segments, and the state of its producers and
+epochs.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from isotherm.types import Offset
 CHUNK_SIZE = 1024 * 1024
 
 MOVED_MARK = ".moved"
-"""A file in the directory of a log that has been moved, until the old directory is gone. A start that
-finds both uses the one with the mark."""
+"""A file in the directory of a log that has been moved, until the old directory is gone. A start
+that finds both uses the one with the mark."""
 
 
 class LogCopy:
@@ -45,7 +46,8 @@ class LogCopy:
         self.directory = directory
         self._fs = fs
         self._removals = log.removals
-        # Bytes of each segment's `.log` that are copied, and the bases of segments copied as a whole.
+        # Bytes of each segment's `.log` that are copied, and the bases of segments copied as a
+        # whole.
         self._sizes: dict[Offset, int] = {}
         self._whole: set[Offset] = set()
         self._end_offset = log.local_log_start_offset

@@ -66,13 +66,14 @@ class LogDir:
         return Volume(usage.total, usage.free)
 
     def errors_fail_it(self, action: str) -> AbstractContextManager[None]:
-        """An OSError within the context takes the directory offline, and becomes LogDirFailedError."""
+        """An OSError within the context takes the directory offline, and becomes
+        LogDirFailedError."""
         self.check_online()
         return _FailingDir(self, action)
 
     def failed_by(self, error: OSError, action: str) -> LogDirFailedError:
-        """Take the directory offline; returns what to raise from `error`. For paths that are too hot for
-        `errors_fail_it`; they call `check_online` first."""
+        """Take the directory offline; returns what to raise from `error`. For paths that are too
+        hot for `errors_fail_it`; they call `check_online` first."""
         self.fail(error, action)
         return LogDirFailedError(f"log directory failed dir={self.path} action={action}")
 

@@ -1,8 +1,9 @@
 """Loads a partition's directory: completes or undoes what a crash interrupted, recovers, opens.
 
 After an unclean stop every segment from the recovery point on is read in full. Its batches are
-checked, the file is truncated at the first bad one (what follows a torn write was never acknowledged
-as flushed), and its indexes and the producer state are rebuilt. Source: Kafka LogLoader.java.
+checked, the file is truncated at the first bad one (what follows a torn write was never
+acknowledged as flushed), and its indexes and the producer state are rebuilt. Source: Kafka
+LogLoader.java.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LogCheckpoints:
-    """The offsets of one log in the directory's checkpoint files. The defaults are for a new log."""
+    """The offsets of one log in the directory's checkpoint files. The defaults are for a new
+    log."""
 
     recovery_point: Offset = 0
     log_start_offset: Offset = 0
@@ -190,7 +192,8 @@ class _LogLoader:
         return log_start_offset
 
     def _finish_replacements(self) -> list[str]:
-        """Complete or undo interrupted replacements; returns the names in the directory afterwards."""
+        """Complete or undo interrupted replacements; returns the names in the directory
+        afterwards."""
         names = self._fs.list_names(self._directory)
         leftovers = plan_leftovers(names)
         if not leftovers.deletions and not any(name.endswith(SWAP_SUFFIX) for name in names):
@@ -291,7 +294,8 @@ class _LogLoader:
         return fault or (_transaction_index_fault(segment) if has_index else "")
 
     def _check_end(self, log_end_offset: Offset) -> None:
-        """Raises CorruptLogError if the log ends below the recovery point: flushed records are lost."""
+        """Raises CorruptLogError if the log ends below the recovery point: flushed records are
+        lost."""
         if log_end_offset < self._checkpoints.recovery_point:
             raise CorruptLogError(
                 f"flushed records are missing dir={self._directory}"
@@ -337,8 +341,8 @@ class _LogLoader:
         """Log which offsets are missing in the middle of the log.
 
         The file of a new segment may reach the disk before the end of the previous one. The later
-        records are kept, as in Kafka: they are valid, and in a log that was once compacted, or whose
-        checkpoint was lost, a gap may be no loss at all (docs/decisions/0013, 0074).
+        records are kept, as in Kafka: they are valid, and in a log that was once compacted, or
+        whose checkpoint was lost, a gap may be no loss at all (docs/decisions/0013, 0074).
         """
         gaps = [
             (earlier, later.segment.base_offset)

@@ -1,8 +1,8 @@
 """All logs of a broker: loads, creates and deletes them, and does their background work.
 
-One process at a time writes to a log directory (`.lock`). If a directory fails, it goes offline with
-its logs; the others continue. The methods for background work are ticks, which the owner of the
-threads calls: each does what is due and returns. Source: Kafka LogManager.java.
+One process at a time writes to a log directory (`.lock`). If a directory fails, it goes offline
+with its logs; the others continue. The methods for background work are ticks, which the owner of
+the threads calls: each does what is due and returns. Source: Kafka LogManager.java.
 """
 
 from __future__ import annotations
@@ -278,8 +278,8 @@ class LogManager:
             return log
 
     def set_aside(self, topic_partition: TopicPartition) -> LogDir:
-        """Rename the directory of an offline log to `-stray`, so that a new log can be created. Returns
-        the log directory that has it. Raises LogDirFailedError."""
+        """Rename the directory of an offline log to `-stray`, so that a new log can be created.
+        Returns the log directory that has it. Raises LogDirFailedError."""
         with self._lock:
             offline = self._offline.pop(topic_partition)
             # Before the rename: a start would miss the directory of a log that a checkpoint names.
@@ -316,8 +316,8 @@ class LogManager:
             self._offline = {}
 
     def previous_broker_epoch(self) -> int:
-        """The broker epoch of the last stop if it was clean in every directory, else -1. The logs may
-        then have lost their ends. Call it with the directories locked."""
+        """The broker epoch of the last stop if it was clean in every directory, else -1. The logs
+        may then have lost their ends. Call it with the directories locked."""
         epochs = {each.clean_broker_epoch for each in self._locked.values()}
         if len(self._locked) < len(self._log_dirs) or len(epochs) != 1:
             return NO_BROKER_EPOCH
@@ -376,8 +376,8 @@ class LogManager:
         *,
         log_dir: LogDir | None = None,
     ) -> PartitionLog:
-        """The partition's log. A missing log is created in `log_dir`, or if that is None in the live
-        directory with the fewest logs.
+        """The partition's log. A missing log is created in `log_dir`, or if that is None in the
+        live directory with the fewest logs.
 
         An existing log with another topic id belongs to an earlier topic: delete it first.
         """
@@ -423,7 +423,8 @@ class LogManager:
         return log
 
     def delete_log(self, topic_partition: TopicPartition) -> None:
-        """Remove a log. Its files are removed after file.delete.delay.ms. No error without a log."""
+        """Remove a log. Its files are removed after file.delete.delay.ms. No error without a
+        log."""
         with self.cleaner_manager.paused(topic_partition):
             log = self._logs.get(topic_partition)
             if log is not None and log.log_dir.is_online:
@@ -465,7 +466,8 @@ class LogManager:
             self._retire(copy.log_dir, copy.directory, copy.log.topic_partition, delay_ms=0)
 
     def move_log(self, copy: LogCopy) -> PartitionLog:
-        """Close a log, complete its copy, and open that instead; the old directory is deleted later.
+        """Close a log, complete its copy, and open that instead; the old directory is deleted
+        later.
 
         Call it with the cleaning of the log paused. If the copy cannot be completed, the log that
         is returned is in the old directory again. Raises LogDirFailedError, with the log closed, if
@@ -577,7 +579,8 @@ class LogManager:
         leader_epochs: Sequence[EpochEntry] = (),
         producers: Sequence[ProducerSnapshotEntry] | None = None,
     ) -> None:
-        """See `PartitionLog.truncate_fully_and_start_at`. Lowers the cleaner's checkpoint as well."""
+        """See `PartitionLog.truncate_fully_and_start_at`. Lowers the cleaner's checkpoint as
+        well."""
         start_offset = offset if log_start_offset is None else log_start_offset
         with self._truncating(log, UNKNOWN_OFFSET, start_offset):
             log.truncate_fully_and_start_at(

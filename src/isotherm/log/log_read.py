@@ -36,8 +36,8 @@ class FetchIsolation(enum.Enum):
 class LogRead(NamedTuple):
     """The result of a read: whole batches, of which the first may start below the offset.
 
-    `end_offset` is the end of what its isolation allows. aborted_transactions is None unless the read
-    was TXN_COMMITTED. It may have transactions that overlap none of the records.
+    `end_offset` is the end of what its isolation allows. aborted_transactions is None unless the
+    read was TXN_COMMITTED. It may have transactions that overlap none of the records.
     """
 
     records: memoryview

@@ -180,8 +180,8 @@ class LogSegment:
     ) -> None:
         """Write batches at the end. `headers` are those of `records`, in order.
 
-        The offsets must fit (`offset_fits`). After an OSError the end of the segment is undefined, and
-        the log must be closed.
+        The offsets must fit (`offset_fits`). After an OSError the end of the segment is undefined,
+        and the log must be closed.
         """
         assert self._file is not None
         position = self.size_in_bytes
@@ -334,8 +334,8 @@ class LogSegment:
         min_one_message: bool,
         needs_upper_bound: bool = True,
     ) -> SegmentRead | None:
-        """Whole batches below `end_position`, where one ends, from the one that contains `start_offset`
-        on.
+        """Whole batches below `end_position`, where one ends, from the one that contains
+        `start_offset` on.
 
         None if all offsets of the segment are below `start_offset`. Empty if the first batch is
         larger than `max_bytes`, unless `min_one_message`: then that batch is returned.

@@ -1,7 +1,8 @@
 """Rebuilds lost files of a closed segment: its indexes, and the producer snapshot at its end.
 
-Both can be derived from the records. A start does the same for segments that it recovers (log_loader).
-This is for a segment that is about to be copied: the copy would lack the files for good.
+Both can be derived from the records. A start does the same for segments that it recovers
+(log_loader). This is for a segment that is about to be copied: the copy would lack the files for
+good.
 """
 
 from __future__ import annotations

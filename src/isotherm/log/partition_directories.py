@@ -1,9 +1,10 @@
 """Identifies the partition directories that a start finds, and decides what happens to each.
 
 The topic id in `partition.metadata` identifies the topic. The cluster's metadata knows every topic,
-past and present. A log is deleted only if its topic was. A log of a partition that was moved to other
-brokers while this one was down is set aside as `-stray`, which only an operator deletes. A directory of a
-topic that the cluster never had means that the metadata has lost records: the broker does not start then.
+past and present. A log is deleted only if its topic was. A log of a partition that was moved to
+other brokers while this one was down is set aside as `-stray`, which only an operator deletes. A
+directory of a topic that the cluster never had means that the metadata has lost records: the broker
+does not start then.
 """
 
 from __future__ import annotations

@@ -139,11 +139,11 @@ class PartitionLog:
         self.remote_copies: RemoteCopies | None = None
         """Asked before a local segment is deleted because the remote tier has it."""
         self.removals = 0
-        """Grows when records are dropped other than by retention: what was copied of the files before
-        is not the log's any more."""
+        """Grows when records are dropped other than by retention: what was copied of the files
+        before is not the log's any more."""
         self.on_moved: Callable[[], None] = _not_noticed
-        """Called with the lock held after the log start was raised or records were truncated. Appends and
-        the high watermark have callers that know of them."""
+        """Called with the lock held after the log start was raised or records were truncated.
+        Appends and the high watermark have callers that know of them."""
         self._deletions = DeletionQueue(environment.cache.fs, loaded.snapshots)
         self._last_flush_ms = environment.clock.now_ms()
         self._is_closed = False
@@ -483,8 +483,8 @@ class PartitionLog:
             raise NotLeaderOrFollowerError(f"log is closed partition={self.topic_partition}")
 
     def update_highest_offset_in_remote_storage(self, offset: Offset) -> None:
-        """Raise it: local segments that end at or below may be deleted. Lower values are ignored, and
-        any value while the log is not tiered."""
+        """Raise it: local segments that end at or below may be deleted. Lower values are ignored,
+        and any value while the log is not tiered."""
         with self._lock:
             if not self.remote_log_enabled:
                 return
@@ -495,8 +495,8 @@ class PartitionLog:
     def update_config(self, config: TopicConfig) -> None:
         """Apply a topic's configuration.
 
-        When tiering ends, the remote segments are deleted, so the highest remote offset is reset. When
-        it starts again, the log is copied anew before local retention deletes segments.
+        When tiering ends, the remote segments are deleted, so the highest remote offset is reset.
+        When it starts again, the log is copied anew before local retention deletes segments.
         """
         with self._lock:
             was_tiered = self.remote_log_enabled
@@ -673,8 +673,9 @@ class PartitionLog:
         """Within it, checkpoints are written that hold wherever a crash cuts the truncation off.
 
         `recovery_point` is as low as the log end may become: a log that ends below its recovery
-        point would count as damaged. `log_start_offset` is the log's new start if every record goes;
-        `offset` is UNKNOWN_OFFSET then. The caller writes the checkpoints before it truncates.
+        point would count as damaged. `log_start_offset` is the log's new start if every record
+        goes; `offset` is UNKNOWN_OFFSET then. The caller writes the checkpoints before it
+        truncates.
         """
         with self._lock:
             base_offset = self._segments.from_offset(offset)[0].base_offset
@@ -740,8 +741,8 @@ class PartitionLog:
         now_ms = self.environment.clock.now_ms()
         # Newest first, so that a crash in between leaves no gap.
         self._mark_for_deletion(self._segments.all[::-1], now_ms)
-        # Neither the epochs of another lineage beside the old batches, nor the new log's end beside old
-        # epochs: after a crash in between the log is empty, and no epoch is of it.
+        # Neither the epochs of another lineage beside the old batches, nor the new log's end beside
+        # old epochs: after a crash in between the log is empty, and no epoch is of it.
         self.environment.cache.fs.sync_directory(self.directory)
         self.leader_epochs.restore(leader_epochs)
         self._segments.begin_anew(offset, self.config, now_ms)

@@ -65,8 +65,8 @@ def apply_batches(
 def deciding_rows(batches: BatchTable) -> Int64Array:
     """The rows that leave the same state as all rows do, in their order.
 
-    Those are markers, and of what a producer has written between two markers the first batch, the first
-    of a transaction, and as many of the last as its state keeps.
+    Those are markers, and of what a producer has written between two markers the first batch, the
+    first of a transaction, and as many of the last as its state keeps.
     """
     is_chosen = batches["producer_id"] >= 0
     if is_chosen.sum() > BATCHES_KEPT_MAX:

@@ -197,8 +197,8 @@ class ProducerStateManager:
     ) -> AbortedTransaction | None:
         """Apply any batch with a producer id that was written, or is replayed.
 
-        For a control batch, `buffer` has it at `position`. For other batches only the header is used.
-        Returns the transaction index entry if the batch is an abort marker.
+        For a control batch, `buffer` has it at `position`. For other batches only the header is
+        used. Returns the transaction index entry if the batch is an abort marker.
         """
         if not header.attributes & CONTROL_FLAG:
             self.apply_batch(header)
@@ -233,7 +233,8 @@ class ProducerStateManager:
     def apply_marker(
         self, header: BatchHeader, marker: ControlRecord
     ) -> CompletedTransaction | None:
-        """Apply a transaction marker; returns the transaction that it ended, or None if none was open.
+        """Apply a transaction marker; returns the transaction that it ended, or None if none was
+        open.
 
         The transaction stays unstable until its marker is below the high watermark
         (`on_high_watermark`).

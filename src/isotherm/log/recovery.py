@@ -1,10 +1,10 @@
 """Plans how to load a partition's directory from the file names in it. Pure.
 
-`.deleted` files wait to be removed. `.cleaned` files are the output of a cleaner that did not finish.
-`.swap` files are finished output that replaces its sources. The names alone show whether a crash came
-before the replacement took effect (roll back) or after (roll forward), since the cleaner renames
-`.cleaned` to `.swap` from the highest base offset down.
-Source: Kafka LogLoader.java, KIP-58 swap protocol.
+`.deleted` files wait to be removed. `.cleaned` files are the output of a cleaner that did not
+finish. `.swap` files are finished output that replaces its sources. The names alone show whether a
+crash came before the replacement took effect (roll back) or after (roll forward), since the cleaner
+renames `.cleaned` to `.swap` from the highest base offset down. Source: Kafka LogLoader.java,
+KIP-58 swap protocol.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class SwapPlan:
 class SegmentFilesPlan:
     """Third step: the segments.
 
-    `lost` has the names of missing `.log` files with an existing index. A log file is created before
-    its indexes and removed after them, so it must have been lost.
+    `lost` has the names of missing `.log` files with an existing index. A log file is created
+    before its indexes and removed after them, so it must have been lost.
     """
 
     base_offsets: tuple[Offset, ...]

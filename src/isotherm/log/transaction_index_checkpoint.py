@@ -1,10 +1,11 @@
 """A checkpoint of the transaction indexes of a partition's closed segments.
 
-A transaction index has no CRC, and a segment without aborts has no index. So only the markers in the
-log show that an index was lost, or truncated between two entries. `transaction-index-checkpoint` has
-one line for each closed segment whose index has entries: `<base offset> <size> <crc32c>`. The log
-stores it before its recovery point passes a segment, and when it closes. Segments above the recovery
-point need no line: their indexes are rebuilt after an unclean stop.
+A transaction index has no CRC, and a segment without aborts has no index. So only the markers in
+the log show that an index was lost, or truncated between two entries.
+`transaction-index-checkpoint` has one line for each closed segment whose index has entries: `<base
+offset> <size> <crc32c>`. The log stores it before its recovery point passes a segment, and when it
+closes. Segments above the recovery point need no line: their indexes are rebuilt after an unclean
+stop.
 
 The file is Isotherm's own. Kafka's loader ignores unknown names.
 """

@@ -41,8 +41,8 @@ class TopicTraffic:
 class BrokerTraffic(Collector):
     """Marked on the event loop thread only; collected on any thread.
 
-    `topics` has the counts of existing topics, each from when it is first looked up. Unknown names from
-    clients must not be looked up.
+    `topics` has the counts of existing topics, each from when it is first looked up. Unknown names
+    from clients must not be looked up.
     """
 
     def __init__(self) -> None:

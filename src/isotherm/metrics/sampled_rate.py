@@ -1,8 +1,9 @@
 """Rates, averages and maximums over the last windows of time. Pure.
 
-- A window begins with the first event after the one before it is over. It counts until its last event is too
-  old: a window that began before the measured time and reaches into it counts whole.
-- A rate over a short first window would be far too high. So all windows but one are taken to have passed.
+- A window begins with the first event after the one before it is over. It counts until its last
+  event is too old: a window that began before the measured time and reaches into it counts whole.
+- A rate over a short first window would be far too high. So all windows but one are taken to have
+  passed.
 
 Times are in milliseconds and never go back. Source: Kafka SampledStat, Rate, Avg, Max, QuotaUtils.
 """

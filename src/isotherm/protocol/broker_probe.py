@@ -80,8 +80,8 @@ def _address(text: str) -> BrokerAddress:
 def check_brokers(properties: Mapping[str, Any], *, timeout_s: float = PROBE_TIMEOUT_S) -> None:
     """Return once one of the addresses in a client's properties answers like Kafka, and lets it in.
 
-    Raises BrokerUnreachableError with each address and its cause, SaslAuthenticationError if that is
-    a login, and ConfigError for an invalid address or contradictory properties.
+    Raises BrokerUnreachableError with each address and its cause, SaslAuthenticationError if that
+    is a login, and ConfigError for an invalid address or contradictory properties.
     """
     text = next((str(properties[key]) for key in _SERVERS_KEYS if key in properties), None)
     if text is None:
@@ -170,8 +170,8 @@ def _cause_of_login(stream: Stream, security: NodeSecurity) -> _Cause | None:
 
 
 def _cause_of_no_login(stream: Stream, versions: bytes, security: NodeSecurity) -> _Cause | None:
-    """A broker answers ApiVersions to everybody, and closes the connection at any other request that
-    comes before the login it asks for."""
+    """A broker answers ApiVersions to everybody, and closes the connection at any other request
+    that comes before the login it asks for."""
     apis = versions[_API_VERSIONS_START:]
     served = _API.iter_unpack(apis[: len(apis) // _API.size * _API.size])
     if not any(key == _METADATA_KEY and low <= 1 <= high for key, low, high in served):

@@ -7,9 +7,10 @@ class this module generates and compiles a Python function. It reads adjacent nu
 takes about six times as long for a Metadata response of 100 partitions. Compiling takes about a
 millisecond per message class, when it is first used.
 
-For any input a decoder returns an entity or raises ProtocolError. Its memory is bounded by the
-size of the input (at worst a small object for every two or three bytes), never by a length in it,
-and its recursion by the depth of the class. Compiled functions are pure and may be called from any thread.
+For any input a decoder returns an entity or raises ProtocolError. Its memory is bounded by the size
+of the input (at worst a small object for every two or three bytes), never by a length in it, and
+its recursion by the depth of the class. Compiled functions are pure and may be called from any
+thread.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ def entity_of(entity_type: type[Any], values: Mapping[str, Any]) -> Any:
     """An entity with these fields. Fields that only other versions have are left out.
 
     A nested message is given as a mapping of its own fields, an array of them as an iterable of
-    mappings, or of entities of `item_class`. Fields without a default must be given, as to the class itself, and a field that no version
-    has is a mistake (TypeError).
+    mappings, or of entities of `item_class`. Fields without a default must be given, as to the
+    class itself, and a field that no version has is a mistake (TypeError).
     """
     fields = _fields_by_name(entity_type)
     _check_names(entity_type, fields, values)
@@ -60,7 +60,8 @@ def _check_names(
 
 @functools.cache
 def _is_of_another_version(module_name: str, class_name: str, field_name: str) -> bool:
-    """Modules of other versions are loaded, the newest first, until one has the field: once for each.
+    """Modules of other versions are loaded, the newest first, until one has the field: once for
+    each.
 
     Kafka has renamed nested messages: one that this version does not have may be this one.
     """
@@ -106,8 +107,8 @@ def item_class(entity_type: type[Any], name: str) -> type[Any]:
 
 
 def blank_entity(entity_type: type[Any], values: Mapping[str, Any]) -> Any:
-    """Like `entity_of`, but missing fields are null, zero or empty, and others are left out: for the error
-    responses of all APIs alike."""
+    """Like `entity_of`, but missing fields are null, zero or empty, and others are left out: for
+    the error responses of all APIs alike."""
     given = {name: value for name, value in values.items() if name in _fields_by_name(entity_type)}
     return entity_type(
         **{

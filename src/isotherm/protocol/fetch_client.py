@@ -1,4 +1,5 @@
-"""Fetch requests as a follower sends them, and the responses that it gets (`protocol.fetch`: layouts).
+"""Fetch requests as a follower sends them, and the responses that it gets (`protocol.fetch`:
+layouts).
 
 The other direction of `protocol.fetch`, from version 13 on (topic ids). A response's records are
 memoryviews into the received buffer: nothing of them is copied or decoded.

@@ -27,9 +27,11 @@ def https_answer(
     size_max: int = SIZE_MAX,
     timeout_s: float = TIMEOUT_S,
 ) -> bytes:
-    """The answer to GET, or with a body to POST. `url` was checked to be https; http is for what anyone may see.
+    """The answer to GET, or with a body to POST. `url` was checked to be https; http is for what
+    anyone may see.
 
-    Raises OSError for a failure or another status than 2xx, and ValueError for an answer above `size_max` bytes.
+    Raises OSError for a failure or another status than 2xx, and ValueError for an answer above
+    `size_max` bytes.
     """
     opener = urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context), _NoRedirect()

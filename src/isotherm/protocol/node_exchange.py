@@ -1,4 +1,5 @@
-"""A request and its response on a blocking stream, outside of any client: for probes and single calls."""
+"""A request and its response on a blocking stream, outside of any client: for probes and single
+calls."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """TLS and login of the connections that Isotherm itself makes, from a client's properties.
 
-The properties are librdkafka's, as `isotherm.config.client_security` makes them. Files are read when
-NodeSecurity is made.
+The properties are librdkafka's, as `isotherm.config.client_security` makes them. Files are read
+when NodeSecurity is made.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ PLAINTEXT = NodeSecurity()
 
 
 def node_security(properties: Mapping[str, Any]) -> NodeSecurity:
-    """Raises ConfigError, without anything secret, also for a mechanism that librdkafka alone has."""
+    """Raises ConfigError, without anything secret, also for a mechanism that librdkafka alone
+    has."""
     found = probe_security(properties)
     protocol = str(librdkafka_properties(properties).get(SECURITY_PROTOCOL, ""))
     if protocol.startswith("SASL") and found.login is None:
@@ -155,7 +156,8 @@ def _load_key(context: ssl.SSLContext, properties: Mapping[str, Any]) -> None:
     chain = _pem(properties, CHAIN_PEM, "ssl.certificate.location")
     if key is None or chain is None:
         return
-    # The ssl module reads keys from files alone. This one is this user's, and has no name afterwards.
+    # The ssl module reads keys from files alone. This one is this user's, and has no name
+    # afterwards.
     with tempfile.NamedTemporaryFile() as file:
         file.write(key + b"\n" + chain)
         file.flush()

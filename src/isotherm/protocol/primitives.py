@@ -263,8 +263,8 @@ def read_legacy_count(buffer: Buffer, position: int, item_size_min: int) -> tupl
     position += 4
     if count == -1:
         raise _unexpected_null(position)
-    # The received bytes bound the loop over the items, and the memory it takes. Every request passes
-    # here and in `read_compact_count`, so neither calls `spend_elements`.
+    # The received bytes bound the loop over the items, and the memory it takes. Every request
+    # passes here and in `read_compact_count`, so neither calls `spend_elements`.
     left = element_budget.left
     if not 0 <= count * item_size_min <= len(buffer) - position or count > left:
         raise _oversized_array(buffer, position, count, item_size_min)

@@ -91,7 +91,8 @@ def _dialect(version: int) -> Dialect:
 def request_reader(version: int) -> Callable[[Buffer, int], tuple[ProduceRequest, int]]:
     """A function that reads a request, and returns it with the position after it.
 
-    It raises ProtocolError or one of `codec.MALFORMED`. Records are views into the buffer, not validated.
+    It raises ProtocolError or one of `codec.MALFORMED`. Records are views into the buffer, not
+    validated.
     """
     dialect = _dialect(version)
     read_records, read_count, skip_tags = (

@@ -1,14 +1,14 @@
-"""The client's side of a login in Kafka's requests: SASL/PLAIN (RFC 4616), SCRAM (RFC 5802, RFC 7677) and
-OAUTHBEARER (RFC 7628).
+"""The client's side of a login in Kafka's requests: SASL/PLAIN (RFC 4616), SCRAM (RFC 5802, RFC
+7677) and OAUTHBEARER (RFC 7628).
 
     SaslHandshake      mechanism
     SaslAuthenticate   [authorization id] NUL user NUL password
                 or     n,,n=user,r=nonce / c=biws,r=nonce of both,p=proof
                 or     n,,^Aauth=Bearer token^A[name=value^A...]^A
 
-Pure but for `exchange`, which sends a request, and for the token, which is fetched. As in Kafka, passwords are taken as UTF-8, without the
-preparation of RFC 4013, so that those of its tools fit. Source: Kafka SaslClientAuthenticator,
-ScramSaslClient, PlainSaslClient, OAuthBearerSaslClient.
+Pure but for `exchange`, which sends a request, and for the token, which is fetched. As in Kafka,
+passwords are taken as UTF-8, without the preparation of RFC 4013, so that those of its tools fit.
+Source: Kafka SaslClientAuthenticator, ScramSaslClient, PlainSaslClient, OAuthBearerSaslClient.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def log_in(
 ) -> float:
     """Log in on a connection; the seconds after which the session ends, 0 for never.
 
-    `exchange` sends an entity of kio and returns the response. Raises SaslAuthenticationError with the
-    server's reason, and what `exchange` raises.
+    `exchange` sends an entity of kio and returns the response. Raises SaslAuthenticationError with
+    the server's reason, and what `exchange` raises.
     """
     # Before the handshake: a server does not wait long for what comes after it.
     token = fetch_token(login) if isinstance(login, TokenLogin) else ""

@@ -1,7 +1,7 @@
 """TLS on a blocking socket that stays its owner's.
 
-`SSLContext.wrap_socket` takes the socket away: another thread cannot end its wait any more, and one that
-is reset before the handshake stays open. Here the socket only carries the bytes.
+`SSLContext.wrap_socket` takes the socket away: another thread cannot end its wait any more, and one
+that is reset before the handshake stays open. Here the socket only carries the bytes.
 """
 
 from __future__ import annotations

@@ -85,9 +85,9 @@ def read_batch_table(buffer: ReadBuffer) -> tuple[BatchTable, Position]:
 def read_sound_batches(
     buffer: ReadBuffer, *, verify_crc: bool = True
 ) -> tuple[BatchTable, Position, CorruptRecordError | None]:
-    """The complete batches from the start of a buffer up to the first that is damaged, in its header or
-    by its CRC; the position after them; and what is wrong with the one that follows. Nothing is, if the
-    buffer ends there or within it.
+    """The complete batches from the start of a buffer up to the first that is damaged, in its
+    header or by its CRC; the position after them; and what is wrong with the one that follows.
+    Nothing is, if the buffer ends there or within it.
     """
     batches, position_end, is_damaged = _scan(buffer)
     wrong = first_wrong_batch(buffer, batches) if verify_crc else -1
@@ -109,7 +109,8 @@ def _scan(buffer: ReadBuffer) -> tuple[BatchTable, Position, bool]:
 
 
 def _header_error(buffer: ReadBuffer, position: Position) -> CorruptRecordError:
-    """Of a header that the scan has refused. The reader refuses the same headers, and has the message."""
+    """Of a header that the scan has refused. The reader refuses the same headers, and has the
+    message."""
     try:
         read_batch_header(buffer, position)
     except CorruptRecordError as error:

@@ -268,7 +268,8 @@ def _unpack_lz4_block(block: memoryview, block_size: int) -> bytes:
 def unpack_lz4_block_into(block: memoryview, out: memoryview) -> int:
     """Decompress one block of a plain frame (LZ4_PLAIN_HEADER); returns the size of the result.
 
-    `out` must have room for LZ4_BLOCK_SIZE_MAX bytes. Raises CorruptRecordError for a damaged block.
+    `out` must have room for LZ4_BLOCK_SIZE_MAX bytes. Raises CorruptRecordError for a damaged
+    block.
     """
     try:
         size: int = cramjam.lz4.decompress_block_into(block, out, output_len=LZ4_BLOCK_SIZE_MAX)

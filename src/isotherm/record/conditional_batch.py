@@ -1,9 +1,10 @@
 """A batch that is appended only where the log ends at a certain offset.
 
 The condition is in the batch's base offset, which every leader overwrites, and which the CRC leaves
-out: -1 - the offset at which the log must end. Other batches of producers have 0 there. A leader that
-does not know of conditions, such as Apache Kafka's, refuses the batch (INVALID_RECORD) instead of
-appending it without a look. Source: docs/decisions/0103; Kafka UnifiedLog.analyzeAndValidateRecords.
+out: -1 - the offset at which the log must end. Other batches of producers have 0 there. A leader
+that does not know of conditions, such as Apache Kafka's, refuses the batch (INVALID_RECORD) instead
+of appending it without a look. Source: docs/decisions/0103; Kafka
+UnifiedLog.analyzeAndValidateRecords.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Headers that no broker stores, though their CRC is right: the fields of a batch contradict one another.
+"""Headers that no broker stores, though their CRC is right: the fields of a batch contradict one
+another.
 
 What a leader checks before it appends holds for every stored batch. Work is by columns.
 """
@@ -35,11 +36,13 @@ def header_contradictions(buffer: ReadBuffer, batches: BatchTable) -> list[Heade
     is_wrong = ((batches["attributes"] & TRANSACTIONAL_FLAG) != 0) & ~is_of_producer
     if is_wrong.any():
         # Kafka's leader does not refuse it, but its producer does not write it
-        # (MemoryRecordsBuilder.writeDefaultBatchHeader), and no marker could end such a transaction.
+        # (MemoryRecordsBuilder.writeDefaultBatchHeader), and no marker could end such a
+        # transaction.
         found.append(HeaderContradiction("transactional batch has no producer", is_wrong))
     if is_of_producer.any():
-        # Data of a producer have a sequence, its markers have none (Kafka: LogValidator.validateBatch
-        # for clients, MemoryRecordsBuilder.validateProducerState for coordinators).
+        # Data of a producer have a sequence, its markers have none (Kafka:
+        # LogValidator.validateBatch for clients, MemoryRecordsBuilder.validateProducerState for
+        # coordinators).
         sequences = gather_integers(buffer, batches["position"] + BASE_SEQUENCE_POSITION, ">i4")
         is_wrong = is_of_producer & (is_control == (sequences >= 0))
         if is_wrong.any():

@@ -1,8 +1,8 @@
 """Offsets, keys and values of records, for logs that Python folds record by record.
 
 A coordinator reads its log before it answers anybody, so this is done at a fifth of the cost of
-`read_records`: without timestamps and headers, and without a call per field. It only accepts. A batch
-that has headers, or that is damaged, is left to `read_records`, which names the damage.
+`read_records`: without timestamps and headers, and without a call per field. It only accepts. A
+batch that has headers, or that is damaged, is left to `read_records`, which names the damage.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ KeyedRecord: TypeAlias = tuple[Offset, bytes | None, bytes | None]
 def read_keyed_records(
     buffer: ReadBuffer, position: Position, header: BatchHeader
 ) -> list[KeyedRecord]:
-    """The records of one batch. Raises what `read_records` does, and does not check the CRC either."""
+    """The records of one batch. Raises what `read_records` does, and does not check the CRC
+    either."""
     if header.records_count == 0:
         return []
     payload = bytes(read_payload(buffer, position, header))

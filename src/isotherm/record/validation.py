@@ -91,8 +91,8 @@ class ValidatedRecords(NamedTuple):
     """Validated batches, ready to be appended.
 
     `records` is the given memory with the leader's fields set, or new memory if a codec changed.
-    `batch_headers` are the headers in it, in order and complete, `producer_batches` the positions and
-    headers of those with a producer id.
+    `batch_headers` are the headers in it, in order and complete, `producer_batches` the positions
+    and headers of those with a producer id.
     """
 
     records: memoryview

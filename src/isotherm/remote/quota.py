@@ -1,9 +1,9 @@
 """Limits the bytes per second to or from the remote tier (KIP-956; Kafka RLMQuotaManager).
 
-Moved bytes are a debt that is paid off at the limit's rate; the next piece may begin when no debt is
-left. So every byte counts, for pieces of any size: over the quota's windows (`window_count` of
-`window_ms`) at most the limit is moved, apart from what one window left unused before, and the piece
-that began last. decisions/0032 compares Kafka's rule.
+Moved bytes are a debt that is paid off at the limit's rate; the next piece may begin when no debt
+is left. So every byte counts, for pieces of any size: over the quota's windows (`window_count` of
+`window_ms`) at most the limit is moved, apart from what one window left unused before, and the
+piece that began last. decisions/0032 compares Kafka's rule.
 """
 
 from __future__ import annotations

@@ -228,8 +228,8 @@ class RemoteLogManager:
         return location_of(self._storage)
 
     def sizes(self) -> Mapping[TopicPartition, int]:
-        """Remote bytes of the tiered partitions that this broker leads, as their expiration task has last
-        seen them: 0 before it."""
+        """Remote bytes of the tiered partitions that this broker leads, as their expiration task
+        has last seen them: 0 before it."""
         return self._topic_metrics.values_of(TopicGauge.REMOTE_LOG_SIZE_BYTES)
 
     def leads(self, partition: TopicIdPartition) -> bool:

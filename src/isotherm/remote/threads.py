@@ -11,8 +11,8 @@ from isotherm.clock import Clock
 
 
 class Threads(Protocol):
-    """Makes every thread and pool of the remote tier, so that a simulation can replace it and decide
-    the whole schedule (tests/support/sim_threads.py)."""
+    """Makes every thread and pool of the remote tier, so that a simulation can replace it and
+    decide the whole schedule (tests/support/sim_threads.py)."""
 
     def pool(self, name: str, thread_count: int) -> Executor:
         """Runs what is submitted in that order, at most `thread_count` at a time."""

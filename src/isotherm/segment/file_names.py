@@ -96,7 +96,8 @@ def retired_partition_directory_name(
 
 
 def future_directory_name_fits(topic_partition: TopicPartition) -> bool:
-    """Whether the directory of a copy can be named after the whole topic: a start reads it there."""
+    """Whether the directory of a copy can be named after the whole topic: a start reads it
+    there."""
     name = f"{partition_directory_name(topic_partition)}.{'0' * 32}-"
     return len(name) + len(PartitionDirectoryState.FUTURE.value) <= DIRECTORY_NAME_LENGTH_MAX
 

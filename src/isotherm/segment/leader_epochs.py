@@ -1,10 +1,10 @@
 """Leader epochs and the offsets that they hold. Pure.
 
-A lineage is the entries of a leader-epoch checkpoint: epochs rise, start offsets do not fall. An entry
-holds the offsets up to the start of the next one, and the last entry those up to the end of the log.
-The log, the remote tier, its metadata and Spark's planning all ask here. For whole columns of batches
-see epoch_columns.py of isotherm.remote.history.
-Source: Kafka LeaderEpochFileCache.java, RemoteLogManager.java.
+A lineage is the entries of a leader-epoch checkpoint: epochs rise, start offsets do not fall. An
+entry holds the offsets up to the start of the next one, and the last entry those up to the end of
+the log. The log, the remote tier, its metadata and Spark's planning all ask here. For whole columns
+of batches see epoch_columns.py of isotherm.remote.history. Source: Kafka LeaderEpochFileCache.java,
+RemoteLogManager.java.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class EpochSpan(NamedTuple):
 
 
 def first_out_of_order(entries: Sequence[EpochEntry]) -> EpochEntry | None:
-    """The first entry whose epoch does not rise, or whose start offset falls; None for a lineage."""
+    """The first entry whose epoch does not rise, or whose start offset falls; None for a
+    lineage."""
     for before, after in pairwise(entries):
         if after.epoch <= before.epoch or after.start_offset < before.start_offset:
             return after

@@ -108,8 +108,8 @@ def lookup_offset(buffer: Buffer, base_offset: Offset, target: Offset) -> Offset
 def lookup_range(
     buffer: Buffer, base_offset: Offset, target: Offset, size: int
 ) -> tuple[Position, Position]:
-    """Where to scan from, for a read of `size` bytes: for its first batch, which holds `target`, and for
-    its last. Both are positions of entries, or 0."""
+    """Where to scan from, for a read of `size` bytes: for its first batch, which holds `target`,
+    and for its last. Both are positions of entries, or 0."""
     if not buffer:
         return 0, 0
     places, read_position = _places(buffer), partial(_POSITION.unpack_from, buffer)

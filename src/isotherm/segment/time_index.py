@@ -39,11 +39,12 @@ class TimestampOffset(NamedTuple):
 
 
 class SkippedBy:
-    """The entries by which a search for the first record of a time skips earlier batches, ascending.
+    """The entries by which a search for the first record of a time skips earlier batches,
+    ascending.
 
-    An index has no CRC: each entry must name the largest timestamp so far, and an offset of the batch
-    that has it. The methods raise CorruptIndexError for an entry that the log contradicts: the search
-    begins again without the index.
+    An index has no CRC: each entry must name the largest timestamp so far, and an offset of the
+    batch that has it. The methods raise CorruptIndexError for an entry that the log contradicts:
+    the search begins again without the index.
     """
 
     def __init__(self, entries: Iterable[TimestampOffset] = ()) -> None:
@@ -55,8 +56,8 @@ class SkippedBy:
             _check_named(self._left.popleft(), header)
 
     def end(self, header: BatchHeader | None = None) -> None:
-        """The record is found in this batch; None at the end of what is searched. The next entry has a lower
-        time than the record, so it is wrong unless it has been passed."""
+        """The record is found in this batch; None at the end of what is searched. The next entry
+        has a lower time than the record, so it is wrong unless it has been passed."""
         if self._left:
             _check_named(self._left.popleft(), header)
 

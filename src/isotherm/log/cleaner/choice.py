@@ -19,7 +19,7 @@ from isotherm.types import Offset, TimestampMs
 
 
 class CleanableSegment(Protocol):
-    """What the choice needs of a segment; `LogSegment` provides it."""
+    """The part of `LogSegment` that the choice needs."""
 
     @property
     def base_offset(self) -> Offset: ...
@@ -35,7 +35,7 @@ class CleanableSegment(Protocol):
 
 
 class CleanableLog(Protocol):
-    """What the choice needs of a log, as `LogView`. Segments ascend, the last is active."""
+    """The part of `LogView` that the choice needs. Segments ascend; the last is active."""
 
     @property
     def segments(self) -> Sequence[CleanableSegment]: ...
@@ -56,7 +56,7 @@ class LogToClean:
 
     Keys from `first_dirty_offset` up to `first_uncleanable_offset`, which is a segment's base, go
     into the offset map. Every segment below the latter may be rewritten. `compaction_delay_ms`
-    is how far max.compaction.lag.ms is exceeded, 0 if it is not.
+    is the time by which max.compaction.lag.ms is exceeded, 0 if it is not.
     """
 
     first_dirty_offset: Offset
@@ -90,7 +90,7 @@ def first_dirty_offset(log: CleanableLog, checkpoint: Offset | None) -> Offset:
 def plan_log_to_clean(
     log: CleanableLog, first_dirty: Offset, config: TopicConfig, now_ms: TimestampMs
 ) -> LogToClean:
-    """What a round of cleaning would process if it started now."""
+    """The part that a round of cleaning would process if it started now."""
     uncleanable = _first_uncleanable_offset(log, first_dirty, config, now_ms)
     beyond = _closed_segments_from(log, uncleanable)
     # Whole segments: the bound is rounded up to the next segment, at most to the active one.
@@ -122,7 +122,7 @@ def _first_uncleanable_offset(
 def _compaction_delay_ms(
     log: CleanableLog, first_dirty: Offset, config: TopicConfig, now_ms: TimestampMs
 ) -> int:
-    """How far the oldest dirty record exceeds max.compaction.lag.ms.
+    """The time by which the oldest dirty record exceeds max.compaction.lag.ms.
 
     Segments without a timestamp do not count.
     """

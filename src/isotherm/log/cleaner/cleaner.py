@@ -97,7 +97,7 @@ class Cleaner:
             )
             stats.map_complete_s = self._clock.monotonic_s()
             end_offset = offset_map.latest_offset + 1
-            # One for all groups: a transaction may span several of them.
+            # All groups share it: a transaction may span several of them.
             transactions = CleanedTransactions()
             # Groups are cut at the end of the map: later segments have keys that it does not know.
             for group in _groups(log, end_offset, to_clean.first_uncleanable_offset):

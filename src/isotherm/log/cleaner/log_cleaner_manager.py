@@ -65,8 +65,9 @@ class LogCleanerManager:
         self._accepts = True
         self._last_run_ms = clock.now_ms()
         self.max_dirty_ratio = 0.0
-        """Of all cleanable logs when `begin_filthiest` last ran; so is the next attribute."""
+        """The highest ratio of all cleanable logs when `begin_filthiest` last ran."""
         self.compaction_delay_ms_max = 0
+        """The longest delay of all cleanable logs when `begin_filthiest` last ran."""
 
     # ---- for cleaner threads
 

@@ -10,7 +10,7 @@ from isotherm.types import Offset
 
 
 class GroupedSegment(Protocol):
-    """What grouping needs of a segment; `LogSegment` provides it."""
+    """The part of `LogSegment` that grouping needs."""
 
     @property
     def base_offset(self) -> Offset: ...

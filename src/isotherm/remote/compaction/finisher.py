@@ -1,7 +1,7 @@
 """The broker's part of a compaction in place: publishes staged segments, and deletes the old ones.
 
-A job stages new segments, and its journal maps them to the old ones (journal.py). The broker that leads
-the partition does the rest:
+A job stages new segments, and its journal maps them to the old ones (journal.py). The broker that
+leads the partition does the rest:
 
     for each segment, oldest first    commit its manifest, publish it under the old one's key
     the journal says `published`      from here on no new read finds the old segments
@@ -13,9 +13,9 @@ step may be repeated: after a crash the next pass does it again. A segment that 
 (by retention, or with its topic) is not replaced: its new objects are deleted instead. A run ends
 when its partition is deleted: all objects that it staged or kept are deleted.
 
-In a cluster a deposed leader may be at the same run. So each step decides on what holds for ever:
-a segment that was replaced or deleted never comes back, and a new one that has nothing to replace is never
-published (docs/decisions/0121).
+In a cluster a deposed leader may be at the same run. So each step decides on what holds for ever: a
+segment that was replaced or deleted never comes back, and a new one that has nothing to replace is
+never published (docs/decisions/0121).
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ FINISH_ERRORS_TEXT = "Looks at a compaction of a tiered topic that failed; the n
 
 
 class Replaced(enum.Enum):
-    """What became of a replacement. NEVER: the old segment is deleted, being deleted, or replaced by yet
-    another one. The new one is in no metadata, nor will be."""
+    """What became of a replacement. NEVER: the old segment is deleted, being deleted, or replaced
+    by yet another one. The new one is in no metadata, nor will be."""
 
     NOW = enum.auto()
     BEFORE = enum.auto()
@@ -71,9 +71,10 @@ class ReplacementTarget(Protocol):
         """A live segment."""
 
     def replace(self, old: RemoteLogSegmentId, compacted: RemoteLogSegmentMetadata) -> Replaced:
-        """Replace the old segment in the metadata, and no other: looked up and recorded in one step,
-        across brokers. Raises UnsupportedVersionError at feature level 0, and what a read of the
-        metadata raises; RemoteResourceNotFoundError also if the partition has left this broker."""
+        """Replace the old segment in the metadata, and no other: looked up and recorded in one
+        step, across brokers. Raises UnsupportedVersionError at feature level 0, and what a read of
+        the metadata raises; RemoteResourceNotFoundError also if the partition has left this
+        broker."""
 
     def forget_indexes(self, segment_ids: Iterable[RemoteLogSegmentId]) -> None: ...
 
@@ -93,8 +94,9 @@ class CompactionFinisher:
         metrics: Metrics,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
-        """An unfinished run that has stored nothing for `abandoned_after_ms` is undone if the broker
-        `is_alone`, else reported. Another broker could publish it while this one deletes its objects."""
+        """An unfinished run that has stored nothing for `abandoned_after_ms` is undone if the
+        broker `is_alone`, else reported. Another broker could publish it while this one deletes its
+        objects."""
         self._journals = journals
         self._storage = storage
         self._target = target

@@ -60,7 +60,8 @@ class Piece:
 def read_chunks(
     storage: RemoteStorageManager, piece: Piece, fetch_bytes: int
 ) -> Iterator[tuple[Chunk, bool]]:
-    """The batches of a piece in order, and whether a chunk is the last one; fetches one range ahead.
+    """The batches of a piece in order, and whether a chunk is the last one; fetches one range
+    ahead.
 
     Raises CorruptObjectError naming the segment when it is missing, cut off, or its batches are
     not in order; the CRCs are the caller's to check.

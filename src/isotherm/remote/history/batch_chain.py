@@ -49,8 +49,8 @@ class BatchChain:
     ) -> ChainFault | None:
         """The first batch of a run that is not as the segment says, None when all are.
 
-        The run follows the offsets below `next_offset`. With `is_start` none of its batches has been
-        seen yet, and the first may begin below `next_offset`.
+        The run follows the offsets below `next_offset`. With `is_start` none of its batches has
+        been seen yet, and the first may begin below `next_offset`.
         """
         if len(table) == 0:
             return None

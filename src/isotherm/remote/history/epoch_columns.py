@@ -1,5 +1,5 @@
-"""Leader epochs by columns: what leader_epochs.py of isotherm.segment says of one offset or segment,
-for many at once. `tests/property/remote/test_epoch_columns.py` compares both. Pure.
+"""Leader epochs by columns: what leader_epochs.py of isotherm.segment says of one offset or
+segment, for many at once. `tests/property/remote/test_epoch_columns.py` compares both. Pure.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _OFFSET_MIN = np.iinfo(np.int64).min
 
 
 class ExpectedEpochs:
-    """Which leader epoch batches carry, by their offsets. `epochs` are those of a segment, or the entries
-    of a checkpoint: the start offset of each epoch, ascending; at least one.
+    """Which leader epoch batches carry, by their offsets. `epochs` are those of a segment, or the
+    entries of a checkpoint: the start offset of each epoch, ascending; at least one.
 
-    Below the first start offset nothing is known: the log start lay in the segment when it was copied,
-    and records below it keep their batches, but no longer their epoch.
+    Below the first start offset nothing is known: the log start lay in the segment when it was
+    copied, and records below it keep their batches, but no longer their epoch.
     """
 
     def __init__(self, epochs: Mapping[LeaderEpoch, Offset]) -> None:
@@ -45,8 +45,8 @@ class ExpectedEpochs:
 
 
 def span_ends(starts: Int64Array, counts: Int64Array, ends: Int64Array) -> Int64Array:
-    """The inclusive ends of the spans that begin at `starts`: of `counts[i]` epochs, for each i one after
-    the other, up to `ends[i]`. As `cut_at_epochs`; each count is at least 1."""
+    """The inclusive ends of the spans that begin at `starts`: of `counts[i]` epochs, for each i one
+    after the other, up to `ends[i]`. As `cut_at_epochs`; each count is at least 1."""
     following = np.concatenate((starts[1:], [0]))[: len(starts)]
     found: Int64Array = np.maximum(following, _OFFSET_MIN + 1) - 1
     found[np.cumsum(counts) - 1] = ends

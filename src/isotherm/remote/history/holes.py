@@ -44,7 +44,8 @@ def hole_error(
     offset: Offset,
     local_log_start_offset: Offset,
 ) -> RemoteHoleError:
-    """The error for a consumer at `offset`, which no segment holds. It names the segments around."""
+    """The error for a consumer at `offset`, which no segment holds. It names the segments
+    around."""
     finished = [s for s in segments if s.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
     before = max(
         (each for each in finished if each.end_offset_inclusive < offset),

@@ -45,8 +45,8 @@ def epoch_spans(metadata: RemoteLogSegmentMetadata) -> list[EpochSpan]:
 def checkpoint_of_copy(metadata: RemoteLogSegmentMetadata, data: bytes) -> list[EpochEntry]:
     """The entries of the checkpoint that was copied with a segment.
 
-    It has no CRC, and wrong epochs would let a log diverge without notice: CorruptObjectError unless
-    they are those of the metadata. CorruptCheckpointError for a damaged one.
+    It has no CRC, and wrong epochs would let a log diverge without notice: CorruptObjectError
+    unless they are those of the metadata. CorruptCheckpointError for a damaged one.
     """
     entries = read_leader_epoch_checkpoint(data)
     end_offset = metadata.end_offset_inclusive + 1
@@ -111,12 +111,13 @@ def remote_log_start_offset(
     segments_of_epoch: Callable[[LeaderEpoch], Sequence[RemoteLogSegmentMetadata]],
 ) -> Offset:
     """The log start of both tiers together: the first record of the first finished segment of the
-    earliest epoch that has any, or the local log start, whichever is lower. A segment begins with its
-    first epoch: records before it were below the log start when it was copied.
+    earliest epoch that has any, or the local log start, whichever is lower. A segment begins with
+    its first epoch: records before it were below the log start when it was copied.
 
-    Kafka counts segments in every state. Here one whose deletion has begun does not count: retention
-    had raised the log start above it, and a crash forgot that. Nor does the log start ever rise above
-    records that only the local log holds. `segments_of_epoch` answers in order of start offset.
+    Kafka counts segments in every state. Here one whose deletion has begun does not count:
+    retention had raised the log start above it, and a crash forgot that. Nor does the log start
+    ever rise above records that only the local log holds. `segments_of_epoch` answers in order of
+    start offset.
     """
     for entry in lineage:
         for segment in segments_of_epoch(entry.epoch):

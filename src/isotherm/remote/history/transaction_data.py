@@ -5,11 +5,12 @@ producer that is not transactional or does not continue its sequence. So of an e
 transaction index, from its first offset to its marker, both hold: a batch that lost its
 transactional bit, or another's producer id, is found, and not given as committed.
 
-A batch of an aborted transaction that got the id of a producer whose transaction is committed lies in
-no entry of the index. There its sequence does not fit: so sequences are compared inside of every
+A batch of an aborted transaction that got the id of a producer whose transaction is committed lies
+in no entry of the index. There its sequence does not fit: so sequences are compared inside of every
 transaction, as soon as aborted ones are near.
 
-Source: Kafka ProducerAppendInfo.appendDataBatch and checkSequence; ProducerStateManager.isProducerExpired.
+Source: Kafka ProducerAppendInfo.appendDataBatch and checkSequence;
+ProducerStateManager.isProducerExpired.
 """
 
 from __future__ import annotations

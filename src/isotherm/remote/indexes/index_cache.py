@@ -396,7 +396,8 @@ class RemoteIndexCache:
         self._fs.rename(temporary, path)
 
     def _unlink_marked(self, now_s: float) -> None:
-        """Unlink the `.deleted` files that are due. A file that fails is tried again the next time."""
+        """Unlink the `.deleted` files that are due. A file that fails is tried again the next
+        time."""
         while True:
             with self._lock:
                 if not self._marked or self._marked[0][0] > now_s:

@@ -1,9 +1,10 @@
-"""Makes a transaction index again from the log of its segment, where the store has lost it or it is wrong.
+"""Makes a transaction index again from the log of its segment, where the store has lost it or it is
+wrong.
 
 An absent index looks like that of a segment without aborted transactions: metadata of Apache Kafka
 before 3.9 do not say which it is, and a consumer would get aborted records as committed. The
-segment's snapshot of producers tells cheaply: where no producer has ever ended a transaction there is
-nothing to list. Else the segment is read once, a range at a time (docs/decisions/0083).
+segment's snapshot of producers tells cheaply: where no producer has ever ended a transaction there
+is nothing to list. Else the segment is read once, a range at a time (docs/decisions/0083).
 """
 
 from __future__ import annotations

@@ -48,10 +48,10 @@ class RemoteLogMetadataManager(Protocol):
     ) -> Future[None]: ...
 
     def predecessor(self, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
-        """The segment that a start of this copy would replace in the metadata: an earlier attempt
-        under the same broker leader epoch. Its objects must be deleted before. None at feature
-        level 0, where attempts do not replace each other; a plug-in with that property may lack
-        this method."""
+        """The segment that the start of this copy replaces in the metadata: an earlier attempt
+        under the same broker leader epoch. The caller deletes its objects first. None at feature
+        level 0, where attempts do not replace each other; a plug-in that works like level 0 may
+        lack this method."""
 
     def remote_log_segment_metadata(
         self, partition: TopicIdPartition, leader_epoch: LeaderEpoch, offset: Offset
@@ -81,8 +81,8 @@ class RemoteLogMetadataManager(Protocol):
     def on_stop_partitions(self, partitions: Iterable[TopicIdPartition]) -> None: ...
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
-        """Whether the whole stored state of an assigned partition is known here, perhaps that its
-        deletion is finished. Callers check this before any decision on deletions."""
+        """Whether this manager has read the whole stored state of an assigned partition, which may
+        be a finished deletion. Callers check this before any decision on deletions."""
 
     def close(self) -> None: ...
 
@@ -92,29 +92,29 @@ class ExclusiveMetadata(Protocol):
     """Optional: a decision and its record in one step."""
 
     def exclusively(self, partition: TopicIdPartition) -> AbstractContextManager[None]:
-        """Within it only this thread writes metadata of the partition.
+        """A block in which only this thread writes metadata of the partition. Reentrant.
 
         On entry all stored events are applied. So a look-up in the block is still valid when the
-        block records an event: compare and set. The block may write several events; their futures
-        are awaited after it. It is reentrant.
+        block records an event: compare and set. The block may write several events; the caller
+        awaits their futures after it.
 
         Raises what a read of the partition raises, and RemoteStorageNotReadyError while an earlier
         write is not read back.
         """
 
     def segment(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
-        """A live segment of an assigned partition, in whatever state."""
+        """A live segment of an assigned partition, in any state."""
 
 
 @runtime_checkable
 class ReplacesSegments(Protocol):
-    """Optional: replace a finished segment by another one. Compaction in place (`isotherm compact`)
-    is published only where it can."""
+    """Optional: replace a finished segment by another one. Only such a manager can publish a
+    compaction in place (`isotherm compact`)."""
 
     def is_ready(self, partition: TopicIdPartition) -> bool: ...
 
     def segment(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
-        """A live segment of an assigned partition, in whatever state."""
+        """A live segment of an assigned partition, in any state."""
 
     def is_partition_deleted(self, partition: TopicIdPartition) -> bool:
         """Whether the deletion of a partition (assigned or not) is recorded as finished. Reads its
@@ -131,7 +131,7 @@ class ReplacesSegments(Protocol):
 class MetadataTopicRecord:
     """One record of `__remote_log_metadata`. A None value is a tombstone (feature level 1 only).
 
-    `decided_at`, of an audited event: the end of the metadata partition that it was decided on.
+    Audited events have `decided_at`: the end of the metadata partition when the event was decided.
     """
 
     partition: int
@@ -156,7 +156,8 @@ class NewMetadataRecord:
 class MetadataColumns:
     """A run of records of one partition as columns of equal length, in the order of the topic.
 
-    `next_offset` is where to read on; it is past what was read though no record may be left of it.
+    The next read starts at `next_offset`. It lies past all that was read, even if compaction left
+    no record there.
     """
 
     offset: Int64Array
@@ -189,31 +190,32 @@ class MetadataTopic(Protocol):
         """Records from `start_offset` on, at least one if there is any; empty at the end."""
 
     def read_columns(self, partition: int, start_offset: Offset, max_bytes: int) -> MetadataColumns:
-        """As `read`, if possible without an object per record. At the end of the topic there are no
-        records and `next_offset` is `start_offset`."""
+        """Same as `read`, if possible without an object per record. At the end of the topic there
+        are no records and `next_offset` is `start_offset`."""
 
     def offsets(self, partition: int) -> tuple[Offset, Offset]:
         """(first offset still kept, offset after the last record)."""
 
     def is_current(self, partition: int) -> bool:
-        """Whether `read` now returns everything that was appended before this call, by whatever
-        process. False for a replica that is behind its leader: its reader looks again later."""
+        """Whether `read` now returns everything that any process appended before this call. False
+        for a replica that is behind its leader; the reader tries again later."""
 
     def close(self) -> None: ...
 
 
 @runtime_checkable
 class ConditionalMetadataTopic(MetadataTopic, Protocol):
-    """A metadata topic that several processes may write to at feature level 1 (docs/decisions/0103)."""
+    """A metadata topic that several processes may write to at feature level 1
+    (docs/decisions/0103)."""
 
     def append_at(
         self, partition: int, end_offset: Offset, records: Sequence[NewMetadataRecord]
     ) -> None:
-        """Append records durably, all or none, as the ones that follow `end_offset`.
+        """Append records durably at `end_offset`, all or none.
 
-        LogEndMovedError, with nothing appended, if the partition does not end there. After another
-        error it is not known whether they are appended, and they may still be, as long as the
-        partition ends there.
+        Raises LogEndMovedError, with nothing appended, if the partition does not end there. After
+        any other error the outcome is unknown: the records may still be appended later, as long as
+        the partition ends there.
         """
 
     def has_all_below(self, partition: int, end_offset: Offset) -> bool:
@@ -221,7 +223,7 @@ class ConditionalMetadataTopic(MetadataTopic, Protocol):
 
 
 def check_ready(metadata: RemoteLogMetadataManager, partition: TopicIdPartition) -> None:
-    """Raises RemoteStorageNotReadyError (try again) while the metadata of a partition is unknown:
+    """Raise RemoteStorageNotReadyError (try again) while the metadata of a partition is unknown:
     not read yet, or dropped because the topic is no longer tiered."""
     if not metadata.is_ready(partition):
         raise RemoteStorageNotReadyError(f"remote metadata is not ready partition={partition}")

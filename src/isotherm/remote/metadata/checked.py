@@ -37,20 +37,22 @@ METADATA_MANAGER = PluginKind(
 _EXPECTED = (RetriableError, RemoteResourceNotFoundError, CorruptDataError)
 
 WRITE_WAIT_S = 120.0
-"""How long an event may take until it is stored and visible, as rlmm.config.remote.log.metadata.
-consume.wait.ms has it. After that it is unknown whether the event was stored."""
+"""Longest time until an event is stored and visible: the default of
+rlmm.config.remote.log.metadata.consume.wait.ms. After it, it is unknown whether the event was
+stored."""
 
 Answer = TypeVar("Answer")
 
 
 def load_metadata_manager(class_name: str, config: Mapping[str, str]) -> RemoteLogMetadataManager:
-    """The class that `remote.log.metadata.manager.class.name` names, made by its `from_config` of
-    the keys under `rlmm.config.`. ConfigError when there is no such class, or not of that kind."""
+    """Make the class that `remote.log.metadata.manager.class.name` names: its `from_config` gets
+    the keys under `rlmm.config.`. Raises ConfigError if there is no such class, or if it is not a
+    metadata manager."""
     return cast("RemoteLogMetadataManager", load_plugin(METADATA_MANAGER, class_name, config))
 
 
 def checked_metadata(inner: RemoteLogMetadataManager, clock: Clock) -> CheckedMetadataManager:
-    """`inner` as the broker may use it; ReplacesSegments, too, where it is that."""
+    """Wrap `inner` in the checks. The result implements ReplacesSegments if `inner` does."""
     if isinstance(inner, ReplacesSegments):
         return _CheckedReplacingMetadataManager(inner, inner, clock)
     return CheckedMetadataManager(inner, clock)
@@ -153,7 +155,7 @@ class CheckedMetadataManager:
                 lambda: self._inner.next_segment_with_txn_index(partition, leader_epoch, offset),
             ),
         )
-        # The caller would look up the same offset again, for ever.
+        # After an earlier segment the caller would look up the same offset again, for ever.
         is_right = found is None or (
             found.end_offset_inclusive >= offset and not found.txn_index_empty
         )
@@ -224,7 +226,7 @@ class CheckedMetadataManager:
     def _stored(
         self, method: str, place: object, write: Callable[[], Future[None]]
     ) -> Future[None]:
-        """The plug-in's future as one that raises what the interface knows, and in time."""
+        """Wrap the plug-in's future: it raises only errors of the interface, and has a timeout."""
         found = self._calls.call(method, place, write)
         self._calls.check(method, place, "Future", type(found), is_right=isinstance(found, Future))
         stored = _StoredEvent(method, place)
@@ -269,7 +271,7 @@ class _CheckedReplacingMetadataManager(CheckedMetadataManager):
 
 
 class _StoredEvent(Future[None]):
-    """Waits at most WRITE_WAIT_S if the caller sets no bound."""
+    """A future whose `result` waits at most WRITE_WAIT_S if the caller sets no timeout."""
 
     def __init__(self, method: str, place: object) -> None:
         super().__init__()
@@ -280,6 +282,7 @@ class _StoredEvent(Future[None]):
         try:
             return super().result(WRITE_WAIT_S if timeout is None else timeout)
         except TimeoutError as error:
+            # A future that is done raised the plug-in's own TimeoutError.
             if timeout is not None or self.done():
                 raise
             raise RemoteStorageError(

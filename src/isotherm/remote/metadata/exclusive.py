@@ -24,8 +24,9 @@ def exclusive_metadata(manager: RemoteLogMetadataManager) -> ExclusiveMetadata:
 
 
 class LockedMetadata:
-    """Locks of this process. They hold as long as every writer of a partition's metadata is here and
-    writes within `exclusively`, as `RemoteTierAccess.publish` does."""
+    """Compare and set by locks of this process. They suffice if every writer of a partition's
+    metadata is in this process and writes within `exclusively`, as `RemoteTierAccess.publish` does.
+    """
 
     def __init__(self, manager: RemoteLogMetadataManager) -> None:
         self._manager = manager

@@ -38,12 +38,12 @@ _WITHOUT_EFFECT = {
     "remote.log.metadata.initialization.retry.max.timeout.ms": (None, "the topic is in process"),
     "remote.log.metadata.initialization.retry.interval.ms": (None, "the topic is in process"),
 }
-"""Per key the value in effect, None if it has none, and why the key has no other."""
+"""For each key the value in effect (None if there is none), and the reason why it is fixed."""
 
 
 def keys_without_effect(texts: Mapping[str, str]) -> dict[str, str]:
-    """Of keys whose `rlmm.config.` prefix is cut: those that a broker with the topic in process
-    does not go by, with the reason."""
+    """The keys that a broker with the topic in process ignores, each with the reason. All keys are
+    without their prefix `rlmm.config.`."""
     found = {
         name: reason
         for name, (in_effect, reason) in _WITHOUT_EFFECT.items()
@@ -55,8 +55,8 @@ def keys_without_effect(texts: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicBasedSettings:
-    """Kafka's keys, and below them Isotherm's own. client_properties holds the keys of
-    CLIENT_PREFIXES as they are: of Kafka's clients, which no manager here has."""
+    """Kafka's keys, then Isotherm's own. client_properties holds the keys of CLIENT_PREFIXES
+    unchanged: they configure Kafka's clients, which no manager here uses."""
 
     remote_log_metadata_topic_num_partitions: int = key(
         INT, 50, "Partitions of the metadata topic when it is made.", check=at_least(1)

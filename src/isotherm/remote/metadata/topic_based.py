@@ -7,11 +7,12 @@ partition from the start; then the partition is followed live by one background 
 done once it has been read back, so that its caller sees it.
 
 Invariants:
-- a partition is ready only when its metadata is whole: everything stored is read, and the event that
-  a crash or an error cut in two (it is audited, its state is not stored) is applied;
+- a partition is ready only when its metadata is whole: everything stored is read, and an
+  interrupted event (a crash or an error left it in the audit topic alone) is applied;
 - a topic that is read from a replica is whole when the replica has what its leader had at the time;
 - every write is decided and recorded under the write lock of its metadata partition, after
-  everything that was stored before it has been read. `exclusively` lets a caller decide there too;
+  everything that was stored before it has been read. With `exclusively` a caller decides there,
+  too;
 - at level 1 nothing is recorded if another broker has recorded an event since the decision.
 
 Source: Kafka TopicBasedRemoteLogMetadataManager; KIP-1266 for level 1 (docs/formats).
@@ -68,8 +69,8 @@ from isotherm.types import LeaderEpoch, Offset, TopicIdPartition
 _logger = logging.getLogger(__name__)
 
 DECISIONS_MAX = 16
-"""How often something is decided anew because another broker has recorded an event meanwhile. Each time
-one of them gets ahead, so more than a few are a sign of many writers."""
+"""Most decisions of one event, each made anew because another broker recorded an event meanwhile.
+Some broker succeeds each time, so more than a few attempts are a sign of many writers."""
 
 _UNDECIDED = Ends(-1, -1)
 
@@ -105,9 +106,10 @@ class TopicBasedRemoteLogMetadataManager:
         self._lock = threading.Lock()
         self._readers: dict[int, MetadataPartitionReader] = {}
         self._writer = MetadataEventWriter(topic, keyed, clock, metrics)
-        # The last offset that was written to a metadata partition from here.
+        # The last offset that this manager wrote, by metadata partition.
         self._written: dict[int, Offset] = {}
-        # Where the two partitions ended when what is being done under the write lock was decided.
+        # By metadata partition, while its write lock is held: the ends on which the present
+        # decision rests, _UNDECIDED until they are read.
         self._decided_at: dict[int, Ends] = {}
         self._unreadable: set[int] = set()
         self._stopping = threading.Event()
@@ -153,10 +155,11 @@ class TopicBasedRemoteLogMetadataManager:
         return self._publish(update.segment_id.topic_id_partition, update)
 
     def replace_remote_log_segment(self, compacted: RemoteLogSegmentMetadata) -> Future[None]:
-        """Let a compacted segment answer instead of the finished one with its key and offsets.
+        """Replace the finished segment with the same key and offsets by a compacted one.
+        Idempotent.
 
-        RemoteResourceNotFoundError when there is none (any more), UnsupportedVersionError at
-        feature level 0, where no record takes the place of another. Idempotent.
+        Raises RemoteResourceNotFoundError if there is none (any more), and UnsupportedVersionError
+        at feature level 0, where no record replaces another.
         """
         partition = compacted.topic_id_partition
         number = metadata_partition(partition, self._topic.partition_count)
@@ -175,13 +178,14 @@ class TopicBasedRemoteLogMetadataManager:
         return bool(fold_metadata_partition(self._topic, number, wanted).deleted)
 
     def segment(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
-        """A live segment of an assigned partition, in whatever state."""
+        """A live segment of an assigned partition, in any state."""
         return self._cache(segment_id.topic_id_partition).get(segment_id)
 
     def put_remote_partition_delete_metadata(
         self, metadata: RemotePartitionDeleteMetadata
     ) -> Future[None]:
-        """Done at once, with nothing written, when the deletion is further on already."""
+        """Write nothing, with a future that is done, if the deletion is in a later state
+        already."""
         current = self._store.deletion(metadata.topic_id_partition)
         if current is not None and metadata.state < current.state:
             return _done()
@@ -255,7 +259,8 @@ class TopicBasedRemoteLogMetadataManager:
 
     @contextmanager
     def _deciding(self, number: int) -> Iterator[None]:
-        """Hold the write lock. What is read first in the outermost block is what counts to its end."""
+        """Hold the write lock. The ends that the outermost block reads first hold until it ends, so
+        that a decision in it fails if another broker has written meanwhile."""
         with self._writer.lock(number):
             is_outermost = number not in self._decided_at
             if is_outermost:
@@ -272,8 +277,8 @@ class TopicBasedRemoteLogMetadataManager:
 
     @contextmanager
     def settled(self, number: int) -> Iterator[None]:
-        """Hold the write lock of a metadata partition at level 1, every audited event of which is
-        applied: only then may something else be appended to it. RemoteStorageNotReadyError."""
+        """Hold the write lock of a metadata partition at level 1 with every audited event applied:
+        only then may anything else be appended to it. Raises RemoteStorageNotReadyError."""
         with self._lock:
             reader = self._readers.get(number)
         with self._writer.lock(number):
@@ -281,12 +286,14 @@ class TopicBasedRemoteLogMetadataManager:
             yield
 
     def write_lock(self, number: int) -> threading.RLock:
-        """Held, nothing is written to this metadata partition through this manager: for what
-        rewrites it (migration)."""
+        """The write lock of a metadata partition, for a migration. While it is held, this manager
+        writes nothing to the partition."""
         return self._writer.lock(number)
 
     def _publish(self, partition: TopicIdPartition, event: KeyedEvent) -> Future[None]:
         number = metadata_partition(partition, self._topic.partition_count)
+        # The lock is reentrant: inside of `exclusively` the caller has decided, and only the caller
+        # can decide anew.
         with self._writer.lock(number):
             is_decided_here = number not in self._decided_at
         attempts = DECISIONS_MAX if is_decided_here else 1
@@ -325,7 +332,8 @@ class TopicBasedRemoteLogMetadataManager:
         partition: TopicIdPartition,
         event: KeyedEvent,
     ) -> Offset | None:
-        """Record the event; the last offset that it takes, None when nothing is left to read back."""
+        """Record the event. Returns the last offset that it takes; None if there is nothing to read
+        back."""
         cache = self._store.get(partition)
         if cache is None:  # its deletion is finished: it has no segments
             cache = RemoteLogMetadataCache(partition)
@@ -341,7 +349,7 @@ class TopicBasedRemoteLogMetadataManager:
         try:
             end = self._writer.append_state(number, planned, ends.state)
         except LogEndMovedError:
-            # Another broker has applied the event.
+            # The event is audited, and another broker has applied it from there.
             self._decided_at[number] = Ends(ends.audit + 1, self._settle(number, reader).state)
             return None
         self._decided_at[number] = Ends(ends.audit + 1, end)
@@ -350,7 +358,7 @@ class TopicBasedRemoteLogMetadataManager:
         return end - 1
 
     def _is_behind(self, event: KeyedEvent) -> bool:
-        """Whether the deletion of the partition is further on."""
+        """Whether the deletion of the partition is in a later state than `event`."""
         if not isinstance(event, RemotePartitionDeleteMetadata):
             return False
         current = self._store.deletion(event.topic_id_partition)
@@ -360,14 +368,14 @@ class TopicBasedRemoteLogMetadataManager:
     def _catch_up(
         self, number: int, partition: TopicIdPartition, *, own_writes: bool
     ) -> MetadataPartitionReader:
-        """Read everything stored of a partition; the write lock is held.
+        """Read everything stored of a partition. The caller holds the write lock.
 
-        RemoteResourceNotFoundError when the partition is not assigned, CorruptMetadataError when a
-        record stands in the way, RemoteStorageNotReadyError while it is being read, and with
-        `own_writes` until every write from here is read back.
+        Raises RemoteResourceNotFoundError if the partition is not assigned, CorruptMetadataError if
+        a record cannot be applied, and RemoteStorageNotReadyError while the partition is being
+        read; with `own_writes` also until every write of this manager is read back.
         """
         if self._stopping.is_set():
-            # A copy that a stop did not wait for: nothing would read the event back.
+            # The stop did not wait for this copy: nothing would read its event back.
             raise RemoteStorageNotReadyError(
                 f"the metadata manager is closed partition={partition}"
             )
@@ -395,7 +403,7 @@ class TopicBasedRemoteLogMetadataManager:
         return reader
 
     def _read(self, number: int, reader: MetadataPartitionReader) -> None:
-        """Read to the end, and open the partitions whose metadata is whole by that."""
+        """Read to the end, and open the partitions whose metadata is then whole."""
         reader.poll()
         if not self._writer.is_torn(number) and not reader.unopened():
             return
@@ -414,11 +422,11 @@ class TopicBasedRemoteLogMetadataManager:
 
     def _settle(self, number: int, reader: MetadataPartitionReader) -> Ends:
         """At level 1: read everything, apply the last audited event if its state is not stored, and
-        open the partitions that are whole by that. The write lock is held.
+        open the partitions that are then whole. The caller holds the write lock.
 
-        The event may be about a partition that is not followed here, or not yet. It is applied all
-        the same, since nothing may be recorded before. RemoteStorageNotReadyError while a replica is
-        behind, or other brokers are faster again and again.
+        The event may be for a partition that is not followed here, or not yet. It is applied all
+        the same, because no other event may be recorded before. Raises RemoteStorageNotReadyError
+        while a replica is behind, or if other brokers are faster DECISIONS_MAX times.
         """
         for _ in range(DECISIONS_MAX):
             audited = self._writer.last_audited(number)
@@ -432,7 +440,8 @@ class TopicBasedRemoteLogMetadataManager:
             if reader.failure is not None:
                 raise reader.failure
             reader.note_read_to(end)
-            # More than the leader announced: it has been deposed, or the partition has grown.
+            # The reader may be past the reported end: the leader that reported it has been deposed,
+            # or the partition has grown.
             end = max(end, reader.position)
             whole, ends = reader.unopened(), Ends(audited.end, end)
             try:
@@ -450,7 +459,8 @@ class TopicBasedRemoteLogMetadataManager:
     def _apply_audited(
         self, number: int, reader: MetadataPartitionReader, audited: LastAudited, end: Offset
     ) -> bool:
-        """Whether the last audited event is applied below `end`. Otherwise it is now."""
+        """Whether the last audited event was applied below `end` already. Otherwise apply it, and
+        return False: the caller reads it back."""
         event, decided_at = audited.event, audited.decided_at
         if event is None or (decided_at is not None and decided_at < end):
             return True
@@ -489,7 +499,7 @@ class TopicBasedRemoteLogMetadataManager:
         return cache
 
     def _reader(self, number: int) -> MetadataPartitionReader:
-        """The reader of a metadata partition, made when there is none. The lock is held."""
+        """The reader of a metadata partition, made if there is none. The caller holds `_lock`."""
         reader = self._readers.get(number)
         if reader is None:
             reader = self._readers[number] = self._new_reader(number)
@@ -521,7 +531,8 @@ class TopicBasedRemoteLogMetadataManager:
         try:
             self._read(number, reader)
         except Exception as error:  # the background tick: logged and counted, tried again
-            # Once for each spell of it: a partition on a failed disk is tried ten times a second.
+            # Logged once per run of failures: a partition on a failed disk is tried ten times a
+            # second.
             if number not in self._unreadable:
                 _logger.error(  # noqa: TRY400 - an error of our own names its place
                     "metadata topic cannot be read partition=%d: %s",

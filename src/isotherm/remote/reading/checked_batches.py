@@ -1,8 +1,8 @@
 """Batches of a range of a remote segment that passed all checks.
 
-Each is checked once for all consumers: its header, its place (offsets within the segment's, none that
-goes back), its leader epoch, its CRC, and that its fields do not contradict one another. Python works
-per run of batches, not per batch.
+Each batch is checked once for all consumers: its header, its place (its offsets are within the
+segment and rise), its leader epoch, its CRC, and whether its fields contradict one another. Python
+works per run of batches, not per batch.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class BatchPlace(NamedTuple):
 
 
 class CheckedBatches(NamedTuple):
-    """Whole valid batches that follow one another, at least one.
+    """Whole valid adjacent batches, at least one.
 
-    `data` holds the segment's bytes from `data_start` on; the arrays have an item per batch. `has_markers`:
-    there are control batches among them.
+    `data` holds the segment's bytes from `data_start` on. The arrays have an item per batch.
+    `has_markers` is true if there are control batches among them.
     """
 
     data: memoryview
@@ -58,7 +58,7 @@ class CheckedBatches(NamedTuple):
         return int(self.next_offsets[-1])
 
     def bytes_between(self, index: int, index_end: int) -> memoryview:
-        """The batches from `index` up to `index_end`, not included; at least one."""
+        """The bytes of the batches in [index, index_end), at least one."""
         start, end = int(self.positions[index]), int(self.ends[index_end - 1])
         return self.data[start - self.data_start : end - self.data_start].toreadonly()
 
@@ -67,7 +67,7 @@ class CheckedBatches(NamedTuple):
         return int(self.ends[index]), int(self.next_offsets[index])
 
     def index_of(self, position: Position) -> int:
-        """Which batch begins at `position`; CorruptRecordError when none does."""
+        """The index of the batch at `position`. Raises CorruptRecordError if none begins there."""
         index = int(self.positions.searchsorted(position))
         if index == len(self.positions) or self.positions[index] != position:
             raise CorruptRecordError(f"no batch begins there position={position}")
@@ -85,7 +85,8 @@ class CheckedBatches(NamedTuple):
         return BatchPlace(start, int(self.ends[index]) - start, int(self.base_offsets[index]))
 
     def count_fitting(self, index: int, end: Position, end_offset: Offset) -> int:
-        """How many batches, from `index` on, end at `end` or below and begin below `end_offset`."""
+        """The number of batches from `index` on that end at `end` or below and begin below
+        `end_offset`."""
         fitting = int(self.ends.searchsorted(end, side="right"))
         below = int(self.base_offsets.searchsorted(end_offset))
         return max(0, min(fitting, below) - index)
@@ -99,10 +100,10 @@ def check_batches(
     end: Position,
     next_offset: Offset,
 ) -> CheckedBatches | None:
-    """The complete batches in [start, end), where one begins at `start`, up to one that is wrong.
+    """Check the batches in [start, end), the first of which begins at `start`. Returns the complete
+    ones before the first wrong one; None if the first is not complete.
 
-    `next_offset` is the least offset that the first may begin with. None when the first is not
-    complete. Raises CorruptRecordError when the first is wrong.
+    The first may not begin below `next_offset`. Raises CorruptRecordError if the first is wrong.
     """
     window = data[start - data_start : end - data_start]
     table = _right_headers(window)
@@ -132,7 +133,8 @@ def check_batches(
 def check_batch(
     metadata: RemoteLogSegmentMetadata, batch: memoryview, position: Position, next_offset: Offset
 ) -> CheckedBatches:
-    """One whole batch, which begins at `position`. Raises CorruptRecordError when it is wrong."""
+    """Check one whole batch, which begins at `position`. Raises CorruptRecordError if it is
+    wrong."""
     checked = check_batches(metadata, batch, position, position, position + len(batch), next_offset)
     if checked is None:
         raise CorruptRecordError(f"batch is cut off position={position} size={len(batch)}")
@@ -200,7 +202,7 @@ def _count_in_place(
     table: BatchTable,
     next_offset: Offset,
 ) -> int:
-    """How many batches from the first on satisfy `check_place` and do not contradict themselves."""
+    """The number of batches from the first on that pass `check_place` without contradictions."""
     base_offsets = table["base_offset"]
     last_offsets = base_offsets + table["last_offset_delta"]
     is_wrong = (base_offsets < metadata.start_offset) | (
@@ -208,8 +210,8 @@ def _count_in_place(
     )
     overlaps = base_offsets[1:] <= last_offsets[:-1]
     if overlaps.any():
-        # The CRC does not cover the offset: of two that overlap the earlier one is wrong too, unless it
-        # begins where the one before it ends.
+        # The CRC does not cover the base offset. Of two batches that overlap, the earlier may be
+        # the wrong one: it is trusted only if it begins where the one before it ends.
         starts = (next_offset, metadata.start_offset)
         follows = base_offsets == np.append(base_offsets[0], last_offsets[:-1] + 1)
         follows[0] = base_offsets[0] in starts
@@ -225,7 +227,7 @@ def _count_in_place(
 
 
 def _contradiction(window: memoryview, batch: BatchTable, position: Position) -> CorruptRecordError:
-    """Of a batch whose place is right."""
+    """The error of a wrong batch that passes `check_place`."""
     contradictions = header_contradictions(window, batch)
     fact = contradictions[0].fact if contradictions else "batch overlaps the one behind it"
     return CorruptRecordError(
@@ -235,7 +237,7 @@ def _contradiction(window: memoryview, batch: BatchTable, position: Position) ->
 
 
 def _count_with_right_crc(window: memoryview, table: BatchTable) -> int:
-    """How many from the first on; CorruptRecordError when the first is wrong already."""
+    """The number of batches before the first wrong CRC. Raises CorruptRecordError if it is 0."""
     for index, position in enumerate(table["position"].tolist()):
         try:
             verify_batch_crc(window, position, read_batch_header(window, position))

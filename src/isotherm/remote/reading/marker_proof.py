@@ -1,10 +1,10 @@
 """Checks transactional batches and markers against the transaction indexes of a read.
 
-An index has no CRC, and a lost index looks like an absent one. A transaction's marker is in the log,
-under the CRC of its batch. If an answer holds records of a transaction and its ABORT marker, the
-indexes have to name the transaction; otherwise the consumer would treat its records as committed. Work
-is by columns; Python looks at markers alone. And where an index names a transaction, all that its
-producer wrote inside belongs to it.
+An index has no CRC, and a lost index looks like an absent one. A transaction's marker is in the
+log, under the CRC of its batch. If an answer holds records of a transaction and its ABORT marker,
+the indexes must name the transaction; otherwise the consumer would treat its records as committed.
+If an index names a transaction, all batches of its producer in that range must belong to it. The
+work is by columns; Python iterates over markers only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from isotherm.types import Offset
 
 
 class TransactionContradiction(NamedTuple):
-    """Where batches contradict the indexes, and the fact for the message."""
+    """The offset at which batches contradict the indexes, and the fact for the message."""
 
     offset: Offset
     fact: str
@@ -33,10 +33,11 @@ class TransactionContradiction(NamedTuple):
 def contradicted_transaction(
     records: Sequence[memoryview], aborted: Collection[AbortedTransaction]
 ) -> TransactionContradiction | None:
-    """The first contradiction of `records`, whole batches that follow one another; None without one.
+    """The first contradiction in `records`, which are whole adjacent batches; None if there is
+    none.
 
-    A transaction whose records and ABORT marker are both in `records`, and which `aborted` does
-    not name; or a batch inside one of `aborted` that is not of it.
+    It is a transaction with records and ABORT marker in `records` that `aborted` does not name, or
+    a batch within a transaction of `aborted` that does not belong to it.
     """
     tables = [(piece, read_batch_table(piece)[0]) for piece in records]
     if not tables:

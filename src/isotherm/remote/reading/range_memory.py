@@ -1,8 +1,8 @@
 """Reused memory for ranges of segments.
 
-The operating system hands out new memory page by page and zeroes it, which takes as long as filling
+The operating system provides new memory page by page and zeroes it, which takes as long as filling
 it. So a block without readers is kept for the next range of its size. A block is lent as a
-memoryview. It returns when its last view is garbage-collected, which may be a response that a slow
+memoryview. It returns when its last view is garbage-collected; that may be a response that a slow
 client has not received yet.
 """
 
@@ -27,8 +27,8 @@ class _Block:
 
 
 class RangeMemory:
-    """Thread-safe. Lends every size asked for; keeps returned blocks while lent and kept blocks
-    together take at most `size_max` bytes. Only written bytes count."""
+    """Thread-safe. Lends any size. Keeps returned blocks while lent and kept blocks together take
+    at most `size_max` bytes. Only written bytes count."""
 
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max
@@ -80,7 +80,7 @@ class RangeMemory:
 
     def _drop_surplus(self) -> None:
         while self._kept and self._kept_size + self._lent_size > self._size_max:
-            # The oldest first: sizes that are in use come back to the end of the list.
+            # The oldest first: blocks of sizes in use return to the end of the list.
             self._kept_size -= self._kept.pop(0).touched_size
 
 

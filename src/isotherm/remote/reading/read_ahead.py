@@ -47,22 +47,22 @@ processes a batch between two fetches; short enough to free the share of a reade
 
 @dataclass(frozen=True, slots=True)
 class ReadAheadSettings:
-    """size_max is remote.log.reader.read.ahead.max.bytes; the range sizes are fixed, since they
-    follow from what a GET costs and not from the machine."""
+    """size_max is remote.log.reader.read.ahead.max.bytes. The range sizes are fixed: they depend on
+    the cost of a GET, not on the machine."""
 
     size_max: int
     range_size_min: int = 8 * _MIB
     range_size_max: int = 64 * _MIB
 
     def range_size(self, wanted: int, run_count: int) -> int:
-        """`wanted` kept within the bounds, while so many runs are being read."""
+        """`wanted`, limited to the bounds of a range while `run_count` runs are being read."""
         return min(max(wanted, self.range_size_min), self._range_bound(run_count))
 
     def run_size(self, run_count: int, *, is_shared: bool) -> int:
         """Bytes of a run to hold, from the start of the range being read; at least two ranges.
 
-        With one reader, three quarters of the share: enough for three GETs at once. With several,
-        half of it: the other half keeps the ranges already read for the trailing readers."""
+        A run with one reader gets three quarters of its share, enough for three GETs at once. A run
+        with trailing readers gets half: the other half keeps the ranges already read for them."""
         share = self._share(run_count)
         return max(2 * self._range_bound(run_count), share // 2 if is_shared else share * 3 // 4)
 
@@ -75,8 +75,8 @@ class ReadAheadSettings:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """Ranges that follow one another, across segments too. `is_shared`: bytes of it were read
-    twice, so it has trailing readers."""
+    """Adjacent ranges, across segments too. `is_shared` is true once bytes of it were read twice:
+    it has trailing readers."""
 
     range_count: int = 0
     read_size: int = 0
@@ -86,7 +86,7 @@ class _Run:
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """A range and how far it has been read. A read at `plan_from` or later plans the next ranges."""
+    """A range, read up to `read_end`. A read at `plan_from` or later plans the next ranges."""
 
     range: SegmentRange
     run: _Run
@@ -106,7 +106,8 @@ class FetchThreads(Protocol):
 
 class ReadAhead:
     """Thread-safe. `threads` run the fetches; the caller owns them. There should be one for each
-    reader that may wait, and AHEAD_AT_ONCE more. `size_max` bounds the fetches that wait for them."""
+    reader that may wait, and AHEAD_AT_ONCE more. `size_max` bounds the fetches that wait for
+    them."""
 
     def __init__(
         self,
@@ -144,9 +145,9 @@ class ReadAhead:
         is_batch: bool = False,
     ) -> SegmentRange:
         """The range that covers `position`; it may still be in flight. If there is none, a range of
-        at least `size` bytes is fetched. `is_batch`: a batch begins at `position`.
+        at least `size` bytes is fetched. `is_batch` states that a batch begins at `position`.
 
-        NotInMemoryError when there is none and `wait` may not wait.
+        Raises NotInMemoryError if there is none and `wait` may not wait.
         """
         check_from = position if is_batch else None
         # Only the reservation is under the lock. GETs run outside of it: they take tens of ms.
@@ -174,8 +175,8 @@ class ReadAhead:
         size: int,
         wait: ReadWait,
     ) -> memoryview:
-        """[position, position + size) of the segment's `.log`, cut at the segment's end; pieces of
-        several ranges are joined. Not checked.
+        """Read [position, position + size) of the segment's `.log`, unchecked, up to the segment's
+        end. Pieces of several ranges are joined by a copy.
 
         Raises what the storage manager raises; a failed range is not kept.
         """
@@ -191,14 +192,15 @@ class ReadAhead:
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
     def note_batch(self, found: SegmentRange, position: Position) -> None:
-        """A batch of `found` begins at `position`. Check from there, if no batch was known before."""
+        """Note that a batch of `found` begins at `position`, and check from there if no batch was
+        known before."""
         if found.check_from is None:
             found.check_from = position
             found.check_filled()
             self._hand_on(found)
 
     def note_read(self, metadata: RemoteLogSegmentMetadata, end: Position) -> None:
-        """A reader has read bytes up to `end`."""
+        """Note that a reader has read bytes up to `end`."""
         with self._lock:
             read = self._find(metadata.segment_id, end - 1)
             if read is not None:
@@ -217,7 +219,7 @@ class ReadAhead:
         following: Callable[[RemoteLogSegmentMetadata], RemoteLogSegmentMetadata | None],
     ) -> None:
         """Fetch ahead for a reader that continued where it stopped and has now read `size` bytes up
-        to `position`. `following` gives the segment after one."""
+        to `position`. `following` returns the next segment."""
         with self._lock:
             plan = self._plan(metadata, position, size)
         segment: RemoteLogSegmentMetadata | None = metadata
@@ -264,7 +266,7 @@ class ReadAhead:
         except BaseException as error:
             with self._lock:
                 held = self._held.get(wanted)
-                # The reader of this run has left: the ranges planned for it are of no use either.
+                # The reader of this run has left, so the ranges planned for it are useless too.
                 if held is not None and isinstance(error, FetchAbandonedError):
                     self._drop_ahead_of(held.run)
                 self._drop(wanted)
@@ -310,7 +312,7 @@ class ReadAhead:
     ) -> SegmentRange | None:
         """Reserve a range for a reader that waits: twice as long as the range before it, if any.
 
-        None when there is no room, and when the bound on ranges is below `size`.
+        None if there is no room, or if the bound on ranges is below `size`.
         """
         before = self._before(metadata.segment_id, position)
         run = _Run(read_at_s=self._clock.monotonic_s())
@@ -328,7 +330,7 @@ class ReadAhead:
     def _plan(
         self, metadata: RemoteLogSegmentMetadata, position: Position, size: int
     ) -> _Plan | None:
-        """None when there is nothing to plan yet."""
+        """Plan the next ranges; None if it is too early."""
         segment_id = metadata.segment_id
         reading = self._find(segment_id, position) or self._before(segment_id, position)
         if reading is None:
@@ -340,7 +342,7 @@ class ReadAhead:
         if position < held.plan_from:
             return None
         held.plan_from = position + reading.size // _PLANS_PER_RANGE
-        # The first range of a run may be a single look: wait until a quarter of it is read.
+        # The first range of a run may serve a single read: wait until a quarter of it is read.
         if run.range_count == 1 and position - reading.start <= reading.size // 4:
             return None
         run_count = max(1, self._active_run_count())
@@ -351,7 +353,8 @@ class ReadAhead:
         return _Plan(run, run_count, position, reading.size, size_max, reach)
 
     def _extend(self, plan: _Plan, segment: RemoteLogSegmentMetadata) -> Position:
-        """Reserve the ranges of a plan that one segment lacks; the position where they end."""
+        """Reserve the ranges of a plan that one segment lacks. Returns the position at which the
+        ranges in memory or in flight end."""
         at = plan.at
         while at < segment.segment_size_in_bytes:
             found = self._find(segment.segment_id, at)
@@ -362,8 +365,8 @@ class ReadAhead:
                 size = -(-rest // -(-rest // size))
                 if not plan.has_room or plan.ahead_size + size > plan.size_max:
                     break
-                # A batch begins at the segment's start, and at the end of a checked range before. Any
-                # other range waits for that position (`_hand_on`).
+                # A batch begins at the segment's start and where the last batch of a checked range
+                # ends. Otherwise the position of the first batch comes later (`_hand_on`).
                 before = self._before(segment.segment_id, at)
                 check_from = before.last_batch_end if before is not None else 0 if at == 0 else None
                 found = self._reserve(segment, at, size, plan.run, check_from, is_ahead=True)
@@ -385,7 +388,8 @@ class ReadAhead:
         *,
         is_ahead: bool,
     ) -> SegmentRange | None:
-        """Reserve a range from `position`, cut where the next range begins; None without room."""
+        """Reserve a range from `position`, cut where the next range begins; None if there is no
+        room."""
         segment_id, segment_size = metadata.segment_id, metadata.segment_size_in_bytes
         of_segment = self._by_segment.get(segment_id, ())
         # Ranges of a segment never overlap: each byte is held once.
@@ -401,9 +405,11 @@ class ReadAhead:
         return reserved
 
     def _make_room(self, size: int, *, is_ahead: bool) -> bool:
-        """Drop ranges, the least recently read first. Ranges in flight stay: readers may wait for them.
+        """Drop ranges, the least recently read first. Ranges in flight stay: readers may wait for
+        them.
 
-        Read-ahead drops spent ranges only, so that no run takes the unread ranges of another active run."""
+        Read-ahead drops spent ranges only, so that no run takes the unread ranges of another active
+        run."""
         for each in [each for each in self._held.values() if self._is_spent(each)]:
             if self._size + size > self._settings.size_max:
                 self._drop(each.range)
@@ -417,7 +423,7 @@ class ReadAhead:
         return held.range.is_done and (held.is_read or not self._is_active(held.run))
 
     def _is_active(self, run: _Run) -> bool:
-        """A reader continued in the run within the last _IDLE_S seconds."""
+        """Whether a reader continued in the run within the last _IDLE_S seconds."""
         return run.read_size > 0 and self._clock.monotonic_s() - run.read_at_s < _IDLE_S
 
     def _active_run_count(self) -> int:
@@ -442,7 +448,7 @@ class ReadAhead:
 
 @dataclass(slots=True)
 class _Plan:
-    """How far to fetch ahead of `at`.
+    """A plan to fetch ahead from `at` on.
 
     `size_max` bounds memory. `reach` grows with the bytes that the run has been read: a reader that
     began a moment ago may stop soon, and bytes fetched ahead for it would be wasted.

@@ -1,4 +1,4 @@
-"""What one read of the remote tier asks for."""
+"""The parameters of one read of the remote tier."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from isotherm.types import Offset, TopicIdPartition
 
 
 class ReadRequest(NamedTuple):
-    """Batches from the one that holds `offset` on, at most `max_bytes` of them.
+    """A read of the batches from the one that holds `offset` on, at most `max_bytes` bytes.
 
-    The first batch is returned even when it is larger, if `min_one_message`; else the answer is
-    empty. Without a `wait` only what is in memory is read. `log` is the partition's: its bounds decide
-    what counts, and its leader epochs when the read begins, `lineage`, which the reader sets. Source:
-    Kafka RemoteStorageFetchInfo.
+    If the first batch is larger, it is returned with `min_one_message`; otherwise the answer is
+    empty. With NO_WAIT only bytes in memory are read. The offsets of `log` bound the read. The
+    reader sets `lineage`, the leader epochs of `log` when the read begins. Source: Kafka
+    RemoteStorageFetchInfo.
     """
 
     log: PartitionLog

@@ -1,6 +1,6 @@
-"""How long a request waits for bytes of the remote tier: until they have arrived, or until `stop`.
+"""The wait of a request for bytes of the remote tier: until they have arrived, or until `stop`.
 
-`NO_WAIT` reads only what is in memory.
+`NO_WAIT` reads only bytes in memory.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ class NotInMemoryError(RetriableError):
 
 
 class ReadWait:
-    """The wait of one request, which may read in several threads. Any thread may call `stop`, at
-    any time, more than once."""
+    """The wait of one request, which may read in several threads. Thread-safe; `stop` may be called
+    more than once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,11 +36,11 @@ class ReadWait:
 
     @property
     def has_left(self) -> bool:
-        """The client has left: a fetch for this read alone is not needed any more."""
+        """Whether the client has left, so that a fetch for this read alone is useless."""
         return self._has_left
 
     def stop(self, *, has_left: bool) -> None:
-        """Reads that wait, now or later, end with RequestTimedOutError."""
+        """End all waiting reads, now and later, with RequestTimedOutError."""
         with self._lock:
             self._is_over = True
             self._has_left = self._has_left or has_left

@@ -5,10 +5,10 @@
 Differences from Kafka:
 - A read continues in the next segment while there is room.
 - Only whole batches are returned, and every CRC is checked.
-- A segment is read only up to the end of its epoch in this log's lineage. So records that an unclean
-  election cut off never come back from the remote tier.
+- A segment is read only up to the end of its epoch in this log's lineage. So records that an
+  unclean election cut off never come back from the remote tier.
 - A reader that continues where it stopped needs no index.
-- An answer may be shorter than asked for while the rest is in flight (ANSWER_SIZE_MIN).
+- An answer may be shorter than requested while the rest is in flight (ANSWER_SIZE_MIN).
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ _REMEMBERED_STOPS_MAX = 4096
 
 
 class RemoteRead(NamedTuple):
-    """Whole batches, the first of which holds the offset asked for, or begins at the first one
-    after it that exists, in pieces of memory that follow one another. `aborted_transactions` is
-    None unless the read was TXN_COMMITTED."""
+    """Whole batches, in adjacent pieces of memory. The first batch holds the requested offset, or
+    the next offset that exists. `aborted_transactions` is None unless the read was
+    TXN_COMMITTED."""
 
     records: tuple[memoryview, ...]
     size: int
@@ -85,7 +85,7 @@ class _Span(NamedTuple):
 
 
 class _Stop(NamedTuple):
-    """Where a read ended. A read of the offset after it continues there."""
+    """The place where a read ended. A read of the next offset continues there."""
 
     segment_id: RemoteLogSegmentId
     position: Position
@@ -127,19 +127,22 @@ class RemoteLogReader:
         self._stops: OrderedDict[tuple[TopicIdPartition, Offset], _Stop] = OrderedDict()
 
     def read(self, asked: ReadRequest) -> RemoteRead:
-        """Raises OffsetOutOfRangeError outside of the offsets that the tier should hold,
-        RemoteHoleError for a hole among them, CorruptObjectError when a segment is damaged or its
-        objects are missing, what the storage and metadata managers raise when they cannot answer
-        now (try again), and what `asked.wait` raises: with NO_WAIT NotInMemoryError, before any
-        request to the store.
+        """Read the requested batches.
+
+        Raises OffsetOutOfRangeError for an offset that the tier should not hold, RemoteHoleError
+        for a hole, and CorruptObjectError if a segment is damaged or its objects are missing.
+        Raises what the storage and metadata managers raise while they cannot answer (try again),
+        and what `asked.wait` raises: with NO_WAIT NotInMemoryError, before any request to the
+        store.
         """
         log, partition = asked.log, asked.partition
         check_ready(self._metadata, partition)
-        # As of now: the log may get other epochs while it is read.
+        # A copy: the log's epochs may change during the read.
         asked = asked._replace(lineage=without_empty_epochs(log.leader_epochs.entries))
         with self._lock:
             went_on = (partition, asked.offset) in self._stops
         try:
+            # Once more: the metadata names the new segment by now. A second error is retriable.
             try:
                 taken = self._take_spans(asked)
             except _SegmentReplacedError:
@@ -155,8 +158,8 @@ class RemoteLogReader:
         if asked.isolation is FetchIsolation.TXN_COMMITTED:
             end_offset = last.run.next_offset
             aborted = self._aborted_transactions(asked, end_offset)
-            # Without aborted transactions only a marker can contradict the indexes, and most reads have
-            # neither.
+            # Without aborted transactions only a marker can contradict the indexes, and most reads
+            # have neither.
             if aborted or any(each.run.may_have_markers for each in taken):
                 aborted = self._proven_by_markers(asked, taken, aborted)
         size = sum(each.run.size for each in taken)
@@ -189,7 +192,7 @@ class RemoteLogReader:
             raise self._nothing_holds(asked, next_offset)
         ended_early: list[RemoteLogSegmentMetadata] = []
         while span is not None:
-            # What is there is worth returning. The rest may come with it, but is not waited for.
+            # Enough for an answer. More is added only from memory.
             has_enough = asked.max_bytes - room >= ANSWER_SIZE_MIN
             try:
                 found = self._take(
@@ -235,11 +238,12 @@ class RemoteLogReader:
         span: _Span,
         offset: Offset,
     ) -> tuple[Offset, _Span | None]:
-        """Where to continue when the batches of `span` end before `offset`, which its metadata covers.
+        """The offset and the span at which to continue if the batches of `span` end before
+        `offset`, which its metadata covers.
 
-        Another segment of the lineage may hold `offset`. If none does, compaction left a gap, or
-        records are lost: CorruptObjectError when an index of a segment in `ended_early` names an
-        offset there (docs/decisions/0066).
+        Another segment of the lineage may hold `offset`. If none does, compaction left a gap or
+        records are lost: raises CorruptObjectError if an index of a segment in `ended_early` names
+        an offset there (docs/decisions/0066).
         """
         _check_may_ask_index(asked)
         others = self._overlapping(asked, ended_early, span, offset)
@@ -295,7 +299,7 @@ class RemoteLogReader:
                 return _Taken(_NOTHING._replace(is_last=True), metadata, first.position)
             must_fit = has_records or not asked.min_one_message
             size = room if must_fit else max(room, first.size)
-            # A batch that begins below would repeat records that the answer has already.
+            # A batch that begins below `from_offset` would repeat records of the answer.
             if first.size > size or (has_records and first.base_offset < from_offset):
                 return _Taken(_NOTHING, metadata, first.position)
             run = self._segments.run(metadata, first.position, size, span.end_offset, wait)
@@ -373,8 +377,8 @@ class RemoteLogReader:
     def _aborted_transactions(
         self, asked: ReadRequest, end_offset: Offset
     ) -> list[AbortedTransaction]:
-        """Aborted transactions that overlap what was read, up to `end_offset`. Their markers may lie
-        in any later segment, of either tier."""
+        """The aborted transactions that overlap the records read, up to `end_offset`. Their markers
+        may lie in any later segment, of either tier."""
         partition, offset = asked.partition, asked.offset
         found: set[AbortedTransaction] = set()
         if end_offset <= offset:
@@ -400,8 +404,9 @@ class RemoteLogReader:
         taken: Sequence[_Taken],
         aborted: list[AbortedTransaction],
     ) -> list[AbortedTransaction]:
-        """`aborted`, or what the indexes say once those that the batches contradict are made again.
-        CorruptObjectError if the batches still contradict them."""
+        """`aborted`, if the batches do not contradict it. Otherwise rebuild the contradicted
+        indexes and look up again. Raises CorruptObjectError if the batches still contradict the
+        indexes."""
         for _ in taken:
             if self._is_as_the_markers_say(taken, aborted):
                 return aborted
@@ -412,8 +417,8 @@ class RemoteLogReader:
     def _is_as_the_markers_say(
         self, taken: Sequence[_Taken], aborted: list[AbortedTransaction]
     ) -> bool:
-        """Whether no batch of the answer contradicts the transaction indexes. Where one does, the
-        index of its segment has been made again from the log."""
+        """Whether no batch of the answer contradicts the transaction indexes. If one does, rebuild
+        the index of its segment from the log."""
         found = contradicted_transaction(_records_of(taken), aborted)
         if found is None:
             return True
@@ -424,13 +429,14 @@ class RemoteLogReader:
         return False
 
     def _check_markers(self, taken: Sequence[_Taken], aborted: list[AbortedTransaction]) -> None:
-        """CorruptObjectError when batches of the answer still contradict the transaction indexes."""
+        """Raise CorruptObjectError if a batch of the answer contradicts the transaction indexes."""
         found = contradicted_transaction(_records_of(taken), aborted)
         if found is not None:
             raise damaged_segment(_holder(taken, found.offset), found.fact)
 
     def _segments_with_transactions(self, asked: ReadRequest) -> Iterator[RemoteLogSegmentMetadata]:
-        """Segments with a transaction index from the one that holds the offset asked for on."""
+        """The segments with a transaction index, from the one that holds the requested offset
+        on."""
         partition, offset, lineage = asked.partition, asked.offset, asked.lineage
         seen: set[RemoteLogSegmentId] = set()
         for index, entry in enumerate(lineage):
@@ -455,6 +461,6 @@ def _holder(taken: Sequence[_Taken], offset: Offset) -> RemoteLogSegmentMetadata
 
 
 def _check_may_ask_index(asked: ReadRequest) -> None:
-    """NotInMemoryError for a read that must not wait: an index may have to be fetched."""
+    """Raise NotInMemoryError for a read that must not wait: an index may have to be fetched."""
     if not asked.wait.may_wait:
         raise NotInMemoryError(f"an index has to be asked partition={asked.partition}")

@@ -1,7 +1,7 @@
-"""The first record at or after a time, in the remote tier (ListOffsets by timestamp).
+"""Finds the first record at or after a time in the remote tier (ListOffsets by timestamp).
 
-Kafka answers with the first segment whose largest timestamp is high enough, even when that
-segment has no such record from the starting offset on. Here the look-up goes on with the next.
+Kafka searches only the first segment with a large enough timestamp, even if that segment has no
+such record from the starting offset on. Here the look-up continues in the next segment.
 Source: Kafka RemoteLogManager.findOffsetByTimestamp.
 """
 
@@ -52,14 +52,13 @@ class RemoteOffsetLookup:
         timestamp_ms: TimestampMs,
         starting_offset: Offset,
     ) -> TimestampAndOffset | None:
-        """The first record of the remote-only part of the log, from `starting_offset` on, that is
-        at least as young. None when there is none: the caller goes on with the local log.
+        """The first record with `timestamp_ms` or a later one in the remote-only part of the log,
+        from `starting_offset` on. None if there is none: the caller continues in the local log.
 
-        Where the answer would come from right behind a hole, the first such record may have been
-        in there: RemoteHoleError. Records further on follow older ones, and so does the hole: times
-        rise with the offsets, more or less.
-
-        Raises what the storage and metadata managers raise, and CorruptObjectError.
+        Raises RemoteHoleError if the answer lies right behind a hole: the first such record may
+        have been in it. A hole further back is no obstacle: times roughly rise with offsets, so its
+        records were older, too. Raises what the storage and metadata managers raise, and
+        CorruptObjectError.
         """
         check_ready(self._metadata, partition)
         lineage = without_empty_epochs(log.leader_epochs.entries)
@@ -114,7 +113,7 @@ class RemoteOffsetLookup:
         try:
             indexes = self._index_cache.get(metadata)
             older = indexes.entries_before(timestamp_ms)
-            # Of two entries the first is where to begin, and both are held against their batches.
+            # The search begins at the first of two entries; both are compared with their batches.
             start = older[0].offset if len(older) == 2 else metadata.start_offset
             skipped_by = SkippedBy(older if start > starting_offset else ())
             hint = indexes.lookup_offset(max(start, starting_offset))
@@ -136,7 +135,8 @@ class RemoteOffsetLookup:
         starting_offset: Offset,
         skipped_by: SkippedBy,
     ) -> TimestampAndOffset | None:
-        """Search from the batch at `position`. CorruptIndexError when a batch contradicts the time index."""
+        """Search from the batch at `position` on. Raises CorruptIndexError if a batch contradicts
+        the time index."""
         for checked in self._segments.batches_from(metadata, position):
             for index in range(checked.index_of(position), len(checked.positions)):
                 batch = checked.bytes_between(index, index + 1)

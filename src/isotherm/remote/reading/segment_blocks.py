@@ -1,8 +1,7 @@
-"""The bytes of a remote segment from one position on, in ranged GETs that follow one another, and the
-batches in them.
+"""Reads the bytes of a remote segment in adjacent ranged GETs, and finds the batches in them.
 
-For work that reads a segment once and keeps nothing: jobs, queries, compaction, what makes an index
-again. Consumers read through read_ahead.py, where ranges are shared.
+For work that reads a segment once and keeps nothing: jobs, queries, compaction, rebuilt indexes.
+Consumers read through read_ahead.py, where ranges are shared.
 """
 
 from __future__ import annotations
@@ -32,7 +31,8 @@ def segment_blocks(
     *,
     start: Position = 0,
 ) -> Iterator[memoryview]:
-    """Raises what the storage manager raises."""
+    """Fetch a segment from `start` on, in blocks of `fetch_bytes`. Raises what the storage manager
+    raises."""
     for position, end in block_ranges(start, segment.segment_size_in_bytes, fetch_bytes):
         yield storage.fetch_log_segment(segment, position, end - 1)
 
@@ -45,8 +45,8 @@ def segment_blocks_ahead(
     *,
     ahead: int = 1,
 ) -> Generator[memoryview, None, None]:
-    """As `segment_blocks` of the whole segment; `ahead` blocks are fetched while the one before them is
-    worked on."""
+    """Same as `segment_blocks` of the whole segment, but `ahead` blocks are fetched while the
+    caller works on the one before them."""
 
     def fetch(wanted: tuple[Position, Position]) -> memoryview:
         return storage.fetch_log_segment(segment, wanted[0], wanted[1] - 1)
@@ -63,8 +63,9 @@ def fetch_ahead(
     fetching: Executor,
     ahead: int,
 ) -> Generator[tuple[_Wanted, Future[_Fetched]], None, None]:
-    """Each of `wanted` with its fetch, in order, while up to `ahead` more are fetched. An error of a fetch is
-    raised by its `result`. Closing the generator cancels what has not begun."""
+    """Yield each of `wanted` with the future of its fetch, in order; up to `ahead` later ones are
+    fetched meanwhile. An error of a fetch is raised by its `result`. Closing the generator cancels
+    the fetches that have not begun."""
     under_way: deque[tuple[_Wanted, Future[_Fetched]]] = deque()
     try:
         for each in wanted:
@@ -81,13 +82,13 @@ def fetch_ahead(
 def block_ranges(
     start: Position, end: Position, fetch_bytes: int
 ) -> Iterator[tuple[Position, Position]]:
-    """[start, end) in ranges of `fetch_bytes`; the last one may be shorter."""
+    """Cut [start, end) into ranges of `fetch_bytes`; the last one may be shorter."""
     for position in range(start, end, fetch_bytes):
         yield position, min(position + fetch_bytes, end)
 
 
 class BatchJoiner:
-    """Joins the batches that lie across the blocks of a log. Only those are copied.
+    """Joins the batches that cross the borders of blocks. Only those batches are copied.
 
     for block in blocks:
         for part in joiner.parts(block):
@@ -97,16 +98,17 @@ class BatchJoiner:
     """
 
     def __init__(self, log_size: int, position: Position = 0) -> None:
-        """The first block begins at `position`, as does a batch."""
+        """The first block begins at `position`, where a batch begins."""
         self._log_size = log_size
         self._begun = bytearray()
         self.position = position
-        """Where the bytes begin that are not taken yet."""
+        """Position of the first byte that is not taken yet."""
 
     def parts(self, block: memoryview) -> Iterator[memoryview]:
-        """The batch that was begun before, once it is whole, and the rest of the block.
+        """Yield the batch that began in an earlier block, once it is whole, then the rest of the
+        block.
 
-        CorruptRecordError for a batch that would end beyond the log.
+        Raises CorruptRecordError for a batch that would end beyond the log.
         """
         while self._begun:
             missing = self._missing(block)
@@ -119,16 +121,18 @@ class BatchJoiner:
             yield block
 
     def took(self, part: memoryview, size: int) -> None:
+        """Note that the caller used the first `size` bytes of `part`; the rest begins a batch."""
         self.position += size
         self._begun = bytearray(part[size:])
 
     def end(self) -> None:
-        """CorruptRecordError when the last block ends in mid-batch."""
+        """Raise CorruptRecordError if the last block ends within a batch."""
         if self._begun:
             raise self._cut_off()
 
     def _missing(self, block: memoryview) -> int:
-        """The number of bytes that the begun batch lacks; of a damaged one as many as show the damage."""
+        """The number of bytes that the begun batch lacks. For a damaged size it is enough for the
+        caller to see the damage."""
         head = self._begun[:LOG_OVERHEAD] + block[:LOG_OVERHEAD]
         if len(head) < LOG_OVERHEAD:
             return LOG_OVERHEAD
@@ -149,7 +153,7 @@ def unreadable_records(
     end_offset: Offset,
     error: Exception,
 ) -> str:
-    """What to tell of records that are lost or damaged."""
+    """The message for records that are lost or damaged."""
     partition = segment.topic_id_partition
     return (
         f"records cannot be read from the tier topic={partition.topic}"

@@ -1,5 +1,5 @@
-"""A range of a remote segment in memory: its bytes arrive in order from its start, and their batches
-are checked.
+"""A range of a remote segment in memory. Its bytes arrive in order from its start, and the batches
+in them are checked.
 
     start ........ checked ........ filled_end ........ end
           batches are valid   bytes are there   in flight
@@ -25,7 +25,8 @@ from isotherm.remote.storage.api import FillsBuffers, RemoteStorageManager
 from isotherm.types import Offset, Position
 
 _CHECK_SIZE = 4 * 1024 * 1024
-"""Bytes checked at once. A small piece keeps a reader from waiting until a whole range is checked."""
+"""Bytes checked at once. A small piece keeps a reader from waiting until a whole range is
+checked."""
 
 
 class FetchAbandonedError(RemoteStorageError):
@@ -73,11 +74,11 @@ class SegmentRange:
 
     @property
     def is_done(self) -> bool:
-        """No more bytes arrive."""
+        """Whether no more bytes arrive."""
         return self.is_whole or self._error is not None
 
     def begin(self) -> bool:
-        """Whether the caller is to fetch it: True once."""
+        """Whether the caller must call `fetch`: True for the first caller only."""
         with self._changed:
             is_first, self._is_begun = not self._is_begun, True
             return is_first
@@ -103,7 +104,8 @@ class SegmentRange:
             raise
 
     def _check_whole(self) -> None:
-        """CorruptObjectError for a range that ended early: a reader would wait for the rest for ever."""
+        """Raise CorruptObjectError if the range ended early: a reader would wait for the rest for
+        ever."""
         if not self.is_whole:
             raise CorruptObjectError(
                 f"storage manager ended a range early segment={self.metadata.segment_id}"
@@ -111,10 +113,10 @@ class SegmentRange:
             )
 
     def wait_until_filled(self, position: Position, wait: ReadWait) -> None:
-        """Return when the bytes below `position` are there.
+        """Wait until the bytes below `position` have arrived.
 
-        Raises what the fetch raised, RequestTimedOutError when `wait` ends before, and
-        NotInMemoryError when it has none.
+        Raises what the fetch raised, RequestTimedOutError if `wait` ends before, and
+        NotInMemoryError if it may not wait.
         """
         # Without the lock: `_filled_end` only grows, and bytes below it never change.
         if self._filled_end >= position:
@@ -127,7 +129,7 @@ class SegmentRange:
             while self._filled_end < position and self._error is None and not wait.is_over:
                 self._changed.wait()
             self._waiting_count -= 1
-            # A client that left and was the last one ends the GET at its next bytes. A client that
+            # If the last waiting client has left, the GET ends at its next bytes. A client that
             # timed out asks again, so its GET continues.
             self._is_abandoned = wait.has_left and self._waiting_count == 0
             if self._filled_end >= position:
@@ -137,7 +139,7 @@ class SegmentRange:
         wait.check()
 
     def read(self, start: Position, end: Position) -> memoryview:
-        """Bytes that have arrived, not checked."""
+        """A view of bytes that have arrived, unchecked."""
         return self._data[start - self.start : end - self.start].toreadonly()
 
     def checked_at(self, position: Position) -> CheckedBatches | None:
@@ -147,9 +149,9 @@ class SegmentRange:
         return checked[index] if index >= 0 and position < checked[index].end else None
 
     def check(self, position: Position) -> CheckedBatches | None:
-        """Check the batches that have arrived, from the one that begins at `position`.
+        """Check the batches that have arrived, from the one at `position` on.
 
-        None when the first has not wholly arrived. CorruptRecordError when the first is damaged.
+        None if the first has not wholly arrived. Raises CorruptRecordError if the first is damaged.
         """
         # One thread checks at a time. `_checked` is replaced as a whole, so readers need no lock.
         with self._checking:
@@ -176,7 +178,8 @@ class SegmentRange:
         return check_batches(self.metadata, self._data, self.start, position, end, next_offset)
 
     def _next_offset(self, position: Position) -> Offset:
-        # Offsets must rise across checked pieces, too. Without the piece before any offset passes.
+        # Offsets must rise across checked pieces, too. Without the previous piece any offset
+        # passes.
         before = self.checked_at(position - 1)
         return before.next_offset if before is not None and before.end == position else 0
 

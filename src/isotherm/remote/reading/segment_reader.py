@@ -1,7 +1,7 @@
-"""Record batches of one remote segment, checked, through the read-ahead.
+"""Reads checked record batches of one remote segment through the read-ahead.
 
-Damage becomes a CorruptObjectError that names the segment, its topic, partition and offsets. The
-segment's ranges in memory are dropped then, so that the next attempt fetches the object again.
+Damage becomes a CorruptObjectError that names the segment, its topic, partition and offsets. Then
+the segment's ranges in memory are dropped, so that the next attempt fetches the object again.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from isotherm.types import Offset, Position
 _logger = logging.getLogger(__name__)
 
 ANSWER_SIZE_MIN = 1024 * 1024
-"""Bytes that a read waits for, as far as the log and its limit allow. Beyond them it takes what is
-in memory, so that a slow store does not delay a long answer until its last byte."""
+"""Bytes that a read waits for, if the log and its limit allow as many. Beyond them it takes only
+bytes in memory, so that a slow store does not delay a long answer until its last byte."""
 
 
 class BatchRun(NamedTuple):
-    """Whole batches that follow one another, in pieces of memory. `next_offset` is the one after
-    the last; `is_last`: no batch below the requested end follows in this segment. `may_have_markers`:
-    there is a control batch among them or near."""
+    """Whole adjacent batches, in pieces of memory. `next_offset` follows the last record. `is_last`
+    is true if no batch below the requested end follows in this segment. `may_have_markers` is true
+    if there is a control batch among them or near."""
 
     records: tuple[memoryview, ...]
     size: int
@@ -53,7 +53,8 @@ class RemoteSegmentReader:
     def batches_from(
         self, metadata: RemoteLogSegmentMetadata, position: Position
     ) -> Iterator[CheckedBatches]:
-        """All batches from the one at `position` on, which may follow others in the first run."""
+        """Yield all batches from the one at `position` on. In the first run others may precede
+        it."""
         wait = ReadWait()
         while position < metadata.segment_size_in_bytes:
             with self.damage_named(metadata):
@@ -65,8 +66,8 @@ class RemoteSegmentReader:
     def proven(
         self, metadata: RemoteLogSegmentMetadata, hint: OffsetPosition, wait: ReadWait
     ) -> Position:
-        """Where a batch begins at or below the offset that an index entry names: at the position
-        that it names, else at the segment's start."""
+        """The position of a batch at or below the offset of an index entry: the entry's position if
+        the entry is right, else the segment's start."""
         if not 0 < hint.position < metadata.segment_size_in_bytes:
             return 0
         try:
@@ -112,9 +113,8 @@ class RemoteSegmentReader:
         end_offset: Offset,
         wait: ReadWait,
     ) -> BatchRun:
-        """The whole batches in `size_max` bytes from `position` on, where a batch begins, as far
-        as they begin below `end_offset`; fewer, but ANSWER_SIZE_MIN at least, when the rest would
-        have to be waited for."""
+        """The whole batches in `size_max` bytes from the one at `position` on that begin below
+        `end_offset`. Bytes beyond ANSWER_SIZE_MIN are left out if they are not in memory yet."""
         pieces: list[memoryview] = []
         start, next_offset, is_last, may_have_markers = position, 0, False, False
         end = min(position + size_max, metadata.segment_size_in_bytes)
@@ -152,8 +152,8 @@ class RemoteSegmentReader:
         size: int,
         wait: ReadWait,
     ) -> CheckedBatches:
-        """Checked batches, one of which begins at `position`; all that is there once `size` bytes
-        are. Raises CorruptRecordError."""
+        """Checked batches, one of which begins at `position`: all that have arrived once `size`
+        bytes have. Raises CorruptRecordError."""
         found = self._read_ahead.range_at(metadata, position, size, wait, is_batch=True)
         checked = found.checked_at(position)
         wanted_end = min(position + max(size, HEADER_SIZE), found.end)

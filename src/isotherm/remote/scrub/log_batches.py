@@ -179,7 +179,8 @@ def _gaps(
 def check_epochs(
     batches: LogBatches, epochs: Mapping[LeaderEpoch, Offset], kind: FindingKind, whose: str
 ) -> list[Problem]:
-    """Every batch must have the leader epoch of its offset in `epochs`, as `ExpectedEpochs` has them."""
+    """Every batch must have the leader epoch of its offset in `epochs`, as `ExpectedEpochs` has
+    them."""
     expected, rows = ExpectedEpochs(epochs), batches.rows
     wrong = np.flatnonzero(expected.wrong(rows["leader_epoch"], rows["base_offset"]))
     if len(wrong) == 0:

@@ -1,10 +1,10 @@
 """Checks a segment's transaction index and producer snapshot against its batches. Pure.
 
-A segment carries the snapshot of the offset that follows it. The snapshot of the segment before names
-the transactions that are open where this one begins: then this segment's index and snapshot follow
-from its batches, for every producer that writes in it. Without it, as at the start of a history, what
-the index and snapshot state of earlier transactions is accepted. Work is by columns, a row per
-transaction.
+A segment carries the snapshot of the offset that follows it. The snapshot of the segment before
+names the transactions that are open where this one begins: then this segment's index and snapshot
+follow from its batches, for every producer that writes in it. Without it, as at the start of a
+history, what the index and snapshot state of earlier transactions is accepted. Work is by columns,
+a row per transaction.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ class RemoteStorageManager(Protocol):
 
 @runtime_checkable
 class HasLocation(Protocol):
-    """Optional for a storage manager: where its objects are, as DescribeLogDirs shows it. No secret may be
-    in it. A manager without it is shown by the name of its class."""
+    """Optional for a storage manager: where its objects are, as DescribeLogDirs shows it. No secret
+    may be in it. A manager without it is shown by the name of its class."""
 
     @property
     def location(self) -> str: ...

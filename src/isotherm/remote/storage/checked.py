@@ -1,9 +1,9 @@
 """Checks a plug-in's storage manager against the interface. The broker calls plug-ins through it.
 
 Every answer of a plug-in is checked before it is used: its type, and the length of a range. The
-plug-in's own errors become RemoteStorageError (isotherm.remote.plugin); errors of the interface pass
-unchanged. So a plug-in can fail the reads and copies of the segments in its requests, and nothing
-else.
+plug-in's own errors become RemoteStorageError (isotherm.remote.plugin); errors of the interface
+pass unchanged. So a plug-in can fail the reads and copies of the segments in its requests, and
+nothing else.
 """
 
 from __future__ import annotations

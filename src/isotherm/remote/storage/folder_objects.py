@@ -4,9 +4,9 @@
     <folder>/<key>#<n>   one that is being written, or was when a crash came; obstore, by which objects
                          are found, shows none of these in a listing
 
-An object is on the disk before it has its name, and its name is, with those of the folders above it,
-before `store_object` returns. Without that a broker could delete its local copy of a segment before
-the other is safe.
+An object is on the disk before it has its name, and its name is, with those of the folders above
+it, before `store_object` returns. Without that a broker could delete its local copy of a segment
+before the other is safe.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ _RANGE_REFUSED = re.compile("range", re.IGNORECASE)
 
 
 _FILLED_SIZE = 2 * 1024 * 1024
-"""Bytes between two calls of `on_filled`: few enough to be in the processor's cache still when their
-batches are checked."""
+"""Bytes between two calls of `on_filled`: few enough to be in the processor's cache still when
+their batches are checked."""
 _PIECE_SIZE = 256 * 1024
 """Bytes that a paced upload sends at once."""
 _PACE_WINDOW = QuotaWindows(window_ms=1000, count=11)
@@ -153,8 +153,8 @@ class ObjectClient:
         object_size: int,
         on_filled: Callable[[int], None],
     ) -> int | None:
-        """As `get_range`, into `buffer`. `on_filled` gets the number of bytes that have arrived, every
-        few MiB and at the end.
+        """As `get_range`, into `buffer`. `on_filled` gets the number of bytes that have arrived,
+        every few MiB and at the end.
 
         If the object's size is not `object_size`, nothing is read and its size is returned.
         """

@@ -102,8 +102,8 @@ class ObjectStoreRemoteStorageManager:
     def stage_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> StagedSegment:
-        """As `copy_log_segment_data`, but return the manifest instead of uploading it: the copy is not
-        finished until `commit_log_segment_data`. This manager can read the segment already.
+        """As `copy_log_segment_data`, but return the manifest instead of uploading it: the copy is
+        not finished until `commit_log_segment_data`. This manager can read the segment already.
 
         UnsupportedVersionError in a layout without manifests.
         """

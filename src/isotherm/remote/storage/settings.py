@@ -1,4 +1,5 @@
-"""Settings of the object store: the `rsm.config.` keys of a broker, the `isotherm.` options of Spark.
+"""Settings of the object store: the `rsm.config.` keys of a broker, the `isotherm.` options of
+Spark.
 
 Names are those of the Aiven plugin where it has the setting. Credentials that are not set are
 looked up where the store's own SDKs look: environment, instance or pod identity.
@@ -49,8 +50,8 @@ _MIB = 1024 * 1024
 
 
 def _is_key_prefix(prefix: str | None) -> bool:
-    """Whether a prefix is valid. Stores without folders would accept more, but a local folder cannot
-    distinguish such prefixes."""
+    """Whether a prefix is valid. Stores without folders would accept more, but a local folder
+    cannot distinguish such prefixes."""
     segments = (prefix or "").split("/")
     return not any(part in (".", "..") for part in segments) and not any(
         part == "" for part in segments[:-1]

@@ -30,12 +30,12 @@ _SCHEMES_OVER_THE_NETWORK = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 def check_store(settings: ObjectStoreSettings, *, writes: bool) -> TimestampMs | None:
     """Get, list, and with `writes` put and delete a small object, each tried once.
 
-    Returns when the object was put, by the clock of the store; None if nothing was put or its listing
-    does not show it yet.
+    Returns when the object was put, by the clock of the store; None if nothing was put or its
+    listing does not show it yet.
 
     ConfigError where the bucket, the rights or the credentials are wrong, RemoteStorageError where
-    the store does not answer; both name the operation, the URL and the endpoint. Only stores over the
-    network are asked: opening a folder has looked already.
+    the store does not answer; both name the operation, the URL and the endpoint. Only stores over
+    the network are asked: opening a folder has looked already.
     """
     if settings.scheme not in _SCHEMES_OVER_THE_NETWORK:
         return None

@@ -11,9 +11,9 @@ from isotherm.types import Offset
 class Cancellation:
     """Thread-safe.
 
-    After `cancel` has returned, the task reports no more offsets to the log. The remote segments may
-    be deleted from then on, and a log that is tiered again later would delete local segments on the
-    strength of a stale offset.
+    After `cancel` has returned, the task reports no more offsets to the log. The remote segments
+    may be deleted from then on, and a log that is tiered again later would delete local segments on
+    the strength of a stale offset.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,8 @@ class Cancellation:
             self.event.set()
 
     def tell_copied(self, log: PartitionLog, offset: Offset) -> None:
-        """The remote tier holds `log` up to `offset`; nothing once cancelled."""
+        """Report to `log` that the remote tier holds it up to `offset`. No effect after
+        `cancel`."""
         with self._lock:
             if not self.is_set:
                 log.update_highest_offset_in_remote_storage(offset)

@@ -1,4 +1,4 @@
-"""The remote tier of a broker, as the cleanup manager of its metadata acts on it."""
+"""The remote tier of a broker, for the cleanup manager of its metadata."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Copies the closed segments of one partition to the remote tier, oldest first.
 
     STARTED stored and read back -> objects copied -> FINISHED stored and read back
-      -> log.highest_offset_in_remote_storage raised, and only then may local retention take it
+      -> log.highest_offset_in_remote_storage raised; only then may local retention delete the segment
 
 The local data stays after every failure. The objects of a failed copy are deleted; if that fails
-too, the expiration task deletes them. While it is unknown whether FINISHED was stored, the same event
-is published again before any other work: the metadata may name the objects already, and deleting them
-could delete the only copy of the segment.
+too, the expiration task deletes them. While it is unknown whether FINISHED was stored, the task
+publishes the same event again before any other work. It does not delete the objects: the metadata
+may name them already, and they could become the only copy of the segment.
 
 Source: Kafka RLMCopyTask. There, a retriable failure leaves the objects behind.
 """
@@ -48,7 +48,7 @@ class CustomMetadataTooLargeError(RejectedError):
 
 
 class CopyTask:
-    """Copies for as long as this broker leads the partition. `run` in one thread at a time."""
+    """Copies while this broker leads the partition. Call `run` in one thread at a time."""
 
     def __init__(
         self, log: PartitionLog, partition: TopicIdPartition, tier: RemoteTierAccess
@@ -99,7 +99,7 @@ class CopyTask:
         self._report_lag(enabled=True)
 
     def _note_failure(self) -> None:
-        """The next run looks up again how far the log is copied."""
+        """Count the failure; the next run looks up the copied offset again."""
         self._copied_offset = None
         self._tier.metrics.mark(TopicMeter.REMOTE_COPY_ERRORS, self._partition.topic)
 
@@ -118,7 +118,8 @@ class CopyTask:
         for candidate in candidates:
             size = candidate.segment.size_in_bytes
             if not size:
-                # A power loss has left its name alone. Where the log begins with it, it begins later.
+                # A power loss has left an empty file. If the log begins with it, raise the log
+                # start.
                 if log.log_start_offset >= candidate.segment.base_offset:
                     log.maybe_increment_log_start_offset(candidate.next_base_offset)
                 continue
@@ -128,7 +129,8 @@ class CopyTask:
             self._copy(candidate)
 
     def _learn_copied_offset(self) -> Offset:
-        """Look up how far the remote tier holds this log, at the first run and after a failure."""
+        """Look up the last offset of this log in the remote tier, at the first run and after a
+        failure."""
         log, metadata = self._log, self._tier.metadata
         lineage = log.leader_epochs.entries
         known_start_offset = log.log_start_offset
@@ -139,7 +141,7 @@ class CopyTask:
                 lambda epoch: metadata.list_remote_log_segments(self._partition, epoch),
             )
         ):
-            # Retention raised it, and a crash forgot that; else the metadata lacks segments.
+            # A crash lost a log start that retention had raised, or the metadata lacks segments.
             _logger.warning(
                 "log start is raised to where the tiers begin partition=%s from=%d to=%d",
                 self._partition,
@@ -159,7 +161,7 @@ class CopyTask:
             return  # the log start has passed it meanwhile
         metadata = self._metadata_of(candidate, epochs)
         if min(epochs.values()) > start_offset:
-            # Records below the log start are deleted, so the copy need not hold them.
+            # The copy may lack records below the log start only if that start survives a crash.
             self._log.make_log_start_durable()
         with ExitStack() as on_failure:
             tier.copies.begin(metadata.segment_id)
@@ -178,7 +180,7 @@ class CopyTask:
     def _copy_objects(
         self, candidate: CandidateSegment[LogSegment], metadata: RemoteLogSegmentMetadata
     ) -> bytes | None:
-        """Copy the objects; the copy's custom metadata. After a failure its objects are deleted."""
+        """Copy the objects; returns the custom metadata. Deletes the objects after a failure."""
         with ExitStack() as on_failure:
             on_failure.callback(self._undo, metadata, None)
             data = segment_data(self._log, candidate)
@@ -196,7 +198,8 @@ class CopyTask:
         return custom_metadata
 
     def _confirm_finished(self) -> None:
-        """Publish FINISHED of the copied segment, again until it is known to be stored."""
+        """Publish FINISHED for the copied segment. Each run repeats it until it is known to be
+        stored."""
         if self._unconfirmed is None:
             return
         metadata, finished = self._unconfirmed
@@ -231,7 +234,7 @@ class CopyTask:
 
     def _is_still_local(self, earlier: RemoteLogSegmentMetadata) -> bool:
         """Whether this log holds all records of an earlier copy. They stay until the new copy is
-        finished, because local retention relies on finished copies alone."""
+        finished, because local retention relies only on finished copies."""
         first_offset = max(earlier.start_offset, self._log.durable_log_start_offset)
         return self._log.local_log_start_offset <= first_offset
 
@@ -267,8 +270,8 @@ class CopyTask:
         )
 
     def _report_lag(self, *, enabled: bool) -> None:
-        """Kafka's figures: closed segments that only this disk holds. They grow also while the
-        partition is halted."""
+        """Report Kafka's figures: closed segments that only this disk holds. They also grow while
+        the partition is halted."""
         log = self._log
         local = [
             segment.size_in_bytes
@@ -286,7 +289,7 @@ class CopyTask:
 def segment_data(log: PartitionLog, candidate: CandidateSegment[LogSegment]) -> LogSegmentData:
     """The files of a closed segment, and the epochs of the log up to its end.
 
-    FileNotFoundError when the snapshot that was taken at its end is gone.
+    Raises FileNotFoundError if the producer snapshot at its end is gone.
     """
     segment, end_offset = candidate.segment, candidate.next_base_offset
     if end_offset not in log.snapshots.offsets:
@@ -310,11 +313,11 @@ def segment_data(log: PartitionLog, candidate: CandidateSegment[LogSegment]) -> 
 def find_copied_offset(
     tier: RemoteTierAccess, partition: TopicIdPartition, log: PartitionLog
 ) -> Offset:
-    """Up to where finished segments of the remote tier hold this log; -1 when none does.
+    """The last offset of this log in finished remote segments; -1 if there are none.
 
-    Kafka goes by the highest offset ever finished, which stays when that segment is deleted. Here
-    a finished segment must hold that offset, else the highest end of the finished ones counts:
-    what only a deleted segment held is copied again rather than taken for safe.
+    Kafka uses the highest offset ever finished, which stays when that segment is deleted. Here a
+    finished segment must hold that offset, else the highest end of the finished ones counts. So
+    records that only a deleted segment held are copied again, not taken for safe.
     """
     lineage = log.leader_epochs.entries
     highest = highest_remote_offset(

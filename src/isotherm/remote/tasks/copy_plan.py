@@ -40,9 +40,9 @@ class CandidateSegment(Generic[SegmentT]):
 
 @dataclass(frozen=True, slots=True)
 class CopyLag:
-    """How long a segment stays local before it is copied: until it is `lag_ms` old, or
-    `lag_bytes` of younger segments follow it. 0 in either is at once; -1 is never, by that
-    measure."""
+    """The time that a segment stays local before it is copied: until it is `lag_ms` old, or
+    `lag_bytes` of younger segments follow it. 0 in either means at once; -1 disables that
+    condition."""
 
     lag_ms: int
     lag_bytes: int
@@ -78,8 +78,8 @@ def plan_copies(
     """Segments from the one that holds `from_offset` on that may be copied now, ascending.
 
     `segments` ascend and the last one is active. A segment may be copied once all of it is below
-    the last stable offset; the active one never is. The first that has to wait for the copy lag
-    holds back those behind it.
+    the last stable offset; the active one never is. The first segment within the copy lag holds
+    back all later ones.
     """
     first = max(
         (index for index, each in enumerate(segments) if each.base_offset <= from_offset),

@@ -33,7 +33,8 @@ _logger = logging.getLogger(__name__)
 
 
 class ExpirationTask:
-    """Runs for as long as this broker leads the partition. `run` in one thread at a time."""
+    """Expires segments while this broker leads the partition. Call `run` in one thread at a
+    time."""
 
     def __init__(
         self, log: PartitionLog, partition: TopicIdPartition, tier: RemoteTierAccess
@@ -77,7 +78,7 @@ class ExpirationTask:
             round((tier.clock.monotonic_s() - began_s) * 1000),
         )
         if log.config is not config:
-            return []  # another retention holds now, which the next run goes by
+            return []  # the retention has changed: the next run plans with it
         if plan.log_start_offset is not None:
             log.maybe_increment_log_start_offset(plan.log_start_offset)
         if plan.deletions:
@@ -120,8 +121,8 @@ class ExpirationTask:
         )
 
     def _state(self, *, survives_crash: bool = False) -> ExpirationState:
-        """The log as expiration sees it. With `survives_crash` it has the durable log start: deleted
-        segments must be below the log start after a crash too."""
+        """The log as expiration sees it. With `survives_crash` it has the durable log start: a
+        deleted segment must be below the log start after a crash, too."""
         log = self._log
         return ExpirationState(
             lineage=without_empty_epochs(log.leader_epochs.entries),
@@ -138,7 +139,7 @@ class ExpirationTask:
         )
 
     def _report_size(self, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
-        """Kafka's figures: a copy that is not finished has no size yet."""
+        """Report Kafka's figures, in which an unfinished copy has no size."""
         size = sum(
             segment.segment_size_in_bytes
             for segment in segments

@@ -42,8 +42,8 @@ class RemoteSegmentDeletion:
 
 @dataclass(frozen=True, slots=True)
 class ExpirationPlan:
-    """`log_start_offset` is where the log starts after the deletions; None when it stays. It is
-    raised before anything is deleted: a reader then finds the offset out of range, not missing."""
+    """`log_start_offset` is the log start after the deletions; None if it stays. It is raised
+    before anything is deleted, so that a reader finds the offset out of range, not missing."""
 
     deletions: tuple[RemoteSegmentDeletion, ...]
     log_start_offset: Offset | None
@@ -51,9 +51,9 @@ class ExpirationPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpirationState:
-    """The log as expiration sees it. `lineage` is without empty epochs; `local_segments` are
-    the base offsets and sizes of the local segments; `copied_offset` is the last that the log knows to
-    be in the remote tier; -1 limits nothing."""
+    """The log as expiration sees it. `lineage` has no empty epochs. `local_segments` has base
+    offset and size of each local segment. `copied_offset` is the last offset that the log knows to
+    be in the remote tier. A retention of -1 is unlimited."""
 
     lineage: Sequence[EpochEntry]
     log_start_offset: Offset
@@ -72,10 +72,10 @@ def finished_size(segments: Iterable[RemoteLogSegmentMetadata]) -> int:
 
 
 def total_size(segments: Sequence[RemoteLogSegmentMetadata], state: ExpirationState) -> int:
-    """Bytes of both tiers, what both hold counted once.
+    """Bytes of both tiers. Records in both tiers count once.
 
-    The log learns of a finished copy after the metadata do, much later if the answer was lost. Until
-    then Kafka counts the segment twice, and deletes as much too early.
+    The log learns of a finished copy after the metadata does, much later if the answer was lost.
+    Until then Kafka counts the segment twice, and deletes as much too early.
     """
     ends = [each.end_offset_inclusive for each in segments if _is_finished(each)]
     copied_offset = max([state.copied_offset, *ends])
@@ -90,10 +90,10 @@ def _is_finished(segment: RemoteLogSegmentMetadata) -> bool:
 def size_over_retention(
     segments: Sequence[RemoteLogSegmentMetadata], state: ExpirationState
 ) -> int:
-    """Bytes of both tiers above retention.bytes; 0 when within it.
+    """Bytes of both tiers above retention.bytes; 0 if there are none.
 
     Segments outside the lineage or below the log start do not count: their records are not part of
-    the log. Those of an earlier run are still there when its deletions failed.
+    the log. Such segments remain if the deletions of an earlier run failed.
     """
     if state.retention_bytes == _UNLIMITED:
         return 0
@@ -111,8 +111,8 @@ def plan_expiration(
     state: ExpirationState,
     copying: Collection[RemoteLogSegmentId],
 ) -> ExpirationPlan:
-    """The segments to delete now. `segments` are those of every live state, ordered by start offset;
-    none in `copying` is deleted."""
+    """Plan the deletions due now. `segments` are in any live state, ordered by start offset; those
+    in `copying` stay."""
     if not segments:
         return ExpirationPlan((), None)
     settled = {
@@ -146,8 +146,9 @@ def _reason_without_retention(
 
 
 def _is_unreferenced(segment: RemoteLogSegmentMetadata, state: ExpirationState) -> bool:
-    """Whether all epochs of a segment are before the log's first one. A lineage that begins above the
-    log start does not name the epochs of the records below it, so none of these is unreferenced."""
+    """Whether all epochs of a segment are before the log's first one. A lineage that begins above
+    the log start does not name the epochs of the records below it, so none of these is
+    unreferenced."""
     if not state.lineage or max(segment.segment_leader_epochs) >= state.lineage[0].epoch:
         return False
     covers_log = state.lineage[0].start_offset <= state.log_start_offset
@@ -174,7 +175,7 @@ def _plan_retention(
     copying: Collection[RemoteLogSegmentId],
     settled: Collection[RemoteLogSegmentId],
 ) -> tuple[dict[RemoteLogSegmentId, RemoteDeletionReason], Offset | None]:
-    """Walk the log from its oldest epoch; stop at the first segment that stays."""
+    """Expire segments from the oldest epoch on, up to the first one that stays."""
     expired: dict[RemoteLogSegmentId, RemoteDeletionReason] = {}
     breached = size_over_retention(segments, state)
     log_start_offset: Offset | None = None

@@ -1,7 +1,7 @@
 """The task of a follower's tiered partition: it follows the end of the remote tier.
 
-Local retention of a follower deletes only what is in the remote tier, too. Copying and deleting
-there is the leader's. Source: Kafka RemoteLogManager.RLMFollowerTask.
+A follower's local retention, too, deletes only records that are in the remote tier. Only the leader
+copies and deletes there. Source: Kafka RemoteLogManager.RLMFollowerTask.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ class FollowTask:
         self._cancellation = Cancellation()
 
     def cancel(self) -> None:
-        """Tell the log no more. Callable from any thread."""
+        """Report no further offset to the log. Callable from any thread."""
         self._cancellation.cancel()
 
     def release(self) -> None:
         """Call after the last run."""
 
     def run(self) -> None:
-        """Raises what a read of the metadata raises; a later run retries."""
+        """Report the copied offset to the log. Raises what a read of the metadata raises; a later
+        run retries."""
         is_ready = self._tier.metadata.is_ready(self._partition)
         if self._cancellation.is_set or not self._log.remote_log_enabled or not is_ready:
             return

@@ -1,9 +1,9 @@
 """Lets a log delete a local segment only while the remote tier holds its records.
 
-The counterpart of `RemoteTierAccess.delete_segment`: both check and decide under the write lock of the
-partition's metadata. So a local segment is deleted only if, at that moment, finished remote segments hold
-its records in the epochs of this log's lineage. A deletion of such a remote segment can begin only
-afterwards, and does not rely on the local copy then.
+The counterpart of `RemoteTierAccess.delete_segment`: both check and decide under the write lock of
+the partition's metadata. So a local segment is deleted only if, at that moment, finished remote
+segments hold its records in the epochs of this log's lineage. The deletion of such a remote segment
+can begin only afterwards, and then it does not rely on the local copy.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Deletes all remote segments of a partition that is not tiered any more.
+"""Deletes all remote segments of a partition that is no longer tiered.
 
 If its topic is deleted, the deletion itself is recorded too, as in KIP-405:
 
     MARKED -> STARTED -> every segment deleted -> FINISHED, after which the partition is forgotten
 
 DELETE_SEGMENT_STARTED of every segment is stored before the first object is deleted. So the objects
-that an interruption leaves are known to be garbage. It may be run again after any failure.
+that an interruption leaves are known to be garbage. The deletion may be repeated after any failure.
 Source: Kafka RemoteLogManager.deleteRemoteLogPartition, which records no deletion of a partition.
 """
 
@@ -25,7 +25,7 @@ from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.types import TopicIdPartition
 
 _EVENTS_AT_ONCE = 1000
-"""Events stored before they are awaited, far below what the metadata manager lets wait."""
+"""Most events in flight, far below remote.log.metadata.pending.writes.max."""
 
 
 def delete_remote_partition(tier: RemoteTierAccess, partition: TopicIdPartition) -> int:

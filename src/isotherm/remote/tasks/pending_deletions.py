@@ -1,7 +1,7 @@
-"""Partitions with remote data to delete, durable over a restart.
+"""The partitions with remote data to delete, durable across restarts.
 
-No other state names them: their topics are deleted, or not tiered any more. A text file in the
-first log directory, `remote-partition-deletions`, laid out like Kafka's checkpoints:
+No other state names them: their topics are deleted, or no longer tiered. The file in the
+first log directory, `remote-partition-deletions`, has the text form of Kafka's checkpoints:
 
     0                       version
     1                       lines that follow
@@ -28,7 +28,7 @@ class PendingDeletions:
     """Thread-safe. Every change is durable on return."""
 
     def __init__(self, directory: Path, fs: FileSystem) -> None:
-        """CorruptCheckpointError when the file exists and cannot be decoded."""
+        """Raises CorruptCheckpointError if the file exists and cannot be decoded."""
         self._path = directory / FILE_NAME
         self._fs = fs
         self._lock = threading.Lock()
@@ -66,7 +66,7 @@ class PendingDeletions:
 
 
 def _parse(text: str) -> dict[TopicIdPartition, None]:
-    """ValueError when it cannot be such a list."""
+    """Raises ValueError if the text is not such a list."""
     if not text.endswith("\n"):
         raise ValueError(f"it is cut off size={len(text)}")
     version, count, *lines = text.splitlines()

@@ -1,4 +1,4 @@
-"""The remote tier of a broker, as compaction in place acts on it."""
+"""The remote tier of a broker, for compaction in place."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from isotherm.types import TopicIdPartition
 class TierReplacementTarget:
     """See `isotherm.remote.compaction.finisher.ReplacementTarget`.
 
-    `leads` answers whether this broker leads a partition: its leader alone replaces segments. A deposed
-    leader may not know yet that it is one.
+    `leads` returns whether this broker leads a partition: only its leader replaces segments. A
+    deposed leader may not know yet that it is deposed.
     """
 
     tier: RemoteTierAccess

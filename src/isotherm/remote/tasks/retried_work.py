@@ -1,4 +1,4 @@
-"""Runs background work so that a failure is logged, counted and tried again, never raised."""
+"""Runs background work. A failure is logged, counted and retried, never raised."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TASK_ERRORS_TEXT = "Runs of a task of the remote tier that failed; each is tried
 
 
 class RetriedWork:
-    """One task of one place. Not thread-safe: its runs never overlap."""
+    """One task of one partition or other place. Not thread-safe: its runs must not overlap."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class RetriedWork:
         self._failure_count = 0
 
     def run(self, work: Callable[[], object]) -> float | None:
-        """None when `work` succeeded; else the seconds to wait before it is tried again."""
+        """Run `work`. Returns None if it succeeded, else the seconds until the next attempt."""
         try:
             work()
         except RetriableError as error:

@@ -1,10 +1,10 @@
 """The common surroundings and steps of the tasks on the remote tier.
 
-Other tasks run between the decision to delete a segment and its deletion. So every remote segment is
-deleted by `RemoteTierAccess.delete_segment`, which checks again under the write lock of the partition's
-metadata, and records DELETE_SEGMENT_STARTED under it. Local retention looks for a remote copy under the
-same lock (local_deletion.py). So the two tiers never both delete a record because the other one has
-it (docs/destructive-acts.md).
+Other tasks run between the decision to delete a segment and its deletion. So every remote segment
+is deleted by `RemoteTierAccess.delete_segment`, which checks again under the write lock of the
+partition's metadata, and records DELETE_SEGMENT_STARTED under it. Local retention looks for a
+remote copy under the same lock (local_deletion.py). So it never happens that each tier deletes a
+record because the other holds it (docs/destructive-acts.md).
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 DECISIONS_MAX = 16
-"""How often a decision about a segment is made again because another broker was faster."""
+"""Most attempts at a decision about a segment while other brokers are faster."""
 
 StillDue: TypeAlias = Callable[[RemoteLogSegmentMetadata], bool]
-"""Whether a segment, in its present state, is still to be deleted. Called under the write lock of its
-metadata, so it reads memory only and never waits."""
+"""Whether a segment, in its present state, is still to be deleted. Called under the write lock of
+its metadata, so it reads memory only and never waits."""
 
 
 def in_any_case(_: RemoteLogSegmentMetadata) -> bool:
@@ -64,10 +64,10 @@ class CachedIndexes(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteTierAccess:
-    """The remote tier as a broker sees it. Thread-safe: of `rng`, one call at a time takes bits.
+    """The remote tier as a broker sees it. Thread-safe: a call of `rng.getrandbits` is atomic.
 
-    `custom_metadata_size_max` answers the limit that holds now, `leader_epoch_of` the epoch under
-    which a partition is led now, None when there is no such partition any more.
+    `custom_metadata_size_max` returns the present limit. `leader_epoch_of` returns the present
+    leader epoch of a partition, None if the partition does not exist any more.
     """
 
     storage: RemoteStorageManager
@@ -103,7 +103,7 @@ class RemoteTierAccess:
         )
 
     def broker_leader_epoch(self, partition: TopicIdPartition) -> LeaderEpoch:
-        """The epoch that events of the partition are published under."""
+        """The leader epoch of events of the partition."""
         epoch = self.leader_epoch_of(partition)
         return NO_LEADER_EPOCH if epoch is None else epoch
 
@@ -115,7 +115,7 @@ class RemoteTierAccess:
         ).result()
 
     def decided(self, partition: TopicIdPartition, decide: Callable[[], T]) -> T:
-        """What `decide` returns, which runs exclusively, and anew if another broker was faster."""
+        """Run `decide` exclusively, again if another broker was faster; returns its result."""
         for _ in range(DECISIONS_MAX - 1):
             try:
                 with self.exclusive.exclusively(partition):
@@ -126,12 +126,12 @@ class RemoteTierAccess:
             return decide()
 
     def make_way_for(self, metadata: RemoteLogSegmentMetadata, still_local: StillDue) -> None:
-        """Delete what an earlier attempt under this leader epoch left, before a copy is started:
-        once it has taken the key, no metadata names those objects (KIP-1266, Scenario 3).
+        """Delete the objects of an earlier attempt under this leader epoch, before a copy starts:
+        once the copy has taken the key, no metadata names them (KIP-1266, Scenario 3).
 
-        An attempt that was never finished has no reader. A finished one may have readers: it is
-        deleted only if, by `still_local`, the local log holds all of it. RemoteStorageNotReadyError
-        when it does not, and the copy is planned anew.
+        An attempt that was never finished has no readers. A finished one may have some: it is
+        deleted only if `still_local` says that the local log holds all of it. Otherwise raises
+        RemoteStorageNotReadyError, and the copy is planned anew.
         """
         predecessor = self.metadata.predecessor(metadata)
         if predecessor is None:

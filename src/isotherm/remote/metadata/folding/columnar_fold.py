@@ -1,9 +1,10 @@
-"""The fold of millions of metadata records. The result is that of applying each record to the cache.
+"""The fold of millions of metadata records. The result is that of applying each record to the
+cache.
 
-Columns drop records that later ones make irrelevant, and add segments that come to one row in bulk
-(lives.py). The other records go one by one through the partition store, as a broker's live records
-do, so the rules of the metadata exist once. The number of those does not grow with the history: the
-records that survive a window wait for the next one, which drops most of them.
+Columns drop the records that later ones overtake, and add finished segments in bulk (lives.py). The
+other records go one by one through the partition store, as a broker's live records do, so the rules
+of the metadata exist once. The number of those does not grow with the history: the records that
+survive a window wait for the next one, which drops most of them.
 
 Importing this module loads Arrow; the first records load Numba.
 """
@@ -35,7 +36,7 @@ OnCorrupt = Callable[[Offset, str], None]
 
 _PLACE_FIELDS = ("topic_high", "topic_low", "partition", "name_hash")
 
-# Bytes of waiting survivors. Above it they are applied: every later window would decode them again.
+# Most bytes of waiting survivors. More are applied: every later window would decode them again.
 _WAITING_MAX_BYTES = 16 * 1024 * 1024
 
 
@@ -70,7 +71,8 @@ class ColumnarFold:
         self._waiting_max_bytes = waiting_max_bytes
         self._waiting: _Weighed | None = None
         self._by_number: list[TopicIdPartition] = []
-        # Index in `_by_number`, -1 for an unwanted one: by partition, and by the fields of an event.
+        # Indexes in `_by_number`, -1 for an unwanted partition: by partition, and by the
+        # _PLACE_FIELDS of an event.
         self._numbers: dict[TopicIdPartition, int] = {}
         self._places: dict[tuple[int, ...], int] = {}
 
@@ -108,8 +110,8 @@ class ColumnarFold:
         identity = [events[name][named] for name in _PLACE_FIELDS]
         order, is_first = grouped(*identity)
         firsts = order[is_first]
-        # In the order of their first records: a tombstone, which has no name, means the latest one
-        # of its id.
+        # Partitions open in the order of their first records: a tombstone has no topic name and
+        # refers to the latest partition with its id.
         found = {
             int(index): self._place(run, tuple(int(column[index]) for column in identity), number)
             for index, number in sorted(zip(firsts.tolist(), named[firsts].tolist(), strict=True))
@@ -189,7 +191,7 @@ class ColumnarFold:
         keys: Iterable[tuple[Offset, LeaderEpoch, bytes]],
         _offsets: list[Offset],
     ) -> None:
-        """`_offsets`: the offset of the last record of each segment, by row."""
+        """`_offsets` has the offset of each row's last record; a table of segments keeps it."""
         self._cache(place).lay_down(rows, keys)
 
 

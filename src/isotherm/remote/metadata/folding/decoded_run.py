@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Events: TypeAlias = npt.NDArray[np.void]
 
 _SEGMENT_ID = np.dtype([("high", ">i8"), ("low", ">i8")])
-# Fields of a row's head by those of the event that tells them.
+# Field of a row's head: field of the event that has it.
 _FIELDS_OF_WHOLE = {
     "start_offset": "start",
     "end_offset": "end",
@@ -55,10 +55,10 @@ _FIELDS_OF_UPDATE = {
 
 
 class DecodedRun:
-    """`problems`: why a record cannot be decoded, by its number.
+    """Records as rows of `EVENT`. `problems` has, by record number, why a record cannot be decoded.
 
-    The kernels decode the form that brokers write. Records in another form (ODD) are decoded in
-    Python and encoded in the plain form. Without `straighten` they stay ODD, valid or not.
+    The kernels decode the form that brokers write. Python decodes records in another form (ODD) and
+    encodes them in the plain form. Without `straighten` they stay ODD, valid or not.
     """
 
     def __init__(self, columns: MetadataColumns, *, straighten: bool = True) -> None:
@@ -85,13 +85,14 @@ class DecodedRun:
         return decode_partition(self.value(number))
 
     def leader_epochs(self, numbers: Int64Array) -> npt.NDArray[np.void]:
-        """Rows of ROW_EPOCH: those of each record of a segment's whole state, one after the other."""
+        """The leader epochs of records with a whole segment, concatenated, as rows of ROW_EPOCH."""
         first, count = self.events["epochs_start"][numbers], self.events["epochs_count"][numbers]
         starts = positions(first, count, EPOCH_SIZE)
         return gather(self.value_data, starts, ROW_EPOCH)
 
     def rows(self, first: Int64Array, last: Int64Array) -> list[bytes]:
-        """Rows (segment_rows.py) of segments that record `first` tells whole, and `last` updates."""
+        """Rows (segment_rows.py) of segments: `first` has the number of each segment's whole
+        record, `last` that of its last update."""
         events = self.events
         heads = np.zeros(len(first), dtype=ROW_HEAD)
         for name, field in _FIELDS_OF_WHOLE.items():
@@ -107,7 +108,7 @@ class DecodedRun:
         return rows_of_parts(heads, self.leader_epochs(first), sizes, custom_metadata)
 
     def change(self, number: int) -> MetadataChange:
-        """CorruptMetadataError for a record that cannot be decoded."""
+        """Decode one record. Raises CorruptMetadataError if it cannot be decoded."""
         if number in self.problems:
             raise CorruptMetadataError(self.problems[number])
         return decode_change(self._keys[number].as_py(), self._values[number].as_py())
@@ -157,6 +158,7 @@ def _arrays(column: pa.BinaryArray) -> tuple[Any, Any, Any]:
     offsets = np.frombuffer(memoryview(ends or b""), np.int32, count=first + count + 1)[first:]
     content = np.frombuffer(memoryview(data or b""), np.uint8)
     arrays = (content, offsets, column.is_null().to_numpy(zero_copy_only=False))
+    # The kernels are compiled for read-only arrays.
     for each in arrays:
         each.flags.writeable = False
     return arrays

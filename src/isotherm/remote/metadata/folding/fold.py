@@ -1,9 +1,9 @@
 """Folds the metadata topic from its first record to its end into the state of remote segments.
 
-The command line and Spark read the topic once. A broker folds a metadata partition when it starts to
-serve a user partition, and follows it from there (metadata_partition_reader.py). Few records are
-folded one by one. Many are folded by columns, with the same result: then the time saved exceeds the
-time that loading Numba takes.
+The command line and Spark read the topic once. A broker folds a metadata partition when it starts
+to serve a user partition, and follows it from there (metadata_partition_reader.py). Few records are
+folded one by one. Many are folded by columns, with the same result, because the time saved then
+exceeds the time that loading Numba takes.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from isotherm.remote.metadata.state.partition_store import Folded
 from isotherm.remote.metadata.wire.events import corrupt_record, iterate_records
 from isotherm.types import Offset, TopicIdPartition
 
-# Below it, reading record by record takes less than loading the kernels does.
+# Fewer records are folded one by one in less time than loading the kernels takes.
 COLUMNAR_RECORDS_MIN = 10_000
 
-# Bytes of a run. It bounds the memory of a fold, about seven times this beside what it results in.
+# Bytes of a run. A fold takes about seven times as much memory, beside its result.
 RUN_MAX_BYTES = 16 * 1024 * 1024
 
 OnCorrupt = Callable[[CorruptMetadataError], None]
 
 
 def refuse(error: CorruptMetadataError) -> None:
-    """Ends a fold: an `OnCorrupt`."""
+    """An `OnCorrupt` that ends the fold."""
     raise error
 
 
@@ -65,14 +65,14 @@ def fold_metadata_partition(
     columnar_records_min: int = COLUMNAR_RECORDS_MIN,
     run_max_bytes: int = RUN_MAX_BYTES,
 ) -> Folded:
-    """Fold one partition of the metadata topic up to its present end, or as far as it can be read: a
-    replica may be behind its leader. `Folded.next_offset` is where to read on.
+    """Fold one partition of the metadata topic up to its present end, or as far as it can be read:
+    a replica may be behind its leader. The next read starts at `Folded.next_offset`.
 
     `on_corrupt` decides about a record that cannot be applied: it raises to end the fold, or
     returns to skip the record. By default the error, which names the record, is raised.
     """
     start, end = bounds = topic.offsets(number)
-    # Of this very end: a leader that is asked again may be another one, which has been deposed.
+    # Check this very end: a second request for the end may reach another, deposed leader.
     has_all = has_all_below(topic, number, end)
     if end - start < columnar_records_min:
         folded = _fold_records(topic, number, wanted, on_corrupt, bounds)
@@ -85,8 +85,8 @@ def fold_metadata_partition(
 
 
 def has_all_below(topic: MetadataTopic, number: int, end: Offset) -> bool:
-    """Whether a read that finds no record below `end` means that there is none. A replica may be behind
-    its leader."""
+    """Whether a read that finds no record below `end` means that there is none. A replica may be
+    behind its leader."""
     if isinstance(topic, ConditionalMetadataTopic):
         return topic.has_all_below(number, end)
     return topic.is_current(number)
@@ -136,7 +136,7 @@ def _fold_columns(
 def _runs(
     topic: MetadataTopic, number: int, bounds: tuple[Offset, Offset], run_max_bytes: int
 ) -> Iterator[MetadataColumns]:
-    """The records between two offsets, and what the last read brings of those after them.
+    """The records between two offsets. The last run may have records after them, too.
 
     A run is read while the one before it is folded: nearly all of both is done without the GIL.
     """

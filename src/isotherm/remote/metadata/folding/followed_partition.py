@@ -1,5 +1,5 @@
-"""One partition of the metadata topic, folded once and followed from there, for readers outside of a
-broker's manager: Spark's driver, the console, a migration."""
+"""One partition of the metadata topic, folded once and then followed, for readers outside a
+broker's metadata manager: Spark's driver, the console, a migration."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from isotherm.types import Offset
 
 
 class FollowedPartition:
-    """The partitions that `wanted` accepts, also those whose first event comes later. Not thread-safe.
+    """The partitions that `wanted` accepts, also those whose first event comes later. Not
+    thread-safe.
 
-    `on_corrupt` as in `fold_metadata_partition`. What is stored below `next_offset` is applied; it is -1
-    until the first `catch_up`.
+    For `on_corrupt` see `fold_metadata_partition`. Every record below `next_offset` is applied.
+    `next_offset` is -1 until the first `catch_up`.
     """
 
     def __init__(
@@ -42,8 +43,8 @@ class FollowedPartition:
         self.next_offset: Offset = -1
 
     def catch_up(self, end: Offset | None = None) -> int:
-        """Fold, and later apply what has come since, at least up to `end`, by default that of the topic
-        now. How many offsets that were."""
+        """Apply all records below `end`, perhaps more; the first call folds. `end` is by default
+        the present end of the partition. Returns the number of offsets passed."""
         first, topic_end = self._topic.offsets(self._number)
         before = self.next_offset
         if before < 0:

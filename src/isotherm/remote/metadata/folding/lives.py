@@ -8,10 +8,10 @@ The life of a segment is its records in the window. The rules of overlaps do not
 
 The records of all other lives, and those of no segment, are applied one by one.
 
-A life is treated so only if the result cannot differ. In each of its leader epochs it must lie
-above all segments that were finished before the window, and below all overlaps in the window: then
-it neither evicts nor hides a segment, and none evicts it. The segment with the highest end offset
-of an epoch always stays, because the highest offset of an epoch outlives its segments
+A life is sorted into these three only if the result cannot differ. In each of its leader epochs it
+must lie above all segments that were finished before the window, and below all overlaps in the
+window: then it neither evicts nor hides a segment, and none evicts it. The segment with the highest
+end offset of an epoch always stays, because the highest offset of an epoch outlives its segments
 (KAFKA-12641). A segment is buried only if its partition has no overlaps, neither before the window
 nor in it.
 """
@@ -43,6 +43,7 @@ _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 _CLOSED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
+# 2^64 divided by the golden ratio, as a signed number: it spreads close values over all bits.
 _ODD_FACTOR = np.int64(-7046029254386353131)
 _NOT_KNOWN = len(RemoteLogSegmentState)
 _MAY_FOLLOW = np.array(
@@ -105,9 +106,9 @@ class Spans:
 class Window:
     """Records by their indexes in the run. `first` and `last` have the first and last record of
     each settled life, sorted by partition; a keyed state (level 1) is a life of one record. `spans`
-    are those of the settled lives, by their indexes. `buried` has the first record of each buried
-    life, sorted by partition. `others` are applied one by one after these. `survivors` are all of
-    them: the input of the next window if nothing of this one is applied."""
+    has the spans of the settled lives. `buried` has the first record of each buried life, sorted by
+    partition. `others` are applied one by one after these. `survivors` are all of them: the input
+    of the next window if nothing of this one is applied."""
 
     first: Int64Array
     last: Int64Array
@@ -136,7 +137,8 @@ def weigh(run: DecodedRun, place: Int64Array, before: Before) -> Window:
     is_overtaken = is_plain & lives.is_overtaken & ~is_farthest
     is_settled = is_plain & lives.is_settled
     is_left[lives.records[is_overtaken[lives.life]]] = False
-    # Settled and buried lives survive too: until they are applied, a later window may overtake them.
+    # Settled and buried lives survive too: until they are applied, a later window may overtake
+    # them.
     survivors = np.flatnonzero(is_left)
     is_done = is_settled.copy()
     is_done[buried] = True

@@ -1,8 +1,9 @@
-"""The fold of a metadata partition to a table of its live segments. A later fold can continue from it.
+"""The fold of a metadata partition to a table of its live segments. A later fold can continue from
+it.
 
-The table leaves out what look-ups need: which segment answers in which leader epoch. Each row has the
-offset of its last record. The whole state can be stored and restored: a restored fold that continues
-gives the same result as a fold of every record.
+The table leaves out what look-ups need: which segment answers in which leader epoch. Each row has
+the offset of its last record. The whole state can be stored and restored: a restored fold that
+continues gives the same result as a fold of every record.
 """
 
 from __future__ import annotations
@@ -78,15 +79,16 @@ class SegmentFold(ColumnarFold):
         self, on_corrupt: OnCorrupt, wanted: Callable[[TopicIdPartition], bool] = lambda _: True
     ) -> None:
         super().__init__(wanted, on_corrupt)
-        # By the number of a partition and the id of a segment; also of some that are gone.
+        # Offset of the last record, by partition number and segment id. Some deleted segments
+        # remain in it: `state` looks up live ones only.
         self._offsets: dict[int, dict[bytes, Offset]] = defaultdict(dict)
 
     def state(self) -> FoldState:
-        """After every record that was fed."""
+        """The state after every record that was fed."""
         self.finish()
         tables = [SEGMENTS.empty_table()]
         keys: list[OtherKey] = []
-        # The offset does not matter: it is in no state.
+        # Any offset will do: FoldState has none.
         folded = self.partitions.folded(0)
         for cache, _ in folded.partitions:
             rows, all_keys = cache.rows_and_keys()

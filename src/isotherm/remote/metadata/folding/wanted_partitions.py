@@ -1,6 +1,6 @@
-"""The user partitions that a reader wants of the records of a metadata partition, with their caches.
+"""The user partitions of a metadata partition that a reader wants, with their caches.
 
-Each is opened at its first event. A broker opens its own by their assignment instead
+Each is opened at its first event. A broker opens a partition when it is assigned instead
 (metadata_partition_reader.py).
 """
 
@@ -23,8 +23,8 @@ Wanted = Callable[[TopicIdPartition], bool]
 
 
 class WantedPartitions:
-    """In the order of their first events. A partition is deleted once: later events do not open it
-    again. Not thread-safe."""
+    """The wanted partitions, in the order of their first events. A partition is deleted once: later
+    events do not open it again. Not thread-safe."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
@@ -32,7 +32,7 @@ class WantedPartitions:
         self._is_wanted: dict[TopicIdPartition, bool] = {}
 
     def __iter__(self) -> Iterator[TopicIdPartition]:
-        """Also those whose deletion is finished."""
+        """Includes the partitions whose deletion is finished."""
         return (partition for partition, is_wanted in self._is_wanted.items() if is_wanted)
 
     def opens(self, partition: TopicIdPartition) -> bool:
@@ -45,13 +45,14 @@ class WantedPartitions:
         return is_wanted
 
     def apply(self, record: MetadataTopicRecord) -> None:
-        """CorruptMetadataError names a record that cannot be applied, also an unwanted one."""
+        """Apply a record if its partition is wanted. Raises CorruptMetadataError, which names the
+        record, for one that cannot be decoded or applied; an unwanted one is decoded, too."""
         change = decode_record(record)
         if change.event is None or self.opens(partition_of(change.event)):
             self._store.apply_record(record, change)
 
     def apply_change(self, change: MetadataChange) -> None:
-        """Of a partition that is open; see `RemotePartitionMetadataStore.apply_change`."""
+        """Apply a change of an open partition; see `RemotePartitionMetadataStore.apply_change`."""
         self._store.apply_change(change)
 
     def take_in(self, folded: Folded) -> None:
@@ -67,7 +68,7 @@ class WantedPartitions:
         return self._store.get(partition)
 
     def caches(self) -> Iterator[RemoteLogMetadataCache]:
-        """Of the partitions that are not deleted."""
+        """The caches of the partitions that are not deleted."""
         return (cache for cache in map(self._store.get, self) if cache is not None)
 
     def deletion(self, partition: TopicIdPartition) -> RemotePartitionDeleteMetadata | None:
@@ -75,7 +76,7 @@ class WantedPartitions:
         return self._store.deletion(partition)
 
     def folded(self, next_offset: Offset) -> Folded:
-        """What the records before `next_offset` come to."""
+        """The result of the records before `next_offset`."""
         finished = map(self._store.finished_deletion, self)
         return Folded(
             [FoldedPartition(cache, self.deletion(cache.partition)) for cache in self.caches()],

@@ -1,8 +1,8 @@
 """The state of the remote segments of one partition, folded from its metadata events.
 
 Level 0 has events: `apply_add` and `apply_update`. Level 1 has the whole state of a segment under a
-key, and tombstones: `put` and `remove_key`; the result depends on the last record of each key alone,
-so that compaction of the topic does not change it. A topic that is being migrated has both.
+key, and tombstones: `put` and `remove_key`. There the result depends on the last record of each key
+alone, so that compaction of the topic does not change it. A topic that is being migrated has both.
 
 The rules are those of Kafka's RemoteLogMetadataCache, except where Kafka no longer finds offsets of
 a live segment: docs/decisions/0011. Segments are rows of bytes (segment_rows.py) and become objects
@@ -87,7 +87,7 @@ class RemoteLogMetadataCache:
             self._rows, self._epochs, self._keys = folded._rows, folded._epochs, folded._keys
 
     def apply_add(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """A copy has started. ValueError unless the state is COPY_SEGMENT_STARTED."""
+        """Apply the start of a copy. Raises ValueError for any other state."""
         if metadata.state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED:
             raise ValueError(
                 "a segment is added in state COPY_SEGMENT_STARTED only"
@@ -99,7 +99,8 @@ class RemoteLogMetadataCache:
             if not self._may_follow(metadata.segment_id, known, metadata.state):
                 return
             if known is not None:
-                # A repeated start may name other epochs: no epoch keeps an id that it cannot list.
+                # A repeated start may name other epochs. An epoch must not keep the id of a segment
+                # that it no longer has.
                 for span in row_spans(known):
                     self._epoch_state(span.epoch).forget(segment)
             for epoch in metadata.segment_leader_epochs:
@@ -107,11 +108,11 @@ class RemoteLogMetadataCache:
             self._rows[segment] = pack_segment(metadata)
 
     def apply_update(self, update: RemoteLogSegmentMetadataUpdate) -> None:
-        """A later state of a known segment.
+        """Apply a later state of a known segment.
 
-        Of a segment that is not known: ignored while the partition is still being read (its
-        events may begin in mid-life), RemoteResourceNotFoundError afterwards. ValueError for
-        COPY_SEGMENT_STARTED, which only `apply_add` brings.
+        An update of an unknown segment is ignored while the partition is still being read, because
+        its events may begin in mid-life. Afterwards it raises RemoteResourceNotFoundError. Raises
+        ValueError for COPY_SEGMENT_STARTED, which only `apply_add` takes.
         """
         if update.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
             raise ValueError(
@@ -131,8 +132,8 @@ class RemoteLogMetadataCache:
                 self._advance(segment, update_row(known, update))
 
     def put(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """The whole state of a segment under its key (level 1); what lay between it and the state
-        before may have been compacted away.
+        """Apply the whole state of a segment under its key (level 1). Compaction may have removed
+        the states between the known one and this one.
 
         Another segment with its last record under this key is dropped: its objects were deleted
         before the key was used again. A record of a deposed leader that would set a segment back to
@@ -162,8 +163,8 @@ class RemoteLogMetadataCache:
     def lay_down(
         self, rows: Mapping[bytes, bytes], keys: Iterable[tuple[Offset, LeaderEpoch, bytes]]
     ) -> None:
-        """Rows of live segments by their ids, and keys that have a record, each with its segment.
-        Look-ups by offset do not find these segments: `append_finished` lets them."""
+        """Add rows of live segments by their ids, and keys with a record, each with its segment.
+        Look-ups by offset find these segments only after `append_finished`."""
         with self._lock:
             self._rows.update(rows)
             for end_offset, leader_epoch, segment in keys:
@@ -177,13 +178,13 @@ class RemoteLogMetadataCache:
         ends: array[int],
         leaders: array[int],
     ) -> None:
-        """Enter segments of `lay_down`, with their parts in the epoch. They must ascend without
-        overlaps, above `tail`."""
+        """Enter segments of `lay_down` into one epoch, with the bounds of their parts in it. They
+        must ascend without overlaps, above `tail`."""
         with self._lock:
             self._epoch_state(epoch).append_finished(segment_ids, starts, ends, leaders)
 
     def bury(self, segments: Iterable[bytes]) -> None:
-        """Drop live segments with a finished deletion. Only if `has_hidden` is false."""
+        """Drop live segments whose deletion is finished. Allowed only if `has_hidden` is false."""
         by_epoch: dict[LeaderEpoch, set[bytes]] = defaultdict(set)
         with self._lock:
             for segment in segments:
@@ -198,7 +199,7 @@ class RemoteLogMetadataCache:
             return any(state.has_hidden for state in self._epochs.values())
 
     def tail(self, epoch: LeaderEpoch) -> Offset:
-        """As RemoteLogLeaderEpochState; -1 for an epoch that is not known."""
+        """`RemoteLogLeaderEpochState.tail` of an epoch; -1 for an unknown epoch."""
         with self._lock:
             state = self._epochs.get(epoch)
             return state.tail if state is not None else -1
@@ -214,12 +215,12 @@ class RemoteLogMetadataCache:
             return segment in self._rows or bool(self._keys.at(end_offset))
 
     def row(self, segment: bytes) -> bytes | None:
-        """The row of a live segment (segment_rows.py). Every change makes a new object."""
+        """The row of a live segment (segment_rows.py). Rows are replaced, never changed."""
         with self._lock:
             return self._rows.get(segment)
 
     def rows_and_keys(self) -> tuple[dict[bytes, bytes], list[tuple[Offset, KeyedSegment]]]:
-        """All that `lay_down` takes."""
+        """The arguments from which `lay_down` restores this state."""
         with self._lock:
             return dict(self._rows), list(self._keys)
 
@@ -311,6 +312,7 @@ class RemoteLogMetadataCache:
     def _recent_segment(self, segment: bytes) -> RemoteLogSegmentMetadata:
         row = self._rows[segment]
         known = self._recent.get(segment)
+        # Every change makes a new row, so the same row means that the decoded object is current.
         if known is not None and known[0] is row:
             return known[1]
         found = self._unpack(segment, row)
@@ -345,6 +347,8 @@ class RemoteLogMetadataCache:
 
     def _replace(self, segment: bytes, known: bytes | None, row: bytes) -> None:
         target = row_state(row)
+        # `_advance` moves a segment within the epochs that it is in. A new start, or other epochs,
+        # need a new entry.
         if known is not None and (
             target is RemoteLogSegmentState.COPY_SEGMENT_STARTED
             or row_spans(known) != row_spans(row)
@@ -358,7 +362,7 @@ class RemoteLogMetadataCache:
             self._advance(segment, row)
 
     def _last_state(self, segment: bytes, end: Offset) -> RemoteLogSegmentState | None:
-        """The last key of a deleted segment that awaits its tombstones."""
+        """The last known state of a segment; a deleted one is known until its last tombstone."""
         row = self._rows.get(segment)
         if row is not None:
             return row_state(row)

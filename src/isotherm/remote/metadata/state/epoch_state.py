@@ -10,8 +10,8 @@ in both, each time with the part that belongs to that epoch.
 
 The rules are those of Kafka's RemoteLogLeaderEpochState, except where Kafka loses sight of offsets
 that a live segment holds (docs/decisions/0011). At feature level 1 a segment also has the leader
-epoch of the broker that copied it, and of two that overlap the later leader's answers, whatever
-the order of their events (KIP-1266, Scenario 2).
+epoch of the broker that copied it. Of two segments that overlap, the later leader's answers,
+whatever the order of their events (KIP-1266, Scenario 2).
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ class _Hidden(NamedTuple):
 
 
 class RemoteLogLeaderEpochState:
-    """The segments of one leader epoch, by the bytes of their ids. Not thread-safe: the cache locks.
+    """The segments of one leader epoch, by the bytes of their ids. The cache's lock guards it.
 
-    The finished segments are in parallel columns, sorted by start offset, of equal starts the
-    longer first. `_reach[i]` is the highest end among the first i + 1. By it a segment around an
-    offset is found in O(log n) although segments may be nested.
+    The finished segments are in parallel columns, sorted by start offset; of equal starts the
+    longer comes first. `_reach[i]` is the highest end among the first i + 1. It finds a segment
+    around an offset in O(log n) although segments may be nested.
 
-    `_hidden` are the unreferenced segments that a later leader's covers; when that one goes, they
-    answer again. At level 0 the leader is not known (-1), and what is set aside stays aside.
+    `_hidden` has the unreferenced segments that a later leader's segment covers. When that one is
+    deleted, they answer again. At level 0 the leader is unknown (-1), and an evicted segment never
+    answers again.
     """
 
     __slots__ = (
@@ -73,8 +74,8 @@ class RemoteLogLeaderEpochState:
 
     @property
     def tail(self) -> Offset:
-        """A segment that starts above this offset overlaps no finished one, present or past; -1 for
-        none."""
+        """A segment that starts above this offset overlaps no finished one, present or past; -1 if
+        there was none."""
         highest = -1 if self.highest_log_offset is None else self.highest_log_offset
         return max(highest, self._starts[-1]) if self._starts else highest
 
@@ -121,7 +122,7 @@ class RemoteLogLeaderEpochState:
     def append_finished(
         self, segment_ids: list[bytes], starts: array[int], ends: array[int], leaders: array[int]
     ) -> None:
-        """As `finish` of each, for new consecutive segments above `tail`."""
+        """Same as `finish` of each, for new segments that ascend without overlaps above `tail`."""
         self._ids += segment_ids
         self._starts += starts
         self._ends += ends
@@ -130,7 +131,7 @@ class RemoteLogLeaderEpochState:
         self.highest_log_offset = ends[-1]
 
     def withdraw(self, segment_ids: set[bytes]) -> None:
-        """As `forget` of each, in any state. Only if `has_hidden` is false."""
+        """Forget segments in any state. Allowed only if `has_hidden` is false."""
         self.unreferenced -= segment_ids
         kept = [index for index, each in enumerate(self._ids) if each not in segment_ids]
         if len(kept) == len(self._ids):
@@ -146,7 +147,7 @@ class RemoteLogLeaderEpochState:
         self.unreferenced.add(segment_id)
 
     def forget(self, segment_id: bytes, start: Offset | None = None) -> None:
-        """Forget an unreferenced segment, and with its `start` one in any state."""
+        """Forget an unreferenced segment; given its `start`, a segment in any state."""
         if start is not None:
             self._leave(segment_id, start)
         self._hidden.pop(segment_id, None)
@@ -211,6 +212,7 @@ class RemoteLogLeaderEpochState:
         end = self._remove(segment_id, start)
         if end is None or not self._hidden:
             return
+        # The latest leader's first: it may cover the others again.
         hidden = [item for item in self._hidden.items() if start <= item[1].start <= end]
         for other_id, other in sorted(hidden, key=lambda item: -item[1].leader):
             del self._hidden[other_id]

@@ -1,8 +1,10 @@
-"""The keys of one partition that have records in the metadata topic, and whose record is the last.
+"""The keys of one partition that have records in the metadata topic, each with the segment of its
+last record.
 
-A level-1 key is the end offset of a segment and the leader epoch of the broker that wrote it, or -1
-and lower where it was migrated. Several keys may name one segment: its deletion by a later leader
-has a key of its own. A key stays here until its tombstone, also when its segment is forgotten.
+A level-1 key is the end offset of a segment and the leader epoch of the broker that wrote it;
+migrated records have epochs of -1 and lower. Several keys may name one segment: its deletion by a
+later leader has a key of its own. A key stays until its tombstone, even if its segment is
+forgotten.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ class KeyedSegment(NamedTuple):
 
 
 class KeyTable:
-    """Not thread-safe: the cache locks. There may be a million keys and there are few epochs, so
-    the epochs come first; a segment id given here is kept, not copied."""
+    """The cache's lock guards it. There may be a million keys but only a few epochs, so the outer
+    table is by epoch. Segment ids are kept, not copied."""
 
     __slots__ = ("_by_epoch",)
 

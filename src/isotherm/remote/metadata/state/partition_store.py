@@ -29,14 +29,14 @@ _logger = logging.getLogger(__name__)
 
 
 class FoldedPartition(NamedTuple):
-    """A user partition after every record; `deletion` is the last event of one under way."""
+    """A user partition after every record; `deletion` is the last event of a deletion under way."""
 
     cache: RemoteLogMetadataCache
     deletion: RemotePartitionDeleteMetadata | None
 
 
 class Folded(NamedTuple):
-    """What the records of a metadata partition before `next_offset` come to.
+    """The result of the records of a metadata partition before `next_offset`.
 
     `deleted` has the last event of each partition whose deletion is finished.
     """
@@ -60,15 +60,15 @@ class RemotePartitionMetadataStore:
         self._partitions: dict[PartitionKey, TopicIdPartition] = {}
 
     def open(self, partition: TopicIdPartition) -> RemoteLogMetadataCache:
-        """The partition's cache, made empty when there is none."""
+        """The partition's cache. Makes an empty one if there is none, also after a deletion."""
         with self._lock:
             self._finished.pop(partition, None)
             self._partitions[partition_key(partition)] = partition
             return self._caches.setdefault(partition, RemoteLogMetadataCache(partition))
 
     def install(self, folded: Folded) -> None:
-        """Give opened partitions what was folded elsewhere. One that was dropped meanwhile stays
-        so; one whose deletion is finished is closed."""
+        """Move folded states into the open partitions. A partition that was dropped meanwhile stays
+        dropped; one whose deletion is finished is closed."""
         for cache, deletion in folded.partitions:
             mine = self.get(cache.partition)
             if mine is not None:
@@ -116,8 +116,8 @@ class RemotePartitionMetadataStore:
     def apply_record(
         self, record: MetadataTopicRecord, change: MetadataChange | None = None
     ) -> None:
-        """Apply the change of a record, which the caller may have decoded. As `apply_change`; errors
-        name the record."""
+        """Apply the change of a record, which the caller may have decoded. Same as `apply_change`,
+        but errors name the record."""
         change = change or decode_record(record)
         try:
             self.apply_change(change)
@@ -127,9 +127,9 @@ class RemotePartitionMetadataStore:
     def apply_change(self, change: MetadataChange) -> None:
         """Fold one record into its partition's cache, if that is open.
 
-        CorruptMetadataError when the event cannot follow the present state (a segment that is added
-        in a later state, say); nothing is changed then. An update of an unknown segment is logged
-        and dropped, as Kafka does.
+        Raises CorruptMetadataError, and changes nothing, if the event contradicts its kind (a
+        segment that is added in a later state, say). An update of an unknown segment is logged and
+        dropped, as in Kafka.
         """
         partition = self.partition_of(change)
         cache = self.get(partition) if partition is not None else None
@@ -160,7 +160,7 @@ class RemotePartitionMetadataStore:
             if partition not in self._caches:
                 return
             if event.state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
-                # Without a cache until it is opened again.
+                # The partition has no cache until it is opened again.
                 del self._caches[partition]
                 self._deletions.pop(partition, None)
                 self._finished[partition] = event

@@ -69,7 +69,7 @@ _SMALL_NUMBERS = ("broker_id", "size_in_bytes", "broker_leader_epoch")
 
 
 def columns_of_rows(rows: Sequence[bytes]) -> pa.RecordBatch:
-    """One row of COLUMNS for each."""
+    """One row of COLUMNS for each row of bytes."""
     data = np.frombuffer(b"".join(rows), dtype=np.uint8)
     sizes = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
     starts = np.cumsum(sizes) - sizes
@@ -109,7 +109,7 @@ def columns_of_rows(rows: Sequence[bytes]) -> pa.RecordBatch:
 
 
 def heads_of_rows(rows: Iterable[bytes]) -> npt.NDArray[np.void]:
-    """The numbers of each row, as ROW_HEAD has them, without its epochs and custom metadata."""
+    """The head of each row as ROW_HEAD, without epochs and custom metadata."""
     return np.frombuffer(b"".join([row[: HEAD.size] for row in rows]), dtype=ROW_HEAD)
 
 
@@ -155,8 +155,8 @@ def rows_of_parts(
     custom_sizes: Int64Array,
     custom_metadata: Bytes,
 ) -> list[bytes]:
-    """Rows of heads (ROW_HEAD) with their leader epochs (ROW_EPOCH) and their custom metadata, of
-    all of them one after the other. A head has the number of its epochs."""
+    """Rows of bytes from heads (ROW_HEAD), and from the leader epochs (ROW_EPOCH) and the custom
+    metadata of all rows, concatenated. A head has the number of its epochs."""
     # Slices of bytes: an index of every byte, as NumPy would need, takes four times as long.
     heads_end = range(HEAD.size, len(heads) * HEAD.size + 1, HEAD.size)
     epochs_end = (np.cumsum(heads["epochs"], dtype=np.int64) * EPOCH.size).tolist()
@@ -185,7 +185,8 @@ def id_bytes(texts: Sequence[str]) -> list[bytes]:
 
 
 def positions(starts: Int64Array, counts: Int64Array, stride: int) -> Int64Array:
-    """Where each of `counts[i]` items from `starts[i]` on begins, for all i one after the other."""
+    """The positions of `counts[i]` adjacent items from `starts[i]` on, concatenated over all i.
+    `stride` is the size of an item."""
     total = int(counts.sum())
     first = np.cumsum(counts) - counts
     within = np.arange(total, dtype=np.int64) - np.repeat(first, counts)
@@ -193,6 +194,7 @@ def positions(starts: Int64Array, counts: Int64Array, stride: int) -> Int64Array
 
 
 def gather(data: Bytes, starts: Int64Array, dtype: np.dtype[Any]) -> npt.NDArray[np.void]:
+    """Copy an item of `dtype` from each of the positions, which need not be aligned."""
     raw = data[starts[:, None] + np.arange(dtype.itemsize)]
     return np.ascontiguousarray(raw).view(dtype).reshape(len(starts))
 

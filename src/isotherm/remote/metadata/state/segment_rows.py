@@ -4,8 +4,8 @@
     broker i32, size i32, broker leader epoch i32, state i8, flags u8, epochs count u32,
     [epoch i32, offset i64] ascending, custom metadata to the end
 
-Big-endian. A row takes some 120 bytes of memory where the objects it stands for take about 900, and
-a million live segments is what one broker may have to know. Segment id and partition are not in it.
+Big-endian. A row takes some 120 bytes of memory, its objects would take about 900, and one broker
+may have to know a million live segments. Segment id and partition are not in the row.
 Rows live in memory only: their layout may change at will, together with segment_columns.py.
 """
 
@@ -85,7 +85,7 @@ def unpack_segment(segment_id: RemoteLogSegmentId, row: bytes) -> RemoteLogSegme
 
 
 def update_row(row: bytes, update: RemoteLogSegmentMetadataUpdate) -> bytes:
-    """The row after `update`, which replaces custom metadata also by None."""
+    """The row after `update`, whose custom metadata replaces the old one even if it is None."""
     return replace_state(
         row,
         update.state,
@@ -127,7 +127,8 @@ def row_size_in_bytes(row: bytes) -> int:
 
 
 def row_order(row: bytes) -> bytes:
-    """What sorts rows by start offset, then by end: neither is ever negative."""
+    """A sort key: start offset, then end offset. Big-endian bytes sort like the numbers, because
+    neither is ever negative."""
     return row[: _BOUNDS.size]
 
 
@@ -139,7 +140,7 @@ def row_key(row: bytes) -> tuple[Offset, LeaderEpoch]:
 
 
 def row_spans(row: bytes) -> list[EpochSpan]:
-    """As `epoch_spans` of the segment."""
+    """Same as `epoch_spans` of the decoded segment."""
     _, end = _BOUNDS.unpack_from(row)
     return cut_at_epochs(list(EPOCH.iter_unpack(row[HEAD.size : _custom_start(row)])), end)
 

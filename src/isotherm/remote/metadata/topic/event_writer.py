@@ -1,19 +1,23 @@
 """Appends metadata events in the form of the feature level.
 
-At level 0 an event is one record of the metadata topic. At level 1 it is two batches, in this order:
+At level 0 an event is one record of the metadata topic. At level 1 it is two batches, in this
+order:
 
     audit topic       the event
     metadata topic    the whole state that it leads to, under its key; tombstones before and after it
 
-So every state that the metadata topic ever had is in the audit topic. Each batch is appended only where
-its log ends as it did when the event was decided (docs/decisions/0103). Hence, however many brokers write,
-an event is recorded only when all events before it are applied, and nothing has happened since it was
-decided. An event whose append to the metadata topic did not come about (a crash, an error) is the last one
-of its audit partition, and the metadata partition ends where it did when the event was decided. Any broker
-applies it before the next one, or when it reads the partition from the start (docs/decisions/0026). Doing
-that is right for every event: each is published only when what it states has happened, or may as well begin.
+So the audit topic has every state that the metadata topic ever had. A batch is appended only if its
+log still ends where it did when the event was decided (docs/decisions/0103). Hence, however many
+brokers write, an event is recorded only if all events before it are applied and none was recorded
+since the decision.
 
-Tombstones that one batch does not hold are left to the cleanup manager.
+A crash or an error may leave an event in the audit topic alone. Then it is the last one of its
+audit partition, and the metadata partition ends where it did when the event was decided. Any broker
+applies it before the next event, or when it reads the partition from the start
+(docs/decisions/0026). That is right for every event: each is published only when what it states has
+happened, or may as well begin.
+
+Tombstones that do not fit into one batch are left to the cleanup manager.
 """
 
 from __future__ import annotations
@@ -62,14 +66,14 @@ LOST_TOMBSTONES_TEXT = "Tombstones that could not be appended; the cleanup manag
 
 _READ_MAX_BYTES = 1  # one record is read in any case
 _TOMBSTONES_MAX = 1000
-"""Of one event: well below what a batch may hold."""
+"""Most tombstones of one event, well below what a batch may hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedMetadata:
-    """What level 1 needs: the audit topic, which has as many partitions as the metadata topic, and
-    which level holds for one of them now (it rises when the partition has been migrated).
-    `check_writable` raises a RetriableError while nothing may be written at level 1."""
+    """The parts that level 1 needs: the audit topic, which has as many partitions as the metadata
+    topic, and the present level of a metadata partition (it rises when the partition has been
+    migrated). `check_writable` raises a RetriableError while nothing may be written at level 1."""
 
     audit_topic: ConditionalMetadataTopic
     level: Callable[[int], int]
@@ -77,17 +81,21 @@ class KeyedMetadata:
 
 
 class Ends(NamedTuple):
-    """Where the audit partition and the metadata partition end, with every audited event applied."""
+    """The ends of an audit partition and of its metadata partition, with every audited event
+    applied."""
 
     audit: Offset
     state: Offset
 
 
 class LastAudited(NamedTuple):
-    """The last event of an audit partition that ends at `end`; None if it is known to be applied, or
-    if it is none. The metadata partition ended at `decided_at` when the event was decided: that is where its
-    state is, or belongs. None if an earlier version wrote the event. The metadata partition has reached
-    `state_end` at least."""
+    """The last event of an audit partition that ends at `end`.
+
+    `event` is None if it is known to be applied, or if the last record is not one. The metadata
+    partition ended at `decided_at` when the event was decided: the event's state is there, or
+    belongs there. `decided_at` is None if an earlier version wrote the event. The metadata
+    partition ends at `state_end` or later.
+    """
 
     end: Offset
     state_end: Offset
@@ -96,9 +104,9 @@ class LastAudited(NamedTuple):
 
 
 class MetadataEventWriter:
-    """One per metadata manager. `lock(number)` is held around every other call about `number`, so
-    that writes to a metadata partition come one after the other, each after what the caches have
-    read back."""
+    """One per metadata manager. The caller holds `lock(number)` around every other call for a
+    metadata partition, so that writes to it come one after the other, each after the caches have
+    read back the one before."""
 
     def __init__(
         self,
@@ -122,26 +130,26 @@ class MetadataEventWriter:
         return self._keyed is not None and self._keyed.level(number) > 0
 
     def is_torn(self, number: int) -> bool:
-        """Whether a write has failed: the audit topic may have an event that the metadata topic
-        lacks."""
+        """Whether a write has failed, so that the audit topic may have an event that the metadata
+        topic lacks."""
         return number in self._torn
 
     def note_settled(self, number: int, ends: Ends) -> None:
-        """Every event that is audited below these ends is applied."""
+        """Note that every event audited below these ends is applied."""
         self._settled[number] = ends
         self._torn.discard(number)
 
     def write_event(self, number: int, event: KeyedEvent, cache: RemoteLogMetadataCache) -> Offset:
-        """Level 0: append `event`; its offset. Every event is appended, as in Kafka, but for the end of
-        a copy that is deleted."""
+        """Level 0: append `event`; returns its offset. Every event is appended, as in Kafka, except
+        the end of a copy whose segment is deleted or being deleted."""
         refuse_finish_of_deleted(event, cache)
         return self._topic.append(number, None, encode_event(event), self._clock.now_ms())
 
     def audit(self, number: int, planned: KeyedWrite, ends: Ends) -> None:
-        """Level 1, first step: record an event that was decided on what is below `ends`.
+        """Level 1, first step: record an event that was decided on the records below `ends`.
 
-        EventOvertakenError, with nothing recorded, if another event was. After another error of the
-        topic the metadata partition may be torn.
+        Raises EventOvertakenError, with nothing recorded, if another event was recorded meanwhile.
+        After any other error of the topic the metadata partition may be torn.
         """
         assert self._keyed is not None
         self._keyed.check_writable()
@@ -163,9 +171,9 @@ class MetadataEventWriter:
             raise
 
     def append_state(self, number: int, planned: KeyedWrite, end_offset: Offset) -> Offset:
-        """Level 1, second step: append the state where the metadata partition ends at `end_offset`;
-        its new end. LogEndMovedError, with nothing appended, if it ends elsewhere. The partition is
-        torn after any error."""
+        """Level 1, second step: append the state to the metadata partition, which must end at
+        `end_offset`; returns its new end. Raises LogEndMovedError, with nothing appended, if it
+        ends elsewhere. The partition is torn after any error."""
         assert self._keyed is not None
         now_ms = self._clock.now_ms()
         kept, lost = planned.tombstones[:_TOMBSTONES_MAX], planned.tombstones[_TOMBSTONES_MAX:]
@@ -186,7 +194,8 @@ class MetadataEventWriter:
         return end_offset + len(records)
 
     def last_audited(self, number: int) -> LastAudited:
-        """RemoteStorageNotReadyError if a replica of the audit topic does not have it yet."""
+        """Read the last event of an audit partition. Raises RemoteStorageNotReadyError if a replica
+        of the audit topic does not have it yet."""
         assert self._keyed is not None
         topic = self._keyed.audit_topic
         start, end = topic.offsets(number)
@@ -230,8 +239,8 @@ def is_unapplied(
     cache: RemoteLogMetadataCache,
     deletion: RemotePartitionDeleteMetadata | None,
 ) -> bool:
-    """Whether the metadata topic lacks the last event of an audit partition, which does not tell where
-    it was decided.
+    """Whether the metadata topic lacks the last event of an audit partition, for an event without
+    `decided_at`.
 
     No event follows it, so the state in the metadata topic must be the state after it.
     """

@@ -1,10 +1,10 @@
 """A metadata topic on any Kafka cluster, through confluent-kafka.
 
-`__remote_log_metadata` is read and never written to: its cluster's brokers keep it, and a broker
-of Apache Kafka stops following it at the first record that it does not expect (a tombstone, a keyed
-record of a later version), and its remote tier with it. A topic of another name is the caller's
-own, to read and to write, with as many partitions as it has: what is projected from a real cluster
-goes there.
+`__remote_log_metadata` is read and never written: it belongs to the cluster's brokers. At the first
+record that it does not expect (a tombstone, a keyed record of a later version), a broker of Apache
+Kafka stops following the topic, and its remote tier stops with it. A topic of another name belongs
+to the caller, to read and to write, with any number of partitions. Projections of a real cluster go
+there.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _CONSUMER_PROPERTIES = {
     # A ListOffsets request waits behind the fetch on the same connection, which the broker delays
     # while a partition has no new records: half a second per metadata partition by default.
     "fetch.wait.max.ms": 10,
-    # What the client reads ahead; by default 100,000 records, which take 60 MB. While it has them it
-    # asks for no more, by default for a second.
+    # Records that the client reads ahead: by default 100,000, which take 60 MB. With a full queue
+    # it pauses its fetches, by default for a second.
     "queued.min.messages": 10_000,
     "queued.max.messages.kbytes": 8 * 1024,
     "fetch.queue.backoff.ms": 5,
@@ -64,7 +64,7 @@ _CONSUME_WAIT_S = 0.1
 
 
 def check_is_own_topic(topic: str) -> None:
-    """Raises PolicyViolationError for a topic with the metadata of a cluster's brokers."""
+    """Raise PolicyViolationError for a topic with the metadata of a cluster's brokers."""
     if topic in REMOTE_LOG_METADATA_TOPICS:
         raise PolicyViolationError(
             "the metadata topic of a cluster is never written to from outside: its brokers keep it,"
@@ -76,8 +76,8 @@ def check_is_own_topic(topic: str) -> None:
 class KafkaMetadataTopic:
     """A `MetadataTopic` on a cluster. Thread-safe: one call at a time uses the consumer.
 
-    client_properties are Kafka's or librdkafka's, `bootstrap.servers` among them. Consecutive reads of a
-    partition are a stream. A read of another partition, or of an earlier offset, starts a new
+    client_properties are Kafka's or librdkafka's, `bootstrap.servers` among them. Consecutive reads
+    of a partition are a stream. A read of another partition, or of an earlier offset, starts a new
     stream and costs a round trip, as does the look-up of a partition's end. A stream ends at its
     partition's end: then the client sends no more requests. Raises BrokerUnreachableError if no
     broker answers at the start.
@@ -122,7 +122,7 @@ class KafkaMetadataTopic:
         return self.append_all(partition, [NewMetadataRecord(key, value, timestamp_ms)])
 
     def append_all(self, partition: int, records: Sequence[NewMetadataRecord]) -> Offset:
-        """PolicyViolationError for a cluster's own metadata topic."""
+        """Raises PolicyViolationError for a cluster's own metadata topic."""
         producer = self._own_producer()
         delivered: list[tuple[KafkaError | None, Message]] = []
         for record in records:
@@ -148,14 +148,15 @@ class KafkaMetadataTopic:
     def read(
         self, partition: int, start_offset: Offset, max_bytes: int
     ) -> list[MetadataTopicRecord]:
-        """See `MetadataTopic.read`; at most `request_timeout_s` without an answer, after which
-        RequestTimedOutError is raised."""
+        """See `MetadataTopic.read`. Raises RequestTimedOutError after `request_timeout_s` without
+        an answer."""
         with self._lock:
             parts = self._parts(partition, start_offset, max_bytes)
             return [record for records in parts for record in records]
 
     def read_columns(self, partition: int, start_offset: Offset, max_bytes: int) -> MetadataColumns:
-        """The client makes an object per record, of which those of one of its answers are kept."""
+        """See `MetadataTopic.read_columns`. The client makes an object per record; only those of
+        one answer exist at a time."""
         with self._lock:
             parts = self._parts(partition, start_offset, max_bytes)
             columns = [columns_of(records, start_offset) for records in parts]
@@ -193,8 +194,8 @@ class KafkaMetadataTopic:
     def _parts(
         self, partition: int, start_offset: Offset, max_bytes: int
     ) -> Iterator[list[MetadataTopicRecord]]:
-        """The client's answers, none of them empty, until the budget is spent or the partition's end
-        is reached. That end need not be the offset of a record.
+        """The client's answers, none of them empty, until the budget is spent or the partition's
+        end is reached. That end need not be the offset of a record.
 
         The last answer is kept whole, so the records may exceed max_bytes by it.
         """
@@ -203,6 +204,7 @@ class KafkaMetadataTopic:
             return
         if self._stream != (partition, start_offset):
             self._consumer.assign([TopicPartition(self._topic, partition, start_offset)])
+        # After an error the consumer's position is unknown: the next read assigns it anew.
         self._stream = None
         size = 0
         position = start_offset
@@ -231,7 +233,7 @@ class KafkaMetadataTopic:
     def _records(
         self, messages: list[Message], partition: int, position: Offset
     ) -> tuple[list[MetadataTopicRecord], Offset]:
-        """The records of an answer, and the offset to read on at."""
+        """The records of an answer, and the offset at which the next one starts."""
         records: list[MetadataTopicRecord] = []
         for message in messages:
             error = message.error()

@@ -1,13 +1,13 @@
 """Plans the records for a metadata event at feature level 1, and their keys. Pure.
 
-The value of a key is always the whole state. A segment keeps the key of its upload, but that a
-deletion by the leader of a later epoch is written under that leader's epoch, as in KIP-1266's
-Scenario 4, if nothing has a record there: several uploads of one segment are deleted under one
-epoch, and the record of one must not take the place of another's that is still needed.
+The value of a key is always the whole state. A segment keeps the key of its upload, with one
+exception: a deletion by the leader of a later epoch is written under that leader's epoch, as in
+KIP-1266's Scenario 4, if that key has no record. Several uploads of one segment may be deleted
+under one epoch, and the record of one must not replace another's that is still needed.
 
 Tombstones follow DELETE_SEGMENT_FINISHED and DELETE_PARTITION_FINISHED, which state that the
-objects are gone: for every key with a record of it, the key of that last state after the others,
-so that whatever is cut off leaves the last state in force.
+objects are gone. Every key with a record of the segment or partition gets one. The key of the last
+state comes last, so that it stays in force if the tombstones are cut off anywhere.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 class KeyedWrite(NamedTuple):
     """`event` goes to the audit topic, `state` to the compacted one, both under `key`; then the
-    tombstones, in order. Without those of `buried_first`, `state` must not be written."""
+    tombstones, in order. The tombstones of `buried_first` must be written before `state`."""
 
     key: MetadataKey
     state: RemoteLogSegmentMetadata | RemotePartitionDeleteMetadata
@@ -57,11 +57,11 @@ class KeyedWrite(NamedTuple):
 def plan_write(event: KeyedEvent, cache: RemoteLogMetadataCache) -> KeyedWrite | None:
     """The records for `event`; `cache` has all earlier ones.
 
-    None when there is nothing to record: a deletion of an unknown segment, or a state that cannot
-    follow. RemoteResourceNotFoundError for a COPY_SEGMENT_FINISHED of such a segment, so that its
-    copy fails; and for a compacted segment (a whole
-    COPY_SEGMENT_FINISHED) without a segment to replace. SegmentKeyTakenError for a start under the key
-    of a segment that is to be deleted before.
+    None if there is nothing to record: a deletion of an unknown segment, or a state that cannot
+    follow. Raises RemoteResourceNotFoundError for a COPY_SEGMENT_FINISHED of such a segment, so
+    that its copy fails, and for a compacted segment (a whole COPY_SEGMENT_FINISHED) that replaces
+    none. Raises SegmentKeyTakenError for a start under the key of a segment that must be deleted
+    first.
     """
     match event:
         case RemoteLogSegmentMetadata() if event.state is FINISHED:
@@ -82,8 +82,8 @@ def key_of(metadata: RemoteLogSegmentMetadata) -> SegmentKey:
 
 
 def key_of_start(metadata: RemoteLogSegmentMetadata) -> SegmentKey:
-    """As `key_of`. Without the leader's epoch, the last epoch of the records is used: the lowest
-    possible one."""
+    """Same as `key_of`. Without the leader's epoch the last epoch of the records is used: the
+    leader cannot have a lower one."""
     epoch = metadata.broker_leader_epoch
     if epoch == NO_LEADER_EPOCH:
         epoch = max(metadata.segment_leader_epochs)
@@ -109,7 +109,8 @@ def _plan_start(
             "a segment cannot be copied again while an earlier copy has this key"
             f" key={key} segment={occupant.segment_id} state={occupant.state.name}"
         )
-    # This key may have the record of a segment's deletion.
+    # The record under this key may be the deletion of `before`. Once it is overwritten, an older
+    # record under another key would bring that segment back: those keys are buried first.
     stale = (
         key._replace(broker_leader_epoch=epoch)
         for epoch, segment in keys
@@ -121,8 +122,8 @@ def _plan_start(
 def _plan_replacement(
     replacement: RemoteLogSegmentMetadata, cache: RemoteLogMetadataCache
 ) -> KeyedWrite:
-    """A compacted segment takes the key of the finished one with the same offsets. That one is
-    dropped, because no record of it remains."""
+    """A compacted segment takes the key of the finished one with the same offsets, which is dropped
+    because no record of it remains."""
     key = key_of(replacement)
     occupant = cache.find_by_key(key.end_offset, key.broker_leader_epoch)
     if occupant is not None and occupant.segment_id == replacement.segment_id:
@@ -142,8 +143,8 @@ def _plan_replacement(
 
 
 def refuse_finish_of_deleted(event: KeyedEvent, cache: RemoteLogMetadataCache) -> None:
-    """RemoteResourceNotFoundError for the end of a copy whose segment is deleted or being deleted:
-    the copier must not count on it, and local retention neither."""
+    """Raise RemoteResourceNotFoundError for the end of a copy whose segment is deleted or being
+    deleted: neither the copier nor local retention may count on it."""
     if not isinstance(event, RemoteLogSegmentMetadataUpdate) or event.state is not FINISHED:
         return
     known = cache.get(event.segment_id)
@@ -208,7 +209,7 @@ def _plan_partition_delete(
     partition = delete.topic_id_partition
     tombstones: tuple[MetadataKey, ...] = ()
     if delete.state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
-        # The deletion's own key stays: Scenario 5.
+        # The deletion's own key stays (KIP-1266, Scenario 5).
         tombstones = tuple(_keys_of_partition(partition, cache))
     return KeyedWrite(partition_key(partition), delete, delete, tombstones)
 

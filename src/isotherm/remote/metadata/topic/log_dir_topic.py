@@ -1,7 +1,7 @@
 """`__remote_log_metadata` in a broker's log directories, of Isotherm or Apache Kafka.
 
 The segment files are read as they are: nothing is locked, recovered or changed, so a broker may be
-running. What it has not flushed, or is about to truncate, may be seen or not.
+running. Records that it has not flushed, or will truncate, may be seen or not.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ class LogDirMetadataTopic:
     def append(
         self, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: TimestampMs
     ) -> Offset:
-        """PolicyViolationError, always."""
+        """Raises PolicyViolationError, always."""
         return self.append_all(partition, [NewMetadataRecord(key, value, timestamp_ms)])
 
     def append_all(self, partition: int, records: Sequence[NewMetadataRecord]) -> Offset:
-        """PolicyViolationError, always."""
+        """Raises PolicyViolationError, always."""
         raise PolicyViolationError(
             f"the log directory is only read partition={partition} records={len(records)}"
         )
@@ -98,7 +98,8 @@ class LogDirMetadataTopic:
         ]
 
     def read_columns(self, partition: int, start_offset: Offset, max_bytes: int) -> MetadataColumns:
-        """See `MetadataTopic.read_columns`. CorruptLogError for a closed segment that ends within a batch."""
+        """See `MetadataTopic.read_columns`. Raises CorruptLogError for a closed segment that ends
+        within a batch."""
         segments = self._segments.get(partition, [])
         place = self._streams.pop((partition, start_offset), _Place(0, 0))
         while place.segment < len(segments):
@@ -148,8 +149,8 @@ def _live_partition(directory_name: str, topic: str) -> int | None:
 
 
 def _read_file(path: Path, position: int, size: int) -> memoryview:
-    """Bytes of the file: `size`, or more for a larger batch, whole unless the file ends before.
-    Raises CorruptRecordError for a damaged header."""
+    """Read `size` bytes, or more if the first batch is larger; it is whole unless the file ends
+    before. Raises CorruptRecordError for a damaged header."""
     with path.open("rb") as file:
         file.seek(position)
         data = file.read(max(size, _READ_SIZE_MIN))
@@ -161,7 +162,7 @@ def _read_file(path: Path, position: int, size: int) -> memoryview:
 
 
 def _end_offset(path: Path) -> Offset:
-    """The offset after the last complete batch; only headers are looked at."""
+    """The offset after the last complete batch. Only headers are decoded."""
     end = int(path.stem)
     position = 0
     while True:

@@ -1,12 +1,12 @@
 """Folds and follows one partition of the metadata topic for its user partitions.
 
 Invariants:
-- a user partition is given each of its events once, in order of offset: those below the end of the
-  fold that began with its assignment are in the fold, and passed over when they are followed;
-- a user partition takes part only from the fold that follows its assignment;
-- a user partition is opened by `open` alone, which the manager calls once its metadata is whole:
-  the fold alone may lack an event that a crash cut in two;
-- a future given to `expect` is done once the reader is past its offset, or with the failure.
+- a user partition gets each of its events once, in order of offset: the events below the end of the
+  fold that follows its assignment are in the fold, and are skipped while the topic is followed;
+- a user partition takes part only from that fold on;
+- only `open` opens a user partition. The manager calls it once the partition's metadata is whole:
+  the fold alone may lack an event that a crash left in the audit topic alone;
+- a future of `expect` is done once the reader is past its offset, or fails with the reader.
 
 Source: Kafka ConsumerTask, with one position per metadata partition.
 """
@@ -90,7 +90,7 @@ class MetadataPartitionReader:
 
     @property
     def position(self) -> Offset:
-        """What is stored below it is applied."""
+        """Every record below it is applied."""
         return self._position
 
     @property
@@ -126,7 +126,8 @@ class MetadataPartitionReader:
         return offset < self._position
 
     def note_read_to(self, end_offset: Offset) -> None:
-        """A poll has read everything below. Compaction may have left no record there to show it."""
+        """Note that a poll has read everything below `end_offset`. Compaction may have left no
+        record before it that would show this."""
         with self._polling:
             self._position = max(self._position, end_offset)
             self._complete_expected()
@@ -137,8 +138,10 @@ class MetadataPartitionReader:
             return user in self._users and self._users[user].next_offset is not None
 
     def fold_apart(self, user: TopicIdPartition) -> FoldedPartition | None:
-        """The stored state of a partition that is not followed here; None if its deletion is
-        finished. Raises CorruptMetadataError for a corrupt record: this reader has then failed."""
+        """Fold the stored state of a partition that is not followed here; None if its deletion is
+        finished. Raises CorruptMetadataError for a corrupt record; then this reader has failed,
+        too.
+        """
         wanted = {user}.__contains__
         folded = fold_metadata_partition(self._topic, self._partition, wanted, self._report)
         if folded.deleted:
@@ -146,7 +149,7 @@ class MetadataPartitionReader:
         return next(iter(folded.partitions), FoldedPartition(RemoteLogMetadataCache(user), None))
 
     def unopened(self) -> list[TopicIdPartition]:
-        """The user partitions that are folded, and not open yet."""
+        """The user partitions that are folded and not open yet."""
         with self._lock:
             return [
                 name
@@ -166,7 +169,7 @@ class MetadataPartitionReader:
                     cache.mark_initialized()
 
     def check_room(self) -> None:
-        """Raises NotEnoughMemoryError if too many events wait to be read back."""
+        """Raise NotEnoughMemoryError if too many events wait to be read back."""
         if len(self._expected) >= self._settings.remote_log_metadata_pending_writes_max:
             raise NotEnoughMemoryError(
                 "too many metadata events wait to be read back"
@@ -206,10 +209,10 @@ class MetadataPartitionReader:
         _fail(orphaned, error)
 
     def poll(self, *, wait: bool = True) -> bool:
-        """Read to the end of the topic and apply what is there.
+        """Read to the end of the topic and apply its records.
 
-        Returns False when another thread is at it and `wait` is False. Errors of the topic
-        itself are raised; what was applied before stays applied, and the next poll goes on.
+        Returns False, having read nothing, if another thread polls and `wait` is False. Raises
+        errors of the topic itself; the records before stay applied, and the next poll continues.
         """
         if not self._polling.acquire(blocking=wait):
             return False
@@ -246,7 +249,7 @@ class MetadataPartitionReader:
     def _activate_users(self) -> dict[TopicIdPartition, _User]:
         """The users that take part in this run; folds the topic for the new ones among them.
 
-        CorruptMetadataError when a record stands in the way of that: this reader has failed then.
+        Raises CorruptMetadataError if a record prevents the fold; then this reader has failed.
         """
         with self._lock:
             users = dict(self._users)
@@ -258,7 +261,8 @@ class MetadataPartitionReader:
             self._store.install(folded)
             for name in fresh:
                 users[name].next_offset = folded.next_offset
-            # Of others, the position may be ahead: the fold ends where the replica ends now.
+            # The older users may be ahead of the fold: it ends where the replica ends now. The
+            # lower position makes every user get its records; `_apply` skips those it has.
             is_alone = len(fresh) == len(users)
             ahead = folded.next_offset if is_alone else self._position
             self._position = min(ahead, folded.next_offset)

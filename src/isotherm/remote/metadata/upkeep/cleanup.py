@@ -1,18 +1,18 @@
 """Finds leftovers in the compacted metadata topic, and removes them: objects first, then keys.
 
-    what is left over                          how                         what is done
+    leftover                                   cause                       removal
     keys of segments that are gone             a tombstone was lost        tombstones
     keys of partitions whose deletion is over  a tombstone was lost        tombstones
     an upload or deletion that stands still    a crash, a failed store     the segment is deleted
     an upload that a later leader repeated     both finished (Scenario 2)  the segment is deleted
     a partition whose deletion stands still    a crash cut it              the partition is deleted
 
-Segments of a topic that the cluster does not know, and that has no deletion event, are reported and
-kept: a cluster that lost its own metadata would otherwise delete the only copy of its data.
+Segments of an unknown topic without a deletion event are reported and kept. Otherwise a cluster
+that lost its own metadata would delete the only copy of its data.
 
 `plan_cleanup` is pure; RemoteMetadataCleanupManager executes the plan. A deletion of a segment is
 recorded like any other, so the next run continues after a crash. Source: KIP-1266, which names the
-manager and leaves open what it does.
+manager and leaves its work open.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def read_keyed_contents(topic: MetadataTopic, number: int) -> KeyedContents:
     last: dict[MetadataKey, RemoteLogSegmentMetadata | RemotePartitionDeleteMetadata] = {}
     end_offset = 0
     for record in iterate_records(topic, number):
-        # Not where the topic ends: a replica may be behind that.
+        # Not the end that the topic reports: a replica may be behind it.
         end_offset = record.offset + 1
         try:
             key, event = decode_record(record)
@@ -122,8 +122,8 @@ def plan_cleanup(
 ) -> CleanupPlan:
     """The plan for the leftovers of one metadata partition.
 
-    `exists` says whether the cluster has a partition; segments that are `in_progress` here, and
-    states younger than `settled_before_ms`, are let be.
+    `exists` says whether the cluster has a partition. Segments that are `in_progress` here, and
+    states younger than `settled_before_ms`, are left alone.
     """
     gone = {
         segment_id
@@ -210,23 +210,23 @@ class CleanupTarget(Protocol):
         """Whether this metadata partition is at feature level 1."""
 
     def settled(self, number: int) -> AbstractContextManager[object]:
-        """Inside, nothing else is written to this metadata partition, and nothing is left to be.
-        RemoteStorageNotReadyError while that cannot be had."""
+        """A block in which nothing else is written to this metadata partition, and every audited
+        event is applied. Raises RemoteStorageNotReadyError while that is impossible."""
 
     def watch_copies(self) -> AbstractContextManager[Collection[RemoteLogSegmentId]]:
-        """The segments that are being copied at some moment until the end of the block."""
+        """The segments that are being copied at any moment until the end of the block."""
 
     def can_delete(self, partition: TopicIdPartition) -> bool:
-        """Whether this broker leads the partition, and knows what is stored of it."""
+        """Whether this broker leads the partition and has read all its stored events."""
 
     def is_keeper(self, number: int) -> bool:
-        """Whether this broker looks after a metadata partition: of all brokers, one does."""
+        """Whether this broker, as the only one, cleans up this metadata partition."""
 
     def is_only_writer(self) -> bool:
         """Whether no other broker writes to the metadata topic."""
 
     def delete_segment(self, metadata: RemoteLogSegmentMetadata, still_due: SegmentCheck) -> bool:
-        """DELETE_SEGMENT_STARTED, the objects, DELETE_SEGMENT_FINISHED, tombstones.
+        """Delete a segment: DELETE_SEGMENT_STARTED, objects, DELETE_SEGMENT_FINISHED, tombstones.
 
         Returns False without an effect if the segment's state differs from `metadata` by now, if it
         is being copied, or if `still_due` is false. `still_due` gets the segment and the live
@@ -238,7 +238,7 @@ class CleanupTarget(Protocol):
 
 
 class RemoteMetadataCleanupManager:
-    """`run` in one thread at a time."""
+    """Call `run` in one thread at a time."""
 
     def __init__(
         self,
@@ -257,7 +257,7 @@ class RemoteMetadataCleanupManager:
         self._cancelled = threading.Event()
 
     def cancel(self) -> None:
-        """Begin nothing more. Any thread."""
+        """Begin no further deletion. Callable from any thread."""
         self._cancelled.set()
 
     def run(self) -> list[CleanupPlan]:
@@ -299,11 +299,12 @@ class RemoteMetadataCleanupManager:
         return plan
 
     def _bury(self, number: int, keys: Collection[MetadataKey], since: Offset) -> None:
-        """Append tombstones, but for keys that were written to since they were read.
+        """Append tombstones, except for keys with a new record since they were read.
 
-        Only where there is no other writer: a state goes where the partition ended when its event was
-        decided, and tombstones in between would hide that it is missing. Other brokers write all tombstones
-        with their states, so that none gets lost.
+        Call it only on the only writer: the state of an event belongs where the partition ended
+        when the event was decided, and a tombstone at that place would hide that the state is
+        missing. With several brokers every tombstone is in one batch with its state, so that none
+        gets lost.
         """
         if not keys:
             return

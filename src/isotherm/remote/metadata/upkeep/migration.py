@@ -2,8 +2,8 @@
 
 Two folds of one partition are compared:
 
-    all     of all records, events and keyed ones: the brokers' present state
-    keyed   of the keyed records alone: the state after compaction
+    all     the fold of all records, events and keyed ones: the brokers' present state
+    keyed   the fold of the keyed records alone: the state after compaction
 
 The migration writes the differences: the whole state of a segment under its key, and a tombstone
 for the key of a deleted segment. It removes nothing, so brokers may read the partition and write
@@ -11,9 +11,9 @@ events meanwhile. After a crash the next comparison finds less to write. Once th
 difference, checked under the write lock, all later events are keyed, and the topic may be
 compacted, which drops the records without keys.
 
-A segment that was copied at level 0 has no broker leader epoch. Its key has -1, or lower where the
-same end offset was copied more than once or a later copy covers it, so that any copy of a known
-epoch comes before it.
+A segment that was copied at level 0 has no broker leader epoch. Its key has -1, or a lower number
+if the same end offset was copied more than once or a later copy covers it, so that any copy with a
+known epoch has precedence.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from isotherm.remote.segment_metadata import (
 )
 from isotherm.types import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicIdPartition
 
-# Records appended at a time: a crash loses nothing that this bounds, a writer waits no longer.
+# Records of one append: it bounds how long another writer waits. A crash between two loses nothing.
 RECORDS_PER_APPEND = 500
 
 # Rounds of comparing and writing while new events arrive. Each round handles the events that came
@@ -93,8 +93,8 @@ class PartitionPlan:
 class PartitionMigration:
     """Migrates one metadata partition, once. Not thread-safe.
 
-    CorruptMetadataError names an invalid record, unless `on_corrupt` returns: then it is skipped,
-    as by a broker with the policy `skip`.
+    Raises CorruptMetadataError, which names an invalid record, unless `on_corrupt` returns: then
+    the record is skipped, as by a broker with the policy `skip`.
     """
 
     def __init__(
@@ -124,8 +124,8 @@ class PartitionMigration:
         return PartitionPlan(self._survey_of(writes), writes)
 
     def survey(self) -> PartitionSurvey:
-        """As `plan`, but without keeping the planned records. Memory: some 120 bytes for each live
-        segment in each view, and one read."""
+        """Same as `plan`, but without keeping the planned records. Memory: some 120 bytes for each
+        live segment in each fold, and one read."""
         self._catch_up()
         return self._survey_of(self._writes())
 
@@ -242,8 +242,8 @@ def _key_of(state: RemoteLogSegmentMetadata) -> SegmentKey:
 
 
 def _keyed_states(cache: RemoteLogMetadataCache) -> list[RemoteLogSegmentMetadata]:
-    """Every live segment with the broker leader epoch of its key, in an order in which they end as
-    they are: of finished segments that overlap, none that answers comes after one that covers it.
+    """Every live segment with the broker leader epoch of its key, in an order that reproduces the
+    present look-ups: a segment that answers comes before the finished ones that overlap it.
     """
     taken: dict[Offset, set[LeaderEpoch]] = {}
     states = []

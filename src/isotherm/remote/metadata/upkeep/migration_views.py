@@ -1,4 +1,4 @@
-"""The records that a migration reads of a metadata partition: all, counted, and those with a key."""
+"""Views of a metadata partition for its migration: all records, counted, and those with a key."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RecordCounts:
 
 
 class _Reading:
-    """A read-only `MetadataTopic` that changes the reads of another."""
+    """A `MetadataTopic` that changes the reads of another one."""
 
     def __init__(self, topic: MetadataTopic) -> None:
         self._topic = topic

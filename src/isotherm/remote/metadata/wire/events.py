@@ -1,4 +1,4 @@
-"""Records of the metadata topic as what they change, in the order of the topic."""
+"""Decodes records of the metadata topic into changes, and iterates over them in order."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ DEFAULT_READ_MAX_BYTES = 1024 * 1024
 
 
 class MetadataChange(NamedTuple):
-    """What one record says.
+    """The change of one record.
 
     key     event
-    None    what happened, level 0
-    a key   the whole state of what the key names, level 1
+    None    an event, level 0
+    a key   the whole state of the segment or partition that the key names, level 1
     a key   None: a tombstone
     """
 
@@ -50,7 +50,8 @@ class MetadataChange(NamedTuple):
 
 
 def decode_record(record: MetadataTopicRecord) -> MetadataChange:
-    """What a record changes; CorruptMetadataError naming the record when it has no meaning."""
+    """Decode a record. Raises CorruptMetadataError, which names the record, if it has no
+    meaning."""
     try:
         return decode_change(record.key, record.value)
     except CorruptMetadataError as error:
@@ -58,7 +59,7 @@ def decode_record(record: MetadataTopicRecord) -> MetadataChange:
 
 
 def decode_change(key: bytes | None, value: bytes | None) -> MetadataChange:
-    """As `decode_record`, where the record's place is not known."""
+    """Same as `decode_record`, without the record's place for the error."""
     if key is None:
         if value is None:
             raise CorruptMetadataError("a record without a key and a value means nothing")
@@ -76,9 +77,9 @@ def decode_change(key: bytes | None, value: bytes | None) -> MetadataChange:
 
 
 def partition_of(event: RemoteLogMetadataEvent) -> TopicIdPartition:
-    """The user partition that an event is about.
+    """The user partition of an event.
 
-    CorruptMetadataError for a segment snapshot, which names none: it belongs in no topic.
+    Raises CorruptMetadataError for a segment snapshot, which names none and belongs in no topic.
     """
     match event:
         case RemoteLogSegmentMetadata() | RemotePartitionDeleteMetadata():
@@ -102,8 +103,9 @@ def iterate_records(
     start_offset: Offset = 0,
     end_offset: Offset | None = None,
 ) -> Iterator[MetadataTopicRecord]:
-    """Records of a metadata partition from `start_offset` on, or the first that is kept, up to
-    `end_offset`, or the end seen when the iteration began."""
+    """Iterate over the records of a metadata partition in [start_offset, end_offset): from the
+    first kept record on at the earliest, and by default to the end at the start of the
+    iteration."""
     first, end = topic.offsets(partition)
     if end_offset is not None:
         end = end_offset
@@ -122,7 +124,7 @@ def iterate_records(
 def iterate_columns(
     topic: MetadataTopic, partition: int, *, start_offset: Offset
 ) -> Iterator[MetadataColumns]:
-    """The same records as those of `iterate_records`, in one set of columns for each read."""
+    """Same as `iterate_records`, with the records of each read as columns."""
     first, end = topic.offsets(partition)
     position = max(first, start_offset)
     while position < end:
@@ -140,7 +142,7 @@ def iterate_columns(
 
 
 def next_offset(records: list[MetadataTopicRecord], position: Offset) -> Offset:
-    """Where to read on after `records`."""
+    """The offset at which the read after `records` starts; `position` if there are none."""
     return records[-1].offset + 1 if records else position
 
 
@@ -156,7 +158,7 @@ def _key_of(event: RemoteLogMetadataEvent) -> SegmentKey | PartitionKey:
 
 
 def columns_of(records: Sequence[MetadataTopicRecord], start_offset: Offset) -> MetadataColumns:
-    """Records that are objects already as columns."""
+    """Convert record objects to columns."""
     import pyarrow as pa  # not above: reading events one by one does without it
 
     return MetadataColumns(
@@ -168,7 +170,7 @@ def columns_of(records: Sequence[MetadataTopicRecord], start_offset: Offset) -> 
 
 
 def joined_columns(parts: Sequence[MetadataColumns]) -> MetadataColumns:
-    """Runs that follow one another as one. There is at least one."""
+    """Concatenate adjacent runs, at least one."""
     import pyarrow as pa
 
     return MetadataColumns(

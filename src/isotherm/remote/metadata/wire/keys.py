@@ -1,12 +1,12 @@
-"""Where a metadata event goes: the metadata topic's partition and, at level 1, the record's key.
+"""The destination of a metadata event: the metadata partition and, at level 1, the record's key.
 
     key of a segment's state         topicId:partition:endOffset:brokerLeaderEpoch
     key of a partition's deletion    topicId:partition
 
 UTF-8, the topic id in Kafka's text form (22 characters, which never contain a colon), numbers in
-decimal. The end offset is inclusive. Source: KIP-1266; for the partition its Scenario 5, which
-contradicts its section 2. A segment's epoch is NO_LEADER_EPOCH or lower where the upload is older
-than level 1.
+decimal. The end offset is inclusive. Source: KIP-1266; for the partition's key its Scenario 5,
+which contradicts its section 2. An upload from level 0 has the epoch NO_LEADER_EPOCH or a lower
+one.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def partition_key(partition: TopicIdPartition) -> PartitionKey:
 
 
 def parse_key(encoded: bytes) -> MetadataKey:
-    """Inverse of `encode`; CorruptMetadataError when the bytes are no such key."""
+    """Inverse of `encode`. Raises CorruptMetadataError if the bytes are not a canonical key."""
     match = _KEY.fullmatch(encoded)
     if match is None:
         raise CorruptMetadataError(f"not a key of a metadata record key={encoded[:100]!r}")
@@ -92,9 +92,10 @@ _MURMUR2_MULTIPLIER = 0x5BD1E995
 
 
 def metadata_partition(partition: TopicIdPartition, partition_count: int) -> int:
-    """Kafka's choice: murmur2 of Objects.hash(low half of the topic id, high half, partition).
+    """The metadata partition of a user partition: murmur2 of Objects.hash(low half of the topic id,
+    high half, partition). It does not depend on the topic's name.
 
-    The topic's name plays no part. Source: Kafka RemoteLogMetadataTopicPartitioner.
+    Source: Kafka RemoteLogMetadataTopicPartitioner.
     """
     topic_id = partition.topic_id.int
     hashed = 1

@@ -89,7 +89,7 @@ _State = TypeVar("_State")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteLogSegmentMetadataSnapshot:
-    """A segment without its partition (api key 3); Kafka defines it and writes it nowhere now."""
+    """A segment without its partition (api key 3). Kafka defines it and no longer writes it."""
 
     id: uuid.UUID
     start_offset: Offset
@@ -116,14 +116,14 @@ KeyedEvent: TypeAlias = (
 
 
 def encode_event(event: RemoteLogMetadataEvent) -> bytes:
-    """The record value of `event` at feature level 0, which carries no broker leader epoch."""
+    """The record value of `event` at feature level 0, without a broker leader epoch."""
     api_key, body, tags = _parts(event)
     return _join(api_key, API_VERSION, body, tags)
 
 
 def encode_keyed_event(event: KeyedEvent) -> bytes:
-    """The record value of `event` at feature level 1: of a segment's whole state and of a
-    partition's deletion in the compacted topic, of every event in the audit topic."""
+    """The record value of `event` at feature level 1. The compacted topic has whole segments and
+    deletions of partitions, the audit topic has every event."""
     api_key, body, tags = _parts(event)
     epoch = _INT32.pack(event.broker_leader_epoch)
     if isinstance(event, RemoteLogSegmentMetadata):
@@ -136,16 +136,17 @@ def encode_keyed_event(event: KeyedEvent) -> bytes:
 
 
 def encode_event_without_key(event: RemoteLogMetadataEvent) -> bytes:
-    """The value of a record without a key: of level 1 if the broker leader epoch is known."""
+    """The value of a record without a key, in the form of level 1 if it has a broker leader
+    epoch."""
     if getattr(event, "broker_leader_epoch", NO_LEADER_EPOCH) == NO_LEADER_EPOCH:
         return encode_event(event)
     return encode_keyed_event(event)  # type: ignore[arg-type]
 
 
 def decode_event(value: bytes | memoryview) -> RemoteLogMetadataEvent:
-    """The event in a record's value.
+    """Decode the event in a record's value.
 
-    Raises CorruptMetadataError naming the field and its position; nothing is half applied.
+    Raises CorruptMetadataError, which names the field and its position.
     """
     reader = _Reader(value)
     frame_version = reader.frame_varint("frame_version")
@@ -174,7 +175,7 @@ def decode_event(value: bytes | memoryview) -> RemoteLogMetadataEvent:
 
 
 def decode_partition(value: bytes) -> TopicIdPartition:
-    """The partition that a value is about which `decode_event` accepts; no segment snapshot."""
+    """The partition of a value that `decode_event` accepts and that is no segment snapshot."""
     reader = _Reader(value)
     for field in ("frame_version", "api_key", "api_version"):
         reader.frame_varint(field)
@@ -227,7 +228,7 @@ def _encode_segment_id(segment_id: RemoteLogSegmentId) -> bytes:
 def _encode_span(
     segment: RemoteLogSegmentMetadata | RemoteLogSegmentMetadataSnapshot,
 ) -> tuple[bytes, ...]:
-    """The fields that follow the id of a segment, in api keys 0 and 3, but for the tags."""
+    """The fields after the id of a segment in api keys 0 and 3, without the tags."""
     epochs = sorted(segment.segment_leader_epochs.items())
     return (
         _SPAN.pack(
@@ -289,7 +290,7 @@ def _decode_segment_snapshot(reader: _Reader) -> RemoteLogSegmentMetadataSnapsho
 
 
 def _decode_span(reader: _Reader) -> tuple[dict[str, Any], dict[int, bytes]]:
-    """The fields of `_encode_span` with what the tags say, and the tags."""
+    """The fields of `_encode_span`, with that of the transaction index's tag, and all tags."""
     start_offset, end_offset, broker_id, max_timestamp, event_timestamp = reader.unpack(
         _SPAN, "offsets"
     )

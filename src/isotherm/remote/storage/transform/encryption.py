@@ -119,8 +119,8 @@ class KeyRing:
             raise CorruptMetadataError(f"data key cannot be unwrapped key_pair={key_id}") from error
 
 
-# Imported where keys are used: it takes longer than the rest of the remote tier, and most buckets are
-# not encrypted.
+# Imported where keys are used: it takes longer than the rest of the remote tier, and most buckets
+# are not encrypted.
 def _key_cipher(key: RsaKey) -> PKCS1OAEP_Cipher:
     from Crypto.Cipher import PKCS1_OAEP
     from Crypto.Hash import SHA3_512
