@@ -28,7 +28,7 @@ class SystemClock:
     def now_ms(self) -> TimestampMs:
         return time.time_ns() // 1_000_000
 
-    # Asked twice for each request: the function of C itself, without a call of Python around it.
+    # Called twice for each request: the C function itself, without a Python call around it.
     monotonic_s = staticmethod(time.monotonic)
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:

@@ -355,7 +355,8 @@ class InvalidRegularExpressionError(RejectedError):
 
 
 class SaslAuthenticationError(RejectedError):
-    """The client is not who it says. The message is for the client: it says nothing about users."""
+    """The client failed to authenticate. The message is for the client and reveals nothing about
+    users."""
 
 
 class IllegalSaslStateError(RejectedError):

@@ -1,7 +1,7 @@
-"""Which extra brings a package that is not installed.
+"""The extra that installs a missing package.
 
-`pip install isotherm` brings the clients of the command line. Whatever more a command needs is
-imported when the command runs, so that what is missing is found there.
+`pip install isotherm` installs the clients of the command line. A command imports other packages
+when it runs, so a missing one is found there.
 """
 
 from __future__ import annotations

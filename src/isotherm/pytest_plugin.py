@@ -48,7 +48,7 @@ class NewTopic(Protocol):
 
 
 class KafkaBroker:
-    """A broker that serves clients. Any thread."""
+    """A broker that serves clients. Thread-safe."""
 
     def __init__(self, embedded: EmbeddedBroker, admin: AdminClient) -> None:
         self.embedded = embedded
@@ -77,7 +77,7 @@ class KafkaBroker:
         self._admin.create_topics([request])[name].result(_REQUEST_TIMEOUT_S)
 
     def delete_topic(self, name: str) -> None:
-        """In both tiers. No error if there is none. Raises KafkaException."""
+        """Delete a topic in both tiers. No error if there is none. Raises KafkaException."""
         from confluent_kafka import KafkaError, KafkaException
 
         try:
@@ -102,7 +102,7 @@ def kafka_broker_settings() -> Mapping[str, str]:
 
 
 def _embedded_broker() -> type[EmbeddedBroker]:
-    """Raises UsageError, with a command to run, where only Isotherm's clients are installed."""
+    """Raise UsageError, with a command to run, if only Isotherm's clients are installed."""
     try:
         from isotherm.testing.embedded_broker import EmbeddedBroker
     except ModuleNotFoundError as error:
@@ -162,6 +162,6 @@ def kafka_topic(request: pytest.FixtureRequest, kafka_topics: NewTopic) -> str:
 
 
 def _topic_name(test: str, number: int) -> str:
-    """The test's name as far as a topic's may have it, and a number that no other topic has."""
+    """The legal characters of the test's name, and a number that no other topic has."""
     end = f"-{number}"
     return _NOT_IN_TOPIC_NAMES.sub("-", test)[: _TOPIC_NAME_MAX - len(end)].rstrip("-") + end

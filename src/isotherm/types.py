@@ -38,7 +38,7 @@ REMOTE_LOG_METADATA_TOPICS = (REMOTE_LOG_METADATA_TOPIC, REMOTE_LOG_METADATA_AUD
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 
 REMOTE_LOG_DIR = "remote://"
-"""How the directory begins that DescribeLogDirs shows for the remote tier."""
+"""Prefix of the directory that DescribeLogDirs shows for the remote tier."""
 
 UUID_TEXT_LENGTH = 22
 
@@ -76,10 +76,10 @@ def uuid_to_text(value: uuid.UUID) -> str:
 
 
 def uuid_from_text(text: str) -> uuid.UUID:
-    """Inverse of `uuid_to_text`; ValueError when the text is not such an id."""
+    """Inverse of `uuid_to_text`. Raises ValueError if the text is not such an id."""
     try:
         digits = text.encode("ascii").translate(_FROM_URL_SAFE)
-        # As base64.b64decode(validate=True), in a third of the time: listings hold many.
+        # Same as base64.b64decode(validate=True), in a third of the time: listings have many ids.
         raw = binascii.a2b_base64(digits + b"==", strict_mode=True)
     except (UnicodeEncodeError, binascii.Error) as error:
         raise ValueError(f"not a Kafka uuid text={text!r}") from error

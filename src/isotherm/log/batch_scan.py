@@ -119,8 +119,8 @@ class SoundBatches(NamedTuple):
         return read_batch_header(self.data, int(self.batches["position"][row]))
 
     def epoch_starts(self) -> Iterator[BatchHeader]:
-        """The header of each batch that has another leader epoch than the one before it, and the
-        first."""
+        """The header of the first batch, and of each one whose leader epoch differs from that of
+        the batch before."""
         epochs = leader_epochs(self.data, self.batches)
         for row in (0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()):
             yield self.header(row)
@@ -133,7 +133,7 @@ class SoundBatches(NamedTuple):
 
     @property
     def end_position(self) -> Position:
-        """In the file. There are batches."""
+        """Position in the file after the last batch. The table must not be empty."""
         last = self.batches[-1]
         return self.position + int(last["position"] + last["size"])
 
@@ -143,12 +143,12 @@ class SoundBatches(NamedTuple):
         return self._replace(batches=self.batches[:count])
 
     def starts_below(self, next_offset: Offset) -> BoolArray:
-        """Whether a batch begins below the end of the one before it; see `expected_starts`."""
+        """Whether each batch begins below the end of the one before it; see `expected_starts`."""
         is_below: BoolArray = self.batches["base_offset"] < self.expected_starts(next_offset)
         return is_below
 
     def expected_starts(self, next_offset: Offset) -> Int64Array:
-        """The end of the batch before each; `next_offset` is that of the one before the first."""
+        """The end of the batch before each batch; `next_offset` is the end before the first."""
         return np.concatenate([[next_offset], self.next_offsets[:-1]])
 
 

@@ -132,8 +132,8 @@ def save_clean_shutdown(fs: FileSystem, log_dir: Path, broker_epoch: int = NO_BR
 
 
 def take_clean_shutdown(fs: FileSystem, log_dir: Path) -> int | None:
-    """The broker epoch of the last stop if that was clean, else None. Removes the marker, so that a
-    crash leaves none. NO_BROKER_EPOCH if the marker does not tell."""
+    """The broker epoch of the last stop if that was clean, else None; NO_BROKER_EPOCH if the marker
+    has none. Removes the marker, so that a crash leaves none."""
     path = log_dir / CLEAN_SHUTDOWN_NAME
     if not fs.exists(path):
         return None

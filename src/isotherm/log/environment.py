@@ -14,7 +14,7 @@ from isotherm.types import Offset
 
 
 class StartedLog(Protocol):
-    """What the checkpoint of log starts needs of a log."""
+    """The part of a log that the checkpoint of log starts needs."""
 
     log_dir: LogDir
 
@@ -31,7 +31,8 @@ without a lock of the log. Raises OSError."""
 
 
 def keep_no_checkpoint(log: StartedLog) -> None:
-    """For a log without a log directory's checkpoints: its opener passes the log start again."""
+    """A `CheckpointLogStart` for a log outside of a managed directory: its opener passes the log
+    start again."""
     log.log_start_is_durable(log.log_start_offset)
 
 

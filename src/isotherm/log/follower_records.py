@@ -72,7 +72,7 @@ class FollowerRecords(NamedTuple):
         return int(self.batches["max_timestamp"].max())
 
     def starts_of_epochs(self) -> Iterator[tuple[LeaderEpoch, Offset]]:
-        """Each epoch of the batches, with the offset where it begins in them."""
+        """Each epoch of the batches, with its first offset in them."""
         starts = np.flatnonzero(np.diff(self.epochs, prepend=-1))
         for row in starts.tolist():
             yield int(self.epochs[row]), int(self.batches["base_offset"][row])
@@ -173,7 +173,8 @@ def _changes_producers(batches: BatchTable) -> BoolArray:
     plain = np.flatnonzero(is_plain)
     if len(plain) <= BATCHES_KEPT_MAX:
         return changes
-    # Sorted by producer, in order: a row that has enough later ones of its producer is left out.
+    # Sorted by producer, then in log order. A row is left out if the row BATCHES_KEPT_MAX after it
+    # is of the same producer.
     ordered = plain[np.argsort(producer_ids[plain], kind="stable")]
     ids = producer_ids[ordered]
     changes[ordered[:-BATCHES_KEPT_MAX][ids[:-BATCHES_KEPT_MAX] == ids[BATCHES_KEPT_MAX:]]] = False

@@ -99,8 +99,8 @@ class FileSystem(Protocol):
 
 
 def read_if_exists(fs: FileSystem, path: Path) -> bytes | None:
-    """None without a file. It is not asked for first, which would be a second call of the
-    system."""
+    """The content of a file; None if it does not exist. One system call fewer than `exists` before
+    it."""
     try:
         return fs.read_bytes(path)
     except FileNotFoundError:
@@ -113,6 +113,7 @@ class OsFile:
     __slots__ = ("_descriptor",)
 
     def __init__(self, path: Path, flags: int) -> None:
+        # Set first: `__del__` runs even if `open` fails.
         self._descriptor = -1
         self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
 
@@ -192,8 +193,7 @@ class OsFileSystem:
         return OsFile(path, os.O_RDWR | os.O_CREAT)
 
     def read_bytes(self, path: Path) -> bytes:
-        # Four calls of the system: a file object makes nine, and a start reads five files a
-        # partition.
+        # Four system calls. A file object makes nine, and a start reads five files per partition.
         file = OsFile(path, os.O_RDONLY)
         try:
             return file.read_at(0, file.size())

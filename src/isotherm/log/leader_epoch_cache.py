@@ -120,7 +120,7 @@ class LeaderEpochCache:
             self.entries = (cut, *self.entries[count:])
 
     def forget_below(self, durable_start_offset: Offset) -> None:
-        """The log start is durable: the next `flush` stores no entries below it."""
+        """Note that the log start is durable: the next `flush` stores no entries below it."""
         if self.entries and self.entries[0].start_offset <= durable_start_offset:
             self._cut = ()
 
@@ -132,7 +132,7 @@ class LeaderEpochCache:
         self._replace((), tuple(entries))
 
     def flush(self, end_offset: Offset) -> None:
-        """Store the epochs that have records below `end_offset`. Any thread."""
+        """Store the epochs that have records below `end_offset`. Callable from any thread."""
         count = bisect_left(self.entries, end_offset, key=lambda entry: entry.start_offset)
         self._store(joined(self._cut, self.entries[:count]))
 

@@ -52,12 +52,12 @@ class LockedDir:
     """The broker epoch of the last stop; None if that was not clean."""
     recovery_points: Mapping[TopicPartition, Offset]
     log_start_offsets: Mapping[TopicPartition, Offset] | None
-    """None if the file is lost: then it does not tell what lies below a log's start."""
+    """None if the file is lost: then the start of a log is unknown."""
     high_watermarks: Mapping[TopicPartition, Offset]
     named: set[TopicPartition] = field(default_factory=set)
     """Partitions that are in the files on disk now."""
     stored_high_watermarks: _OffsetCheckpoint = field(default_factory=dict)
-    """Those that this process wrote last."""
+    """The high watermarks that this process wrote last."""
 
     @property
     def was_clean(self) -> bool:

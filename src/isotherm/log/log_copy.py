@@ -1,14 +1,14 @@
-"""A log's files on their way to another log directory of the same broker: Kafka's future replica.
+"""Copies a log's files to another log directory of the same broker: Kafka's future replica.
 
     <topic>-<partition>.<id>-future/     copied while the log is in use, segment by segment
        closed segments                    once, with their indexes
        active segment                     its batches so far
     ── the log is closed: what is missing is copied, and the directory gets the log's name ──
 
-Nothing of a log's files changes but for its end, and for what drops records: a truncation, or the
-cleaner, which is paused meanwhile. Then the copy begins anew. Source: KIP-113, whose copy is
-fetched like a follower's; one of files has the log's segments, and the state of its producers and
-epochs.
+The files of a log change only at their end, unless a truncation or the cleaner drops records. Then
+the copy begins anew. The cleaner is paused while the copy is completed. Source: KIP-113, whose copy
+is fetched like a follower's. A copy of files also keeps the log's segments, and the state of its
+producers and epochs.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ that finds both uses the one with the mark."""
 
 
 class LogCopy:
-    """One thread at a time. Methods raise LogDirFailedError if a disk fails: `log_dir` or the log's
-    own tells which; and NotLeaderOrFollowerError if the log is closed."""
+    """For one thread at a time. Methods raise LogDirFailedError if a disk fails (`log_dir` or that
+    of the log is then offline), and NotLeaderOrFollowerError if the log is closed."""
 
     def __init__(self, fs: FileSystem, log: PartitionLog, log_dir: LogDir, directory: Path) -> None:
         """Creates `directory`, which lies in `log_dir`."""
@@ -67,12 +67,12 @@ class LogCopy:
 
     @property
     def missing_size(self) -> int:
-        """Bytes of batches that are not copied; less than 0 if some of the copied were deleted."""
+        """Bytes of batches that are not copied; below 0 if the log has deleted some that are."""
         return self.log.size_in_bytes - self.size_in_bytes
 
     def copy_some(self, size_max: int) -> int:
-        """Copy up to `size_max` bytes of batches, of the first segments that lack some; returns how
-        many. 0 if there is nothing more at the moment."""
+        """Copy up to `size_max` bytes of batches, from the first segment that is not fully copied;
+        returns the number of bytes. 0 if everything is copied at the moment."""
         self._begin_anew_if_needed()
         view = self.log.view()
         self._forget_segments_but({each.base_offset for each in view.segments})
@@ -89,7 +89,7 @@ class LogCopy:
         return 0
 
     def complete(self) -> None:
-        """Copy all that is missing of a log that has been closed. Durable on return."""
+        """Copy everything that is missing, from a log that is closed. Durable on return."""
         self._begin_anew_if_needed()
         with self.log.log_dir.errors_fail_it(f"list {self.log.topic_partition}"):
             names = [each for each in self._fs.list_names(self.log.directory) if _is_kept(each)]
@@ -121,7 +121,7 @@ class LogCopy:
         self._end_offset = self.log.local_log_start_offset
 
     def _forget_segments_but(self, kept: set[Offset]) -> None:
-        """Retention has deleted the others."""
+        """Remove the copies of all other segments: retention has deleted these."""
         gone = self._sizes.keys() - kept
         if not gone:
             return
@@ -135,7 +135,7 @@ class LogCopy:
         self._whole &= kept
 
     def _copy_batches(self, segment: LogSegment, size: int) -> int:
-        """0 if the segment was deleted meanwhile."""
+        """Copy up to `size` bytes; returns the number, 0 if the segment was deleted meanwhile."""
         copied = self._sizes.get(segment.base_offset, 0)
         source = self._open_source(segment.log_path.name)
         if source is None:
@@ -151,7 +151,7 @@ class LogCopy:
         return len(data)
 
     def _copy_closed(self, segment: LogSegment) -> None:
-        """The other files of a segment whose batches are copied."""
+        """Copy the other files of a closed segment whose batches are copied."""
         prefix = segment_file_name(segment.base_offset, "")
         with self.log.log_dir.errors_fail_it(f"list {self.log.topic_partition}"):
             names = [
@@ -166,7 +166,7 @@ class LogCopy:
         self._whole.add(segment.base_offset)
 
     def _copy_file(self, name: str) -> None:
-        """The rest of a `.log`, or all of another file; durable but for its name."""
+        """Copy the rest of a `.log`, or all of another file. Durable except for its name."""
         source = self._open_source(name)
         if source is None:
             return
@@ -189,13 +189,13 @@ class LogCopy:
             target.truncate(size)
             target.sync()
             target.close()
-            # Retention goes by it where a segment has no timestamps.
+            # Retention uses it for a segment without timestamps.
             self._fs.set_modified_ms(self.directory / name, modified_ms)
         if base_offset is not None:
             self._sizes[base_offset] = size
 
     def _open_source(self, name: str) -> File | None:
-        """None if retention has deleted it."""
+        """Open a file of the log; None if retention has deleted it."""
         with self.log.log_dir.errors_fail_it(f"copy {self.log.topic_partition}"):
             try:
                 return self._fs.open_readable(self.log.directory / name)
@@ -204,6 +204,6 @@ class LogCopy:
 
 
 def _is_kept(name: str) -> bool:
-    """Whether a file of the old directory belongs to the log. The topic's id was written before."""
+    """Whether a file of the old directory belongs to the log."""
     parsed = parse_segment_file_name(name)
     return name != MOVED_MARK if parsed is None else not parsed.temporary_suffix

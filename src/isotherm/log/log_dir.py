@@ -72,8 +72,8 @@ class LogDir:
         return _FailingDir(self, action)
 
     def failed_by(self, error: OSError, action: str) -> LogDirFailedError:
-        """Take the directory offline; returns what to raise from `error`. For paths that are too
-        hot for `errors_fail_it`; they call `check_online` first."""
+        """Take the directory offline; returns the error to raise from `error`. For paths that are
+        too hot for `errors_fail_it`; they call `check_online` first."""
         self.fail(error, action)
         return LogDirFailedError(f"log directory failed dir={self.path} action={action}")
 

@@ -176,7 +176,8 @@ class _LogLoader:
         return log
 
     def _log_start_offset(self, segments: Sequence[LogSegment]) -> Offset:
-        """The log start. If its checkpoint is lost, the first epoch's start, which is cut to it."""
+        """The log start. If its checkpoint is lost, the start of the first epoch, which every flush
+        cuts to the log start."""
         if self._checkpoints.knows_log_start:
             return self._checkpoints.log_start_offset
         base_offset = segments[0].base_offset if segments else 0
@@ -494,7 +495,8 @@ class _LogLoader:
 
 
 def _transaction_index_fault(segment: LogSegment) -> str:
-    """Why it must be rebuilt; empty if it is valid. The file is created with its first entry."""
+    """Why the index must be rebuilt; empty if it is valid. The file is created with its first
+    entry, so an empty file is wrong."""
     try:
         entries = segment.aborted_transactions()
     except CorruptIndexError as error:
@@ -521,7 +523,7 @@ def _shows_compaction(header: BatchHeader, next_offset: Offset) -> bool:
 
 
 def _show_compaction(sound: SoundBatches, next_offset: Offset) -> bool:
-    """The same for batches that follow one another."""
+    """Same as `_shows_compaction`, for adjacent batches."""
     batches = sound.batches
     has_gap = batches["base_offset"] > sound.expected_starts(next_offset)
     has_gap |= batches["records_count"] <= batches["last_offset_delta"]

@@ -109,7 +109,7 @@ class LogManager:
         self._deleted_directories: list[tuple[TimestampMs, LogDir, Path]] = []
         self._lock = threading.RLock()
         self.broker_epoch = NO_BROKER_EPOCH
-        """Of this broker in its cluster, for the marker of a clean shutdown."""
+        """This broker's epoch in its cluster, for the marker of a clean shutdown."""
         self.interrupted_moves: dict[TopicPartition, LogDir] = {}
         """Logs that were on their way to another directory when the last process ended."""
         self.cleaner_manager = LogCleanerManager(self.logs, clock=clock, fs=fs)
@@ -282,7 +282,7 @@ class LogManager:
         Returns the log directory that has it. Raises LogDirFailedError."""
         with self._lock:
             offline = self._offline.pop(topic_partition)
-            # Before the rename: a start would miss the directory of a log that a checkpoint names.
+            # Before the rename: a start reports a log without a directory that a checkpoint names.
             self.checkpoint()
             stray = self._rename(
                 PartitionDirectory(offline.log_dir, offline.directory, topic_partition),
@@ -353,7 +353,7 @@ class LogManager:
 
     @property
     def metadata_log_dir(self) -> LogDir:
-        """The one without which the broker has failed."""
+        """The directory of the metadata log: without it the broker cannot run."""
         if self._config.quorum.metadata_log_dir is None:
             return self._log_dirs[0]
         wanted = self._config.metadata_log_dir
@@ -449,9 +449,9 @@ class LogManager:
     # ---- moves to another directory
 
     def begin_copy(self, log: PartitionLog, log_dir: LogDir) -> LogCopy:
-        """Raises LogDirFailedError."""
+        """Begin to copy a log to another directory. Raises LogDirFailedError."""
         with log.log_dir.errors_fail_it(f"move {log.topic_partition}"):
-            # Of an earlier move, if a crash came after the deletion of its old directory.
+            # An earlier move leaves it if a crash comes after the deletion of its old directory.
             self._fs.remove(log.directory / MOVED_MARK)
         name = retired_partition_directory_name(
             log.topic_partition,
@@ -461,7 +461,7 @@ class LogManager:
         return LogCopy(self._fs, log, log_dir, log_dir.path / name)
 
     def discard_copy(self, copy: LogCopy) -> None:
-        """The move is given up. No error if the directory of the copy has failed."""
+        """Delete the copy of a move that is given up. No error if its directory has failed."""
         with suppress(LogDirFailedError):
             self._retire(copy.log_dir, copy.directory, copy.log.topic_partition, delay_ms=0)
 
@@ -510,8 +510,8 @@ class LogManager:
         return log
 
     def _make_ready(self, copy: LogCopy, directory: Path) -> None:
-        """All that is done before the log lies in `directory`. The rename is the last act: from
-        there on a start uses the copy, and so must this process."""
+        """Complete the copy and rename it to `directory`. The rename is the last step: from there
+        on a start uses the copy, and so must this process."""
         source, log_dir = copy.log, copy.log_dir
         copy.complete()
         with log_dir.errors_fail_it(f"move {source.topic_partition}"):
@@ -526,7 +526,7 @@ class LogManager:
             self._fs.rename(copy.directory, directory)
 
     def _leave_behind(self, copy: LogCopy, log: PartitionLog) -> None:
-        """The old directory is deleted, and no checkpoint names the log there any more."""
+        """Retire the old directory, and write the checkpoints without the log there."""
         self.cleaner_manager.move_checkpoint(copy.log, log)
         with suppress(LogDirFailedError):
             self._retire(
@@ -704,7 +704,8 @@ class LogManager:
                     )
 
     def _checkpoint_log_start(self, log: StartedLog) -> None:
-        """Writes all logs of the directory: calls that wait for the lock find theirs written."""
+        """Write the log starts of all logs of the directory, so that calls that wait for the lock
+        find theirs written."""
         with self._lock:
             if log.durable_log_start_offset < log.log_start_offset:
                 locked = self._locked.get(log.log_dir.path)

@@ -26,7 +26,7 @@ _BASE_OFFSET = attrgetter("base_offset")
 
 
 class FetchIsolation(enum.Enum):
-    """The end of what a reader may see: for followers, consumers, and read_committed consumers."""
+    """The end of the readable offsets: for followers, consumers, and read_committed consumers."""
 
     LOG_END = "log_end"
     HIGH_WATERMARK = "high_watermark"

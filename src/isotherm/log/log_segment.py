@@ -214,7 +214,7 @@ class LogSegment:
     def _index_batches(
         self, batches: WrittenTable, position: Position, index_interval_bytes: int
     ) -> Position:
-        """The position after them. The first is at `position`."""
+        """Index batches, the first of which is at `position`; returns the position after them."""
         from isotherm.kernels.indexes import INDEXING
         from isotherm.segment.cleaning.written_indexes import index_entries
 
@@ -339,7 +339,7 @@ class LogSegment:
 
         None if all offsets of the segment are below `start_offset`. Empty if the first batch is
         larger than `max_bytes`, unless `min_one_message`: then that batch is returned.
-        `upper_bound_offset` is looked up where it `needs_upper_bound`.
+        `upper_bound_offset` is looked up if `needs_upper_bound`.
         """
         file, active_index = self._file or self._files.open_log(), self._offset_index
         index = self._offset_index_bytes() if active_index is None else active_index.entries

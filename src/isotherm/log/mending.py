@@ -71,12 +71,14 @@ def _index_fault(log: PartitionLog, segment: LogSegment) -> str:
 def _abort_fault(
     log: PartitionLog, segment: LogSegment, entries: Collection[AbortedTransaction]
 ) -> str:
-    """What the transaction index lacks. One with more entries than the records show may be right:
-    compaction removes the records of an aborted transaction before its marker."""
+    """An aborted transaction that the index lacks, as a fact; empty if there is none. An index with
+    more entries than the records show may be right: compaction removes the records of an aborted
+    transaction before its marker."""
     named = {each.last_offset for each in entries}
     if named.issuperset(_abort_marker_offsets(segment)):
         return ""
-    # The marker of a transaction without records here has no entry.
+    # Some markers may rightly lack an entry: an aborted transaction without records has none. The
+    # replay finds out.
     for _, all_aborted in _replay(log, segment):
         for aborted in all_aborted:
             if aborted.last_offset not in named:
@@ -107,7 +109,7 @@ def _abort_marker_offsets(segment: LogSegment) -> Iterator[Offset]:
 def _replay(
     log: PartitionLog, segment: LogSegment
 ) -> Iterator[tuple[SoundBatches, list[AbortedTransaction]]]:
-    """The batches, and the transactions that they abort."""
+    """Yield the batches, each run with the transactions that it aborts."""
     producers = _producers_at(log, segment.base_offset)
     for found in segment.scan_sound():
         yield found, list(apply_batches(producers, found))

@@ -104,8 +104,8 @@ def find_directories(fs: FileSystem, log_dir: LogDir) -> FoundDirectories:
 def replaced_by_moves(
     fs: FileSystem, directories: Iterable[PartitionDirectory]
 ) -> list[PartitionDirectory]:
-    """Of partitions with two directories the one that a move has replaced: a crash came before its
-    deletion. None of those in a directory that fails meanwhile."""
+    """For each partition with two directories, the one that a move has replaced: a crash came
+    before its deletion. None for a partition in a log directory that fails meanwhile."""
     by_partition: dict[TopicPartition, list[PartitionDirectory]] = {}
     for each in directories:
         by_partition.setdefault(each.topic_partition, []).append(each)

@@ -86,7 +86,7 @@ from isotherm.types import (
 
 
 class LoadedLog(NamedTuple):
-    """What a log's directory holds. The last segment is active."""
+    """The content of a log's directory. The last segment is active."""
 
     segments: Sequence[LogSegment]
     log_start_offset: Offset
@@ -100,7 +100,7 @@ class LoadedLog(NamedTuple):
 
 
 def _not_noticed() -> None:
-    """Of a log whose readers ask each time."""
+    """The `on_moved` of a log whose readers poll it."""
 
 
 class PartitionLog:
@@ -132,15 +132,15 @@ class PartitionLog:
         self._log_end_offset = loaded.log_end_offset
         self._high_watermark = loaded.log_start_offset
         self._recovery_point = loaded.recovery_point
-        # Where a truncation that is about to happen may end; far above otherwise.
+        # The lowest end that an imminent truncation may leave; OFFSET_MAX if there is none.
         self._truncated_from: Offset = OFFSET_MAX
         self._log_start_after_truncation: Offset | None = None
         self._highest_offset_in_remote_storage = UNKNOWN_OFFSET
         self.remote_copies: RemoteCopies | None = None
         """Asked before a local segment is deleted because the remote tier has it."""
         self.removals = 0
-        """Grows when records are dropped other than by retention: what was copied of the files
-        before is not the log's any more."""
+        """Grows when records are dropped other than by retention: earlier copies of the files do
+        not match the log any more."""
         self.on_moved: Callable[[], None] = _not_noticed
         """Called with the lock held after the log start was raised or records were truncated.
         Appends and the high watermark have callers that know of them."""
@@ -229,7 +229,7 @@ class PartitionLog:
         return self._segments.all
 
     def view(self) -> LogView:
-        # Each read begins with it: fields, not properties.
+        # Every read begins here. Fields take fewer calls than properties.
         with self._lock:
             segments, unstable = self._segments.all, self.producers.first_unstable_offset
             high_watermark = self._high_watermark
@@ -462,7 +462,8 @@ class PartitionLog:
         self.on_moved()
 
     def log_start_is_durable(self, offset: Offset) -> None:
-        """The log start was written: after a crash the log starts at `offset` or above."""
+        """Note that the log start was written: after a crash the log starts at `offset` or
+        above."""
         with self._lock:
             self._durable_log_start_offset = offset
             self.leader_epochs.forget_below(offset)
@@ -631,7 +632,7 @@ class PartitionLog:
         self._deletions.mark(segments, now_ms + self.config.file_delete_delay_ms)
 
     def replace_segments(self, old: Sequence[LogSegment], new: Sequence[LogSegment]) -> None:
-        """Replace adjacent segments by finished `.cleaned` ones (`cleaner.swap`).
+        """Replace adjacent segments by finished `.cleaned` ones (`segment_swap`).
 
         Raises LogCleaningAbortedError, with nothing changed, if they are not in the log any more.
         """
@@ -647,7 +648,7 @@ class PartitionLog:
             self._segments.transaction_indexes.store()
 
     def index_is_mended(self, segment: LogSegment) -> None:
-        """The index files of a closed segment were made again."""
+        """Note that the index files of a closed segment were rebuilt."""
         with self._lock, self._errors_fail_dir("read a mended index"):
             self._segments.transaction_indexes.read_again(segment)
 
@@ -670,7 +671,7 @@ class PartitionLog:
     def about_to_truncate(
         self, offset: Offset, log_start_offset: Offset | None = None
     ) -> Iterator[None]:
-        """Within it, checkpoints are written that hold wherever a crash cuts the truncation off.
+        """A block in which checkpoints hold at every point where a crash may stop the truncation.
 
         `recovery_point` is as low as the log end may become: a log that ends below its recovery
         point would count as damaged. `log_start_offset` is the log's new start if every record
@@ -741,8 +742,8 @@ class PartitionLog:
         now_ms = self.environment.clock.now_ms()
         # Newest first, so that a crash in between leaves no gap.
         self._mark_for_deletion(self._segments.all[::-1], now_ms)
-        # Neither the epochs of another lineage beside the old batches, nor the new log's end beside
-        # old epochs: after a crash in between the log is empty, and no epoch is of it.
+        # Synced before the epochs change. A crash must neither leave new epochs beside old batches
+        # nor a new segment beside old epochs. In between the log is empty and has no epochs.
         self.environment.cache.fs.sync_directory(self.directory)
         self.leader_epochs.restore(leader_epochs)
         self._segments.begin_anew(offset, self.config, now_ms)

@@ -63,15 +63,16 @@ def apply_batches(
 
 
 def deciding_rows(batches: BatchTable) -> Int64Array:
-    """The rows that leave the same state as all rows do, in their order.
+    """The rows that give the same state as all rows, in their order.
 
-    Those are markers, and of what a producer has written between two markers the first batch, the
+    They are the markers and, of each producer's batches between two markers, the first one, the
     first of a transaction, and as many of the last as its state keeps.
     """
     is_chosen = batches["producer_id"] >= 0
     if is_chosen.sum() > BATCHES_KEPT_MAX:
         is_marker = is_chosen & (batches["attributes"] & CONTROL_FLAG != 0)
-        # Markers of other producers divide, too: that chooses more rows than need be, never fewer.
+        # Markers of other producers divide, too. That chooses more rows than necessary, never
+        # fewer.
         divisions = np.cumsum(is_marker)
         written = np.flatnonzero(is_chosen & ~is_marker)
         is_chosen = is_marker
@@ -80,7 +81,8 @@ def deciding_rows(batches: BatchTable) -> Int64Array:
 
 
 def _deciding(batches: BatchTable, divisions: Int64Array) -> BoolArray:
-    """Of batches without markers; those of a producer within a division belong together."""
+    """Whether each of these batches is chosen; none is a marker. The batches of a producer within a
+    division form a group."""
     count = len(batches)
     order = np.lexsort((divisions, batches["producer_id"]))
     ordered = batches[order]

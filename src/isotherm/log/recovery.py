@@ -84,8 +84,8 @@ def plan_leftovers(names: Iterable[str]) -> LeftoverPlan:
 def plan_swaps(names: Iterable[str], swapped_ranges: Sequence[tuple[Offset, Offset]]) -> SwapPlan:
     """`swapped_ranges` are (base offset, next offset) of each remaining `.log.swap`.
 
-    An empty one above another one is the cleaner's cover (`cleaner.swap`): it takes part, and is
-    then removed.
+    An empty one above another one is the cover of `segment_swap`: it takes part, and is then
+    removed.
     """
     deletions: list[str] = []
     renames: list[tuple[str, str]] = []

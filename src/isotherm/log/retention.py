@@ -24,7 +24,7 @@ class DeletionReason(enum.Enum):
 
 
 class RetainedSegment(Protocol):
-    """What retention needs of a segment; `LogSegment` provides it."""
+    """The part of `LogSegment` that retention needs."""
 
     @property
     def base_offset(self) -> Offset: ...
@@ -168,8 +168,8 @@ def plan_retention(
 def plan_without_copies(
     state: RetentionState, config: TopicConfig, now_ms: TimestampMs
 ) -> tuple[int, Offset]:
-    """For a log that is not copied any more: how many segments retention deletes, and the log
-    start after that."""
+    """Plan the retention of a log that is no longer copied: the number of segments to delete, and
+    the log start after that."""
     untiered = replace(state, remote_log_enabled=False)
     count = len(plan_retention(untiered, config, now_ms).deletions)
     return count, state.upper_bound_offset(count - 1) if count else state.log_start_offset

@@ -93,7 +93,7 @@ class SegmentFiles:
             if self._fs.exists(path):
                 self._fs.rename(path, self._path(suffix, temporary_suffix))
         self._temporary_suffix = temporary_suffix
-        # A segment on its way out is read by few; its place in the cache is for the others.
+        # A segment that is about to be deleted is rarely read, so it leaves the cache.
         self.forget()
 
     def forget(self) -> None:

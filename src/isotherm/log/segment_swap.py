@@ -44,7 +44,8 @@ def swap_segments(
     new: Sequence[LogSegment],
     mark_for_deletion: MarkForDeletion,
 ) -> None:
-    """Both lists ascend. `new` are finished `.cleaned` segments. Call under the log's lock."""
+    """Replace the segments `old` by `new`, which are finished `.cleaned` ones. Both lists ascend.
+    Call under the log's lock."""
     cover = _begin_cover(fs, directory, old, new)
     if cover is not None:
         cover = _rename(fs, cover, SWAP_SUFFIX)

@@ -85,7 +85,7 @@ class TransactionIndexCheckpoint:
         }
 
     def read_again(self, segment: LogSegment) -> None:
-        """After the index of a closed segment was made again."""
+        """Read the index of a closed segment again after it was rebuilt."""
         content = _content_of(segment.transaction_index)
         self._contents = {
             each: content if each is segment else known for each, known in self._contents.items()

@@ -62,7 +62,7 @@ class BrokerTopicMetrics:
         self._show(_ALL_TOPICS)
 
     def follow(self, topic: str, partition: int) -> None:
-        """This broker became leader of the partition. Idempotent."""
+        """Add a partition that this broker leads now. Idempotent."""
         with self._lock:
             if topic not in self._followed:
                 self._show(topic)
@@ -94,7 +94,7 @@ class BrokerTopicMetrics:
             }
 
     def forget(self, topic: str, partition: int) -> None:
-        """This broker is no longer leader of the partition: remove its part of the values.
+        """Remove a partition that this broker no longer leads, with its part of the values.
 
         The topic's values are removed with its last partition.
         """

@@ -1,9 +1,9 @@
 """Rates, averages and maximums over the last windows of time. Pure.
 
-- A window begins with the first event after the one before it is over. It counts until its last
+- A window begins with the first event after the end of the window before. It counts until its last
   event is too old: a window that began before the measured time and reaches into it counts whole.
-- A rate over a short first window would be far too high. So all windows but one are taken to have
-  passed.
+- A rate over a short first window would be far too high. So the measured time is at least that of
+  all windows but one.
 
 Times are in milliseconds and never go back. Source: Kafka SampledStat, Rate, Avg, Max, QuotaUtils.
 """
@@ -41,7 +41,7 @@ class _Windows:
         return window
 
     def _live(self, now_ms: float) -> deque[_Window]:
-        """At least one."""
+        """The windows within the measured time, at least one."""
         windows = self._windows
         oldest_age_ms = self._window_ms * self._window_count
         while windows and now_ms - windows[0].last_event_ms >= oldest_age_ms:
@@ -68,7 +68,7 @@ class SampledRate(_Windows):
         return max(elapsed_ms + missing * self._window_ms, 1)
 
     def throttle_ms(self, limit: float, now_ms: float) -> int:
-        """How long to pause until the rate falls to `limit`; 0 if it is below."""
+        """Milliseconds to pause until the rate falls to `limit`; 0 if it is below."""
         excess = self.measure(now_ms) - limit
         return max(0, math.floor(excess / limit * self._span_ms(now_ms) + 0.5))
 

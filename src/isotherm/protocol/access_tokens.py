@@ -5,9 +5,9 @@ secret.
     grant_type=client_credentials[&scope=SCOPE]
     200 {"access_token": "..."}
 
-Each login fetches its own, so that a session is as long as a token can make it. As in Kafka,
-nothing is encoded but the header, and `id_token` is taken if there is no `access_token`. Source:
-Kafka HttpJwtRetriever, ClientSecretRequestFormatter, JwtResponseParser.
+Each login fetches a token of its own, so that a session lasts as long as possible. As in Kafka,
+only the header is encoded, and `id_token` is taken if there is no `access_token`. Source: Kafka
+HttpJwtRetriever, ClientSecretRequestFormatter, JwtResponseParser.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from isotherm.errors import SaslAuthenticationError
 
 
 class TokenLogin(NamedTuple):
-    """The provider's authorities are `trusted`, in PEM, or at `trusted_location`, a file or folder;
-    if both are None, the system's."""
+    """The provider's certificate authorities are in `trusted` (PEM), or in `trusted_location`, a
+    file or folder. If both are None, the system's are used."""
 
     client_id: str
     client_secret: str
@@ -47,8 +47,8 @@ class TokenLogin(NamedTuple):
 
 
 def fetch_token(login: TokenLogin) -> str:
-    """Raises SaslAuthenticationError that names the address."""
-    # Loads an HTTP client, which most executors and brokers do without.
+    """Fetch a token. Raises SaslAuthenticationError, which names the address."""
+    # Imported here: it loads an HTTP client, which most executors and brokers do not need.
     from isotherm.protocol.https_exchange import https_answer
 
     try:
@@ -72,8 +72,8 @@ def _context(login: TokenLogin) -> ssl.SSLContext:
     location = login.trusted_location
     if location is None and login.trusted is None:
         return ssl.create_default_context()
-    # Private authorities are held to what Java and librdkafka hold them to: VERIFY_X509_STRICT,
-    # which the default context of Python 3.13 has, refuses one without key usage.
+    # Private authorities need no more than with Java and librdkafka. VERIFY_X509_STRICT, which the
+    # default context of Python 3.13 sets, refuses one without key usage.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     is_folder = location is not None and Path(location).is_dir()
     context.load_verify_locations(

@@ -114,7 +114,7 @@ class VersionRange(NamedTuple):
 
 
 def api_name(api_key: int) -> str:
-    """Kafka's name of an API, which is also the one in its metrics."""
+    """Kafka's name of an API, as in its metrics."""
     return "".join(word.capitalize() for word in ApiKey(api_key).name.split("_"))
 
 

@@ -41,7 +41,7 @@ _REQUEST = struct.pack(">hhih", 18, 0, _CORRELATION_ID, -1)
 _METADATA_KEY = 3
 _METADATA_REQUEST = struct.pack(">hhihi", _METADATA_KEY, 1, _CORRELATION_ID, -1, 0)
 _SIZE = struct.Struct(">i")
-# Of the answer: size, correlation id, error code, count; then key and versions of each API.
+# The answer has size, correlation id, error code and count; then key and versions of each API.
 _API_VERSIONS_START = 14
 _API = struct.Struct(">hhh")
 _ANSWER_SIZE_MAX = 1024 * 1024
@@ -78,10 +78,10 @@ def _address(text: str) -> BrokerAddress:
 
 
 def check_brokers(properties: Mapping[str, Any], *, timeout_s: float = PROBE_TIMEOUT_S) -> None:
-    """Return once one of the addresses in a client's properties answers like Kafka, and lets it in.
+    """Return once a broker at one of the addresses in a client's properties lets the client in.
 
-    Raises BrokerUnreachableError with each address and its cause, SaslAuthenticationError if that
-    is a login, and ConfigError for an invalid address or contradictory properties.
+    Raises BrokerUnreachableError with each address and its cause, SaslAuthenticationError if the
+    cause is the login, and ConfigError for an invalid address or contradictory properties.
     """
     text = next((str(properties[key]) for key in _SERVERS_KEYS if key in properties), None)
     if text is None:
@@ -89,7 +89,7 @@ def check_brokers(properties: Mapping[str, Any], *, timeout_s: float = PROBE_TIM
         return
     addresses = bootstrap_addresses(text)
     security = probe_security(properties)
-    # A mechanism that librdkafka alone speaks is left to it.
+    # With a mechanism that only librdkafka has, the login is not probed.
     with_sasl = str(properties.get(SECURITY_PROTOCOL, "")).upper().startswith("SASL")
     clock = SystemClock()
     deadline_s = clock.monotonic_s() + timeout_s
@@ -124,7 +124,7 @@ class _Cause(NamedTuple):
 def _cause(
     address: BrokerAddress, timeout_s: float, security: NodeSecurity, *, with_sasl: bool
 ) -> _Cause | None:
-    """Why no broker answers at an address, or lets the client in; None if one does."""
+    """Why no broker at an address lets the client in; None if one does."""
     try:
         with socket.create_connection(address, timeout_s) as connection:
             stream: Stream = connection
@@ -163,15 +163,15 @@ def _cause_of_login(stream: Stream, security: NodeSecurity) -> _Cause | None:
     except TimeoutError:
         raise
     except (OSError, ProtocolError):
-        # As every broker does that has no SASL there.
+        # A broker without SASL at this port answers like this.
         protocol = "SASL_PLAINTEXT" if security.tls is None else "SASL_SSL"
         return _Cause(f"no login there: it is not {protocol}", is_login=True)
     return None
 
 
 def _cause_of_no_login(stream: Stream, versions: bytes, security: NodeSecurity) -> _Cause | None:
-    """A broker answers ApiVersions to everybody, and closes the connection at any other request
-    that comes before the login it asks for."""
+    """The cause if the broker expects a login. Such a broker answers ApiVersions before it, and
+    closes the connection at any other request."""
     apis = versions[_API_VERSIONS_START:]
     served = _API.iter_unpack(apis[: len(apis) // _API.size * _API.size])
     if not any(key == _METADATA_KEY and low <= 1 <= high for key, low, high in served):
@@ -187,7 +187,7 @@ def _cause_of_no_login(stream: Stream, versions: bytes, security: NodeSecurity) 
 
 
 def _found_in_plain(connection: socket.socket, address: BrokerAddress) -> bytes | str:
-    """The answer of a broker, or why there is none."""
+    """The broker's answer as bytes, or the reason as text why there is none."""
     try:
         head = _asked(connection)
     except ConnectionError:
@@ -202,7 +202,7 @@ def _found_in_plain(connection: socket.socket, address: BrokerAddress) -> bytes 
 
 
 def _asked(stream: Stream) -> bytes:
-    """An answer, whole if it is Kafka's."""
+    """The answer to ApiVersions: all of it if it is Kafka's, otherwise its first bytes."""
     stream.sendall(_SIZE.pack(len(_REQUEST)) + _REQUEST)
     head = receive(stream, _SIZE.size + 4)
     if _is_kafka(head):
@@ -238,14 +238,14 @@ def _speaks_tls(address: BrokerAddress, timeout_s: float | None) -> bool:
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING", "RECORD_LAYER_FAILURE")
 _CERTIFICATE_EXPECTED = "CERTIFICATE_REQUIRED"
 _CLIENTS_CERTIFICATE = "a certificate of the client: set ssl.keystore.location"
-# What the alert says may be lost with the connection.
+# The alert with the reason may be lost with the connection.
 _CLOSED_AFTER_TLS = (
     f"it closes the connection after the TLS handshake, perhaps for want of {_CLIENTS_CERTIFICATE}"
 )
 
 
 def _found_with_tls(stream: TlsStream) -> bytes | str:
-    """The answer of a broker, or why there is none."""
+    """The broker's answer as bytes, or the reason as text why there is none."""
     try:
         stream.handshake()
     except ssl.SSLError as error:

@@ -43,7 +43,7 @@ from isotherm.protocol.wire_types import (
 E = TypeVar("E")
 
 MALFORMED = (IndexError, struct.error, ValueError, OverflowError)
-"""What a decoder that is not `guarded` raises for malformed bytes, beside ProtocolError."""
+"""The errors of a decoder that is not `guarded` for malformed bytes, besides ProtocolError."""
 
 
 def guarded(

@@ -30,7 +30,7 @@ class Dialect(NamedTuple):
     write_nullable_string: Callable[[str | None, bytearray], None]
     encode_count: Callable[[int], bytes]
     counts: Mapping[int, bytes]
-    """The same, without a call of Python for small counts."""
+    """The same as a table, without a Python call for small counts."""
     no_tags: bytes
     """An empty section of tagged fields."""
     no_array: bytes

@@ -60,10 +60,10 @@ def _check_names(
 
 @functools.cache
 def _is_of_another_version(module_name: str, class_name: str, field_name: str) -> bool:
-    """Modules of other versions are loaded, the newest first, until one has the field: once for
-    each.
+    """Whether another version of a message class has the field. Loads the modules of other
+    versions, the newest first, until one has it.
 
-    Kafka has renamed nested messages: one that this version does not have may be this one.
+    Kafka has renamed nested messages, so any class that this version lacks may be this one.
     """
     found = _VERSIONED_MODULE.fullmatch(module_name)
     if found is None:
@@ -107,8 +107,8 @@ def item_class(entity_type: type[Any], name: str) -> type[Any]:
 
 
 def blank_entity(entity_type: type[Any], values: Mapping[str, Any]) -> Any:
-    """Like `entity_of`, but missing fields are null, zero or empty, and others are left out: for
-    the error responses of all APIs alike."""
+    """Like `entity_of`, but missing fields are null, zero or empty, and unknown fields are ignored.
+    Error responses of all APIs are built with it."""
     given = {name: value for name, value in values.items() if name in _fields_by_name(entity_type)}
     return entity_type(
         **{

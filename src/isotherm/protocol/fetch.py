@@ -54,7 +54,7 @@ FIRST_REPLICA_STATE_VERSION = 15
 
 CONSUMER_REPLICA_ID = -1
 NO_REPLICA: BrokerId = -1
-"""In the place of a preferred replica: the consumer stays where it is."""
+"""The preferred replica of a response whose consumer stays at this broker."""
 
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
@@ -368,7 +368,7 @@ def _write_epoch_end_offset(value: EpochEndOffset, out: bytearray) -> None:
 
 
 def _write_partition_tags(response: FetchPartitionResponse, out: bytearray) -> None:
-    """Of a response that has some."""
+    """Write the tagged fields of a response that has some."""
     write_unsigned_varint(
         (response.diverging_epoch is not None) + (response.current_leader is not None), out
     )

@@ -1,11 +1,10 @@
-"""Fetch requests as a follower sends them, and the responses that it gets (`protocol.fetch`:
-layouts).
+"""Encodes the fetch requests of a follower, and decodes their responses.
 
-The other direction of `protocol.fetch`, from version 13 on (topic ids). A response's records are
-memoryviews into the received buffer: nothing of them is copied or decoded.
+It is the other direction of `protocol.fetch`, which has the layouts, from version 13 on (topic
+ids). A response's records are memoryviews into the received buffer, neither copied nor decoded.
 
-A follower sets no cluster id, directory id or high watermark. Of a response it skips the aborted
-transactions, which only consumers get, the preferred replica, snapshot ids and node endpoints.
+A follower sets no cluster id, directory id or high watermark. It skips a response's aborted
+transactions, which only consumers get, its preferred replica, snapshot ids and node endpoints.
 Source: Kafka FetchRequest.json, FetchResponse.json.
 """
 
@@ -55,7 +54,7 @@ _CURRENT_LEADER_TAG = 1
 _EPOCH_END_OFFSET = struct.Struct(">iq")
 _LEADER = struct.Struct(">ii")
 
-# The smallest sizes of an item, which bound its count by the received bytes.
+# The smallest sizes of items: with them the received bytes bound an array's count.
 _TOPIC_SIZE_MIN = 18
 _PARTITION_SIZE_MIN = _PARTITION_START.size + 7
 
@@ -66,9 +65,8 @@ class _ReplicaState(NamedTuple):
 
 
 def request_writer(version: int) -> Callable[[FetchRequest, int, bytearray], None]:
-    """A function of a request, the broker epoch of its sender, and the bytes to append it to.
-
-    Topics are named by their ids.
+    """A function that appends a request to a buffer. Its arguments are the request, the broker
+    epoch of its sender, and the buffer. Topics are named by their ids.
     """
     assert version >= FIRST_TOPIC_ID_VERSION
     has_replica_state = version >= FIRST_REPLICA_STATE_VERSION

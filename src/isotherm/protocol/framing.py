@@ -66,7 +66,7 @@ class VersionCodec(NamedTuple):
     `read_request` decodes a body into kio's class of the version, or into our class for Produce and
     Fetch. It raises ProtocolError, and any thread may call it. Trailing bytes are ignored, as in
     Kafka: librdkafka 2.16 writes the null array of Metadata 13 ("all topics") in four bytes instead
-    of one, and the request is right only if the last three are ignored.
+    of one, and the request is valid only without the last three.
 
     `write_response` encodes the whole frame, including its size, from a correlation id and a
     response, as buffers to be written in order. Records of a fetch response are the caller's
@@ -81,7 +81,7 @@ class VersionCodec(NamedTuple):
 def read_request_frame(
     payload: memoryview, *, is_flexible: bool
 ) -> tuple[RequestHeader, memoryview]:
-    """The header of a request, and the body as a view; ProtocolError when there is no header.
+    """The header of a request, and the body as a view. Raises ProtocolError for a malformed header.
 
     The body of an unserved version is not decoded: ApiVersions is answered without it, and any
     other request closes its connection.

@@ -1,6 +1,6 @@
 """One request over https and its answer, bounded in time and size.
 
-Neither proxies of the environment nor other places that an answer names: as configured, or not.
+Only the configured address is contacted: proxies of the environment and redirects are not used.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from http.client import HTTPException
 from typing import Any
 
 TIMEOUT_S = 10.0
-"""Of each wait: for the connection, and for what comes next."""
+"""Timeout of each wait: for the connection, and for the next bytes."""
 
 SIZE_MAX = 1024 * 1024
 
@@ -27,8 +27,8 @@ def https_answer(
     size_max: int = SIZE_MAX,
     timeout_s: float = TIMEOUT_S,
 ) -> bytes:
-    """The answer to GET, or with a body to POST. `url` was checked to be https; http is for what
-    anyone may see.
+    """The answer to GET, or to POST if there is a body. The caller has checked that `url` is https;
+    http is only for public data.
 
     Raises OSError for a failure or another status than 2xx, and ValueError for an answer above
     `size_max` bytes.
@@ -53,7 +53,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def bounded(text: bytes, size_max: int = SIZE_MAX) -> bytes:
-    """ValueError above `size_max`."""
+    """`text`. Raises ValueError if it is larger than `size_max`."""
     if len(text) > size_max:
         raise ValueError(f"more than {size_max} bytes")
     return text

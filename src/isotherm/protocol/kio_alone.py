@@ -1,7 +1,8 @@
 """kio without hypothesis: import this before any message of kio.
 
-kio describes its types to hypothesis where that is installed, as it is beside a user's own tests.
-hypothesis imports pytest in turn: together they take a fifth of a broker's start, and 18 MB.
+kio registers its types with hypothesis if that is installed, as it is for a user's own tests.
+hypothesis imports pytest in turn: together they take a fifth of a broker's start, and 18 MB. While
+kio is imported, `sys.modules` says that there is no hypothesis.
 """
 
 from __future__ import annotations

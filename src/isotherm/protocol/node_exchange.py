@@ -1,5 +1,4 @@
-"""A request and its response on a blocking stream, outside of any client: for probes and single
-calls."""
+"""Single requests on a blocking stream, without a client: for probes and single calls."""
 
 from __future__ import annotations
 
@@ -48,8 +47,8 @@ def connected(
 
 
 def ask(stream: Stream, request: Any) -> Any:
-    """The response to an entity of kio. Raises OSError, ProtocolError for malformed bytes, and
-    UnsupportedApiVersionError if ApiVersions is answered so."""
+    """Send an entity of kio and return the response. Raises OSError, ProtocolError for malformed
+    bytes, and UnsupportedApiVersionError if the answer to ApiVersions is UNSUPPORTED_VERSION."""
     request_type = type(request)
     key, version = int(request_type.__api_key__), int(request_type.__version__)
     is_flexible = bool(request_type.__flexible__)
@@ -59,14 +58,14 @@ def ask(stream: Stream, request: Any) -> Any:
     payload = memoryview(exchange_frame(stream, bytes(frame)))
     _, body = read_response_frame(payload, has_tags=is_flexible and key != ApiKey.API_VERSIONS)
     if key == ApiKey.API_VERSIONS and body[:2] == _UNSUPPORTED_VERSION:
-        # Such an answer is of version 0, whatever was asked.
+        # Such an answer has version 0, whatever the version of the request.
         raise UnsupportedApiVersionError(f"no such version api_key={key} api_version={version}")
     response, _ = decoder(response_class(key, version))(body, 0)
     return response
 
 
 def exchange_frame(stream: Stream, request: bytes) -> bytes:
-    """Both without their sizes. Raises OSError."""
+    """Send a request and return the response, both without their sizes. Raises OSError."""
     stream.sendall(_SIZE.pack(len(request)) + request)
     head = receive(stream, _SIZE.size)
     if len(head) < _SIZE.size:

@@ -58,7 +58,7 @@ class Login(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NodeSecurity:
-    """None where a connection has no TLS, or no login."""
+    """`tls` is None for a connection without TLS, `login` for one without a login."""
 
     tls: ssl.SSLContext | None = None
     login: Login | TokenLogin | None = None
@@ -68,8 +68,8 @@ PLAINTEXT = NodeSecurity()
 
 
 def node_security(properties: Mapping[str, Any]) -> NodeSecurity:
-    """Raises ConfigError, without anything secret, also for a mechanism that librdkafka alone
-    has."""
+    """The TLS and the login that a client's properties describe. Raises ConfigError, without
+    secrets, also for a mechanism that only librdkafka has."""
     found = probe_security(properties)
     protocol = str(librdkafka_properties(properties).get(SECURITY_PROTOCOL, ""))
     if protocol.startswith("SASL") and found.login is None:
@@ -86,7 +86,8 @@ def node_security(properties: Mapping[str, Any]) -> NodeSecurity:
 
 
 def probe_security(properties: Mapping[str, Any]) -> NodeSecurity:
-    """The same without a login whose mechanism librdkafka alone has. Raises ConfigError."""
+    """Same as `node_security`, but without a login if only librdkafka has its mechanism. Raises
+    ConfigError."""
     translated = librdkafka_properties(properties)
     protocol = str(translated.get(SECURITY_PROTOCOL, "PLAINTEXT"))
     login: Login | TokenLogin | None = None
@@ -100,7 +101,7 @@ def probe_security(properties: Mapping[str, Any]) -> NodeSecurity:
 
 
 def _token_login(properties: Mapping[str, Any]) -> TokenLogin | None:
-    """None for sources of tokens that librdkafka alone has."""
+    """The login with a token; None for sources of tokens that only librdkafka has."""
     is_fetched = str(properties.get(METHOD, "")).lower() == OIDC
     if not is_fetched or str(properties.get(GRANT_TYPE, _CREDENTIALS)) != _CREDENTIALS:
         return None
@@ -156,8 +157,8 @@ def _load_key(context: ssl.SSLContext, properties: Mapping[str, Any]) -> None:
     chain = _pem(properties, CHAIN_PEM, "ssl.certificate.location")
     if key is None or chain is None:
         return
-    # The ssl module reads keys from files alone. This one is this user's, and has no name
-    # afterwards.
+    # The ssl module reads keys only from files. Only this user can read this one, and it is deleted
+    # at once.
     with tempfile.NamedTemporaryFile() as file:
         file.write(key + b"\n" + chain)
         file.flush()

@@ -225,7 +225,7 @@ def write_compact_bytes(value: Buffer, out: bytearray) -> None:
 
 
 class _ElementBudget(threading.local):
-    """How many array items and tagged fields this thread may still decode."""
+    """The number of array items and tagged fields that this thread may still decode."""
 
     left: float = math.inf
 
@@ -343,7 +343,7 @@ def _topic_id(raw: bytes) -> uuid.UUID | None:
 
 
 def read_topic_id(buffer: Buffer, position: int) -> tuple[uuid.UUID | None, int]:
-    """Like `read_uuid`, for ids that come again and again."""
+    """Like `read_uuid`, for ids that recur: the latest are cached."""
     raw = bytes(buffer[position : position + 16])
     if len(raw) < 16:
         raise ProtocolError(f"the bytes end within a topic id position={position}")

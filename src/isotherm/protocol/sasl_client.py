@@ -6,8 +6,8 @@
                 or     n,,n=user,r=nonce / c=biws,r=nonce of both,p=proof
                 or     n,,^Aauth=Bearer token^A[name=value^A...]^A
 
-Pure but for `exchange`, which sends a request, and for the token, which is fetched. As in Kafka,
-passwords are taken as UTF-8, without the preparation of RFC 4013, so that those of its tools fit.
+Pure, except for `exchange`, which sends a request, and for fetching the token. As in Kafka,
+passwords are UTF-8 without the preparation of RFC 4013, so that passwords set by its tools match.
 Source: Kafka SaslClientAuthenticator, ScramSaslClient, PlainSaslClient, OAuthBearerSaslClient.
 """
 
@@ -29,7 +29,7 @@ from isotherm.errors import SaslAuthenticationError
 from isotherm.protocol.access_tokens import TokenLogin, fetch_token
 from isotherm.protocol.node_security import Login
 
-# Of a server that wants to keep its clients busy: Kafka's largest is 16384.
+# A hostile server could keep its clients busy with more. Kafka's maximum is 16384.
 ITERATIONS_MAX = 1_000_000
 _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 _SERVER_FIRST = re.compile(
@@ -42,12 +42,12 @@ _NO_BINDING = "biws"  # base64 of "n,,"
 def log_in(
     login: Login | TokenLogin, exchange: Callable[[Any], Any], new_nonce: Callable[[], str]
 ) -> float:
-    """Log in on a connection; the seconds after which the session ends, 0 for never.
+    """Log in on a connection. Returns the seconds until the session ends, 0 for never.
 
     `exchange` sends an entity of kio and returns the response. Raises SaslAuthenticationError with
     the server's reason, and what `exchange` raises.
     """
-    # Before the handshake: a server does not wait long for what comes after it.
+    # Fetched before the handshake: a server does not wait long for the request after it.
     token = fetch_token(login) if isinstance(login, TokenLogin) else ""
     answer = exchange(SaslHandshakeRequest(mechanism=login.mechanism))
     if answer.error_code is not ErrorCode.none:
@@ -68,7 +68,7 @@ def log_in(
     if isinstance(login, TokenLogin):
         last = authenticate(_token_message(token, login.extensions))
         if last.auth_bytes:
-            # The error is in the answer to this.
+            # The error is in the answer to this message (RFC 7628, 3.2.3).
             authenticate(_CONTROL_A)
             raise SaslAuthenticationError(f"the login is refused user={login.user}")
     elif login.mechanism in _HASHES:
@@ -87,7 +87,7 @@ def _token_message(token: str, extensions: Sequence[str]) -> bytes:
 
 
 class ScramClient:
-    """One exchange. The server's messages are checked: it must know the password, too."""
+    """One SCRAM exchange. The server must prove that it knows the password, too."""
 
     def __init__(self, login: Login, nonce: str) -> None:
         self._login = login

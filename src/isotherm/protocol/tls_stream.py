@@ -1,7 +1,7 @@
-"""TLS on a blocking socket that stays its owner's.
+"""TLS on a blocking socket that its owner keeps.
 
-`SSLContext.wrap_socket` takes the socket away: another thread cannot end its wait any more, and one
-that is reset before the handshake stays open. Here the socket only carries the bytes.
+`SSLContext.wrap_socket` takes the socket from its owner: another thread can no longer end its wait,
+and a socket that is reset before the handshake stays open. Here the socket only carries the bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _RECEIVE_SIZE = 256 * 1024
 
 
 class Stream(Protocol):
-    """What is used of a socket after it is connected. Times out as the socket does."""
+    """The part of a connected socket that is used. It times out like the socket."""
 
     def sendall(self, data: bytes, /) -> None: ...
 
@@ -23,9 +23,9 @@ class Stream(Protocol):
 
 
 class TlsStream:
-    """`handshake` first. One thread. Raises OSError, of which ssl.SSLError is one.
+    """Call `handshake` first. For one thread. Raises OSError; ssl.SSLError is a subclass.
 
-    Each wait is the socket's timeout; one record of TLS, 16 KiB, may take several.
+    Each wait is bounded by the socket's timeout. One TLS record of 16 KiB may take several waits.
     """
 
     def __init__(self, connection: socket.socket, context: ssl.SSLContext, host: str) -> None:
@@ -41,7 +41,7 @@ class TlsStream:
                     self._tls.do_handshake()
                     has_ended = True
             finally:
-                # Also the alert that tells the other side why.
+                # After an error this sends the alert with the reason.
                 self._flush()
             if not has_ended:
                 self._receive()
@@ -76,7 +76,7 @@ class TlsStream:
 
 
 def receive(stream: Stream, size: int) -> bytes:
-    """Fewer bytes if the peer closes the connection."""
+    """Receive `size` bytes, or fewer if the peer closes the connection."""
     data, received = bytearray(size), 0
     with memoryview(data) as view:
         while received < size and (count := stream.recv_into(view[received:])):

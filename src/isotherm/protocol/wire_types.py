@@ -127,9 +127,10 @@ def leaf_wire_type(kafka_type: str, *, flexible: bool, nullable: bool) -> WireTy
 
 
 class SharedItems(tuple[Any, ...]):  # noqa: SLOT001 - a tuple cannot have slots
-    """An array that many parts of a response have. The first that is written encodes it for all.
+    """An array that many parts of a response share. The first one that is written encodes it for
+    all.
 
-    Of one version of one message: what is encoded is not encoded for another.
+    Use an instance for one version of one message only: it is not encoded again for another.
     """
 
     encoded: bytes | None = None

@@ -67,7 +67,7 @@ _LENGTH_POSITION = 8
 LEADER_EPOCH_POSITION = 12
 _MAGIC_POSITION = 16
 _CRC_POSITION = 17
-# Where the bytes begin that the CRC covers.
+# Position of the first byte that the CRC covers.
 ATTRIBUTES_POSITION = 21
 _MAX_TIMESTAMP_POSITION = 35
 PRODUCER_EPOCH_POSITION = 51
@@ -81,7 +81,7 @@ TIMESTAMP_TYPE_FLAG = 0x08
 TRANSACTIONAL_FLAG = 0x10
 CONTROL_FLAG = 0x20
 DELETE_HORIZON_FLAG = 0x40
-# What a producer may set. The other bits are set by the leader, or have no meaning yet.
+# The bits that a producer may set. The leader sets the others, or they have no meaning yet.
 PRODUCER_ATTRIBUTES_MASK = CODEC_MASK | TIMESTAMP_TYPE_FLAG | TRANSACTIONAL_FLAG
 
 SEQUENCE_MASK = 0x7FFF_FFFF

@@ -85,9 +85,9 @@ def read_batch_table(buffer: ReadBuffer) -> tuple[BatchTable, Position]:
 def read_sound_batches(
     buffer: ReadBuffer, *, verify_crc: bool = True
 ) -> tuple[BatchTable, Position, CorruptRecordError | None]:
-    """The complete batches from the start of a buffer up to the first that is damaged, in its
-    header or by its CRC; the position after them; and what is wrong with the one that follows.
-    Nothing is, if the buffer ends there or within it.
+    """The complete batches from the start of a buffer up to the first one with a damaged header or
+    a wrong CRC, the position after them, and the error of the damaged one. The error is None if the
+    buffer ends at that position, or within the next batch.
     """
     batches, position_end, is_damaged = _scan(buffer)
     wrong = first_wrong_batch(buffer, batches) if verify_crc else -1
@@ -109,7 +109,7 @@ def _scan(buffer: ReadBuffer) -> tuple[BatchTable, Position, bool]:
 
 
 def _header_error(buffer: ReadBuffer, position: Position) -> CorruptRecordError:
-    """Of a header that the scan has refused. The reader refuses the same headers, and has the
+    """The error of a header that the scan has refused. The reader refuses the same headers, with a
     message."""
     try:
         read_batch_header(buffer, position)
@@ -280,7 +280,7 @@ def _unpack_zstd_frames(
         if bound is None or bound > decompressed_size_max:
             return None
         if size + bound >= len(room):
-            # For frames of several blocks.
+            # Frames of several blocks may need more room.
             larger = np.empty(2 * len(room) + bound, dtype=np.uint8).data
             larger[:size] = room[:size]
             room = larger
@@ -303,6 +303,8 @@ def _are_zstd_blocks(data: ByteArray, batches: BatchTable) -> bool:
     magic_size = len(ZSTD_MAGIC)
     flags = int(heads[0, magic_size])
     header_size = zstd_header_size(flags)
+    # A block head (RFC 8878, 3.1.1.2): bit 0 marks the last block, bits 1 and 2 are the type, the
+    # rest is the size. A block of the type "run" stores one byte, whatever its size.
     block_heads = heads[:, header_size : header_size + ZSTD_BLOCK_HEAD_SIZE].astype(np.int64)
     block_head = block_heads @ np.array([1, 1 << 8, 1 << 16])
     stored = np.where(block_head >> 1 & 3 == ZSTD_RUN, 1, block_head >> 3)
@@ -313,7 +315,7 @@ def _are_zstd_blocks(data: ByteArray, batches: BatchTable) -> bool:
 
 
 def _unpacked_to(ends: list[int], room: memoryview, batches: BatchTable) -> tuple[ByteArray, int]:
-    """Point the first rows to the memory that they were decompressed to, one after the other."""
+    """Point the first rows to the memory into which they were decompressed, back to back."""
     taken = len(ends)
     batches["payload_start"][:taken] = [0, *ends[:-1]]
     batches["payload_end"][:taken] = ends

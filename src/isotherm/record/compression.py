@@ -333,10 +333,11 @@ def _is_zstd_frame_within(data: memoryview, size_max: int) -> bool:
 
 
 def zstd_frame_bound(data: memoryview) -> int | None:
-    """The size that this one whole frame has at most when decompressed, by its block headers (RFC
-    8878, 3.1.1); None if it is none, or not whole, or followed by other bytes.
+    """An upper bound of the decompressed size of one frame, from its block headers (RFC 8878,
+    3.1.1); None if the data is not exactly one whole frame.
 
-    Reads no more block headers than there would be pieces of _ZSTD_INPUT_SIZE.
+    Reads no more block headers than there would be pieces of _ZSTD_INPUT_SIZE, and returns None for
+    a frame with more.
     """
     if data[: len(ZSTD_MAGIC)] != ZSTD_MAGIC or len(data) == len(ZSTD_MAGIC):
         return None
@@ -362,6 +363,7 @@ def zstd_header_size(flags: int) -> int:
 
 
 def zstd_checksum_size(flags: int) -> int:
+    # The flag of the checksum is bit 2, and a checksum has 4 bytes.
     return flags & 4
 
 

@@ -1,4 +1,4 @@
-"""The types of many control batches at once: Python looks into those of an unusual form alone."""
+"""The types of many control batches at once. Python reads only those of an unusual form."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _COORDINATOR_EPOCH_POSITION = HEADER_SIZE + 12
 
 
 def marker_types(buffer: ReadBuffer, batches: BatchTable) -> Int64Array:
-    """The type of each batch's control record (ControlRecordType); UNKNOWN also of a control batch
-    that compaction has emptied, and of one that cannot be read: its CRC is wrong then."""
+    """The ControlRecordType of each batch, NO_MARKER for data. UNKNOWN also for a control batch
+    that compaction has emptied, or that cannot be read: then its CRC is wrong."""
     types = np.full(len(batches), NO_MARKER, dtype=np.int64)
     is_control = (batches["attributes"] & CONTROL_FLAG) != 0
     if not is_control.any():
@@ -48,7 +48,8 @@ def marker_types(buffer: ReadBuffer, batches: BatchTable) -> Int64Array:
 
 
 def coordinator_epochs(buffer: ReadBuffer, batches: BatchTable) -> Int64Array:
-    """The epoch of the coordinator that wrote each batch; NO_COORDINATOR_EPOCH where none did."""
+    """The epoch of the coordinator that wrote each batch; NO_COORDINATOR_EPOCH for other
+    batches."""
     epochs = np.full(len(batches), NO_COORDINATOR_EPOCH, dtype=np.int64)
     is_control = (batches["attributes"] & CONTROL_FLAG) != 0
     if not is_control.any():
@@ -63,8 +64,8 @@ def coordinator_epochs(buffer: ReadBuffer, batches: BatchTable) -> Int64Array:
 
 
 def without_control_record(buffer: ReadBuffer, batches: BatchTable) -> BoolArray:
-    """Which batches have the control bit, and hold something other than one control record that
-    Kafka writes: data, then, whose bit was altered. One that compaction has emptied is sound."""
+    """Whether each batch has the control bit but holds something other than one control record of
+    Kafka: it is data with an altered bit. A control batch that compaction has emptied is sound."""
     is_control = (batches["attributes"] & CONTROL_FLAG) != 0
     wrong: BoolArray = is_control & (batches["records_count"] > 1)
     is_single = is_control & (batches["records_count"] == 1)
@@ -98,6 +99,7 @@ def _unusual(
         try:
             marker = read_control_record(buffer, position, read_batch_header(buffer, position))
         except CorruptRecordError:
+            # Its CRC is wrong, which the caller's check of CRCs reports.
             continue
         if marker is not None:
             yield row, marker

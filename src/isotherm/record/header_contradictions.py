@@ -1,7 +1,7 @@
-"""Headers that no broker stores, though their CRC is right: the fields of a batch contradict one
-another.
+"""Finds batches whose header fields contradict one another. No broker stores one, though its CRC
+may be right.
 
-What a leader checks before it appends holds for every stored batch. Work is by columns.
+Every stored batch has passed the checks of a leader. The work is by columns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class HeaderContradiction(NamedTuple):
 
 
 def header_contradictions(buffer: ReadBuffer, batches: BatchTable) -> list[HeaderContradiction]:
-    """Those of these batches; usually none. `batches` are positions in `buffer`."""
+    """The contradictions in these batches, usually none. `batches` are rows for `buffer`."""
     is_control = (batches["attributes"] & CONTROL_FLAG) != 0
     found: list[HeaderContradiction] = []
     if is_control.any():

@@ -46,7 +46,7 @@ def assign_to_plain_batch(
     leader_epoch: LeaderEpoch,
     now_ms: TimestampMs,
 ) -> BatchHeader | None:
-    """Set the leader's fields of a plain batch in place; its new header.
+    """Set the leader's fields of a plain batch in place; returns its new header.
 
     None if the batch is not plain; then nothing has changed. Uses the compiled kernels.
     """

@@ -34,7 +34,7 @@ _SHOWN_IN_MESSAGE = 3
 
 
 class RecordRules(NamedTuple):
-    """What each record of a topic must satisfy. A timestamp of -1 satisfies any bounds."""
+    """The rules for each record of a topic. A timestamp of -1 satisfies any bounds."""
 
     topic_partition: TopicPartition
     key_required: bool

@@ -24,7 +24,8 @@ _UINT64_MASK = 0xFFFF_FFFF_FFFF_FFFF
 
 
 def read_varint(buffer: ReadBuffer, position: Position = 0) -> tuple[int, Position]:
-    """Zigzag integer of 32 bits, next position. CorruptRecordError if cut off or too long."""
+    """Zigzag integer of 32 bits, next position. Raises CorruptRecordError if cut off or too
+    long."""
     # Most varints of records have a single byte.
     if position < len(buffer) and (raw := buffer[position]) < 0x80:
         return (raw >> 1) ^ -(raw & 1), position + 1
@@ -33,14 +34,15 @@ def read_varint(buffer: ReadBuffer, position: Position = 0) -> tuple[int, Positi
 
 
 def read_varlong(buffer: ReadBuffer, position: Position = 0) -> tuple[int, Position]:
-    """Zigzag integer of 64 bits, next position. CorruptRecordError if cut off or too long."""
+    """Zigzag integer of 64 bits, next position. Raises CorruptRecordError if cut off or too
+    long."""
     raw, position = _read_groups(buffer, position, _VARLONG_SIZE_MAX)
     raw &= _UINT64_MASK
     return (raw >> 1) ^ -(raw & 1), position
 
 
 def read_unsigned_varint(buffer: ReadBuffer, position: Position = 0) -> tuple[int, Position]:
-    """Unsigned integer of 32 bits, and the next position. CorruptRecordError as above."""
+    """Unsigned integer of 32 bits, next position. Raises CorruptRecordError like `read_varint`."""
     raw, position = _read_groups(buffer, position, _VARINT_SIZE_MAX)
     return raw & _UINT32_MASK, position
 

@@ -70,7 +70,7 @@ def segment_file_name(base_offset: Offset, suffix: str, temporary_suffix: str = 
     return f"{base_offset:020d}{suffix}{temporary_suffix}"
 
 
-# A start asks five times for each name, and partitions with few segments have the same ones.
+# A start parses each name five times, and partitions with few segments have the same names.
 @functools.lru_cache(_PARSED_NAMES_MAX)
 def parse_segment_file_name(name: str) -> SegmentFileName | None:
     """None if the name is not that of a segment's file (a checkpoint, for instance)."""
@@ -96,8 +96,8 @@ def retired_partition_directory_name(
 
 
 def future_directory_name_fits(topic_partition: TopicPartition) -> bool:
-    """Whether the directory of a copy can be named after the whole topic: a start reads it
-    there."""
+    """Whether the name of a copy's directory has room for the whole topic, which a start reads
+    from it."""
     name = f"{partition_directory_name(topic_partition)}.{'0' * 32}-"
     return len(name) + len(PartitionDirectoryState.FUTURE.value) <= DIRECTORY_NAME_LENGTH_MAX
 

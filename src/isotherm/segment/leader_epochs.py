@@ -2,7 +2,7 @@
 
 A lineage is the entries of a leader-epoch checkpoint: epochs rise, start offsets do not fall. An
 entry holds the offsets up to the start of the next one, and the last entry those up to the end of
-the log. The log, the remote tier, its metadata and Spark's planning all ask here. For whole columns
+the log. The log, the remote tier, its metadata and Spark's planning all use it. For whole columns
 of batches see epoch_columns.py of isotherm.remote.history. Source: Kafka LeaderEpochFileCache.java,
 RemoteLogManager.java.
 """
@@ -58,7 +58,7 @@ def epoch_for_offset(lineage: Sequence[EpochEntry], offset: Offset) -> EpochEntr
 def epoch_end_offset(
     lineage: Sequence[EpochEntry], epoch: LeaderEpoch, log_end_offset: Offset
 ) -> Offset:
-    """Where the records of `epoch` end (exclusive): the next epoch's start, or the log end."""
+    """The end (exclusive) of the records of `epoch`: the next epoch's start, or the log end."""
     index = bisect_right(lineage, epoch, key=lambda entry: entry.epoch)
     return lineage[index].start_offset if index < len(lineage) else log_end_offset
 
@@ -79,7 +79,7 @@ def cut_at_epochs(
     epochs: Sequence[tuple[LeaderEpoch, Offset]], end_offset_inclusive: Offset
 ) -> list[EpochSpan]:
     """The spans of epochs with their start offsets, ascending, up to an end."""
-    # Damaged metadata may have any number: an offset has 64 bits all the same.
+    # Damaged metadata may have the lowest offset. The one before it would not fit into 64 bits.
     ends = [max(start - 1, _OFFSET_MIN) for _, start in epochs[1:]]
     return [
         EpochSpan(epoch, start, end)

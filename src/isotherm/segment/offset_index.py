@@ -28,8 +28,8 @@ OFFSET_INDEX_ENTRY_SIZE = 8
 RELATIVE_OFFSET_MAX = 2**31 - 1
 
 _ENTRY = struct.Struct(">ii")
-# The fields of an entry alone. A binary search gives their `unpack_from` to bisect as its key, and
-# so takes no call of Python for a step; the values are tuples of one.
+# Single fields of an entry. Their `unpack_from` is the key of a bisect, so that a step of the
+# search makes no Python call. The values are tuples of one.
 _RELATIVE_OFFSET = struct.Struct(">i4x")
 _POSITION = struct.Struct(">4xi")
 
@@ -48,7 +48,7 @@ def offset_index_entry_count(buffer: Buffer) -> int:
 
 
 def _places(buffer: Buffer) -> range:
-    """Where the entries before the padding begin."""
+    """The positions of the entries before the padding."""
     end = len(buffer) - len(buffer) % OFFSET_INDEX_ENTRY_SIZE
     if end and not _POSITION.unpack_from(buffer, end - OFFSET_INDEX_ENTRY_SIZE)[0]:
         end = offset_index_entry_count(buffer) * OFFSET_INDEX_ENTRY_SIZE
@@ -108,8 +108,8 @@ def lookup_offset(buffer: Buffer, base_offset: Offset, target: Offset) -> Offset
 def lookup_range(
     buffer: Buffer, base_offset: Offset, target: Offset, size: int
 ) -> tuple[Position, Position]:
-    """Where to scan from, for a read of `size` bytes: for its first batch, which holds `target`,
-    and for its last. Both are positions of entries, or 0."""
+    """The positions to scan from for a read of `size` bytes: to its first batch, which holds
+    `target`, and to its last one. Both are positions of entries, or 0."""
     if not buffer:
         return 0, 0
     places, read_position = _places(buffer), partial(_POSITION.unpack_from, buffer)

@@ -39,7 +39,7 @@ class TimestampOffset(NamedTuple):
 
 
 class SkippedBy:
-    """The entries by which a search for the first record of a time skips earlier batches,
+    """The index entries that let a search for the first record of a time skip earlier batches,
     ascending.
 
     An index has no CRC: each entry must name the largest timestamp so far, and an offset of the
@@ -56,8 +56,8 @@ class SkippedBy:
             _check_named(self._left.popleft(), header)
 
     def end(self, header: BatchHeader | None = None) -> None:
-        """The record is found in this batch; None at the end of what is searched. The next entry
-        has a lower time than the record, so it is wrong unless it has been passed."""
+        """End the search in the batch that has the record; None if no batch has it. An entry that
+        is left has a lower time than the record, so its batch should have been passed."""
         if self._left:
             _check_named(self._left.popleft(), header)
 
@@ -168,7 +168,7 @@ def truncated_time_index_size(buffer: Buffer, base_offset: Offset, offset: Offse
 
 def _count_not_younger(buffer: Buffer, target_ms: TimestampMs) -> int:
     size = time_index_entry_count(buffer) * TIME_INDEX_ENTRY_SIZE
-    # The key gives tuples of one, and takes no call of Python for a step.
+    # The key returns tuples of one, and makes no Python call per step.
     key = partial(_TIMESTAMP.unpack_from, buffer)
     return bisect_right(range(0, size, TIME_INDEX_ENTRY_SIZE), (target_ms,), key=key)
 

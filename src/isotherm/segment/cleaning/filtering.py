@@ -46,10 +46,10 @@ LastRecords: TypeAlias = Mapping[ProducerId, LastRecord]
 
 @dataclass(frozen=True, slots=True)
 class BatchRules:
-    """What applies to each batch of a chunk.
+    """The rules for the batches of a chunk.
 
-    `kept_when_empty`: batches that are kept even without records. `in_map`: batches whose records
-    are all in the round's offset map. `is_verified`: batches whose CRC was checked before.
+    `kept_when_empty` marks the batches that are kept even without records, `in_map` those whose
+    records are all in the round's offset map, `is_verified` those whose CRC was checked before.
     """
 
     now_ms: TimestampMs
@@ -81,7 +81,8 @@ class _BatchChoice:
 def filter_chunk(
     chunk: Chunk, rules: BatchRules, transactions: CleanedTransactions, choose: ChooseRecords
 ) -> FilteredChunk:
-    """Raises CorruptRecordError for a damaged batch that would lose records."""
+    """Filter the batches of a chunk. Raises CorruptRecordError for a damaged batch that would lose
+    records."""
     batches = chunk.batches
     choice = _choose_batches(chunk, rules, transactions)
     batches["records_count"][choice.loses_all] = 0
@@ -138,7 +139,7 @@ def _choose_batches(
 
 
 def _has_last_data(chunk: Chunk, last_records: LastRecords) -> BoolArray:
-    """Which batches have the last data offset of an active producer."""
+    """Whether each batch has the last data offset of an active producer."""
     last_offsets = chunk.last_offsets
     found = np.zeros(len(last_offsets), dtype=np.bool_)
     owners = {

@@ -1,8 +1,8 @@
 """Tracks transactions while the cleaner reads a log, batch after batch.
 
-A data batch of an aborted transaction loses its records. A marker may go once a pass has met no
-batch of its transaction, not even an empty one: the marker says how those batches ended, and may be
-the last trace of its producer's epoch. Source: Kafka CleanedTransactionMetadata.java.
+A data batch of an aborted transaction loses its records. A marker may be removed once a pass has
+met no batch of its transaction, not even an empty one: the marker is the outcome of those batches,
+and may be the last trace of its producer's epoch. Source: Kafka CleanedTransactionMetadata.java.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CleanedTransactions:
     def __init__(
         self, open_producers: Collection[ProducerId] = (), *, start_offset: Offset = 0
     ) -> None:
-        """`start_offset` is where the pass starts, so a log may be read in parts.
+        """The pass begins at `start_offset`, so a log may be read in parts.
 
         `open_producers` have a batch below it whose marker lies above (see `OpenTransactions`).
         """
