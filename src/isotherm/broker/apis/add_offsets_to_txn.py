@@ -2,8 +2,8 @@
 
 Versions  0-4. 2 PRODUCER_FENCED, which is INVALID_PRODUCER_EPOCH before · 3 flexible · 4
           TRANSACTION_ABORTABLE
-Behaviour The partition of `__consumer_offsets` that holds the group's offsets becomes part of the
-          transaction; the topic is made if it is not there.
+Behaviour Adds the partition of `__consumer_offsets` with the group's offsets to the transaction. Creates
+          the topic if it does not exist.
 Not done  -
 KIPs      98 · 588
 """

@@ -1,10 +1,10 @@
 """AddPartitionsToTxn (key 24).
 
 Versions  0-5. 2 PRODUCER_FENCED, which is INVALID_PRODUCER_EPOCH before · 3 flexible · 4 several
-          transactions in one request, or a look whether partitions were added (brokers among
-          themselves) · 5 TRANSACTION_ABORTABLE
-Behaviour All partitions of a transaction are added or none: if one does not exist it gets
-          UNKNOWN_TOPIC_OR_PARTITION, and the others OPERATION_NOT_ATTEMPTED.
+          transactions in one request, and verify_only, with which brokers check whether partitions
+          were added · 5 TRANSACTION_ABORTABLE
+Behaviour Adds all partitions of a transaction or none. If one does not exist, it gets
+          UNKNOWN_TOPIC_OR_PARTITION, and the others get OPERATION_NOT_ATTEMPTED.
 Not done  -
 KIPs      98 · 588 · 890
 """
@@ -53,7 +53,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
 async def _committed(
     context: RequestContext, transaction: _Transaction, codes: dict[TopicPartition, ErrorCode]
 ) -> tuple[_Transaction, dict[TopicPartition, ErrorCode]]:
-    """The answer, once what it says is committed."""
+    """The answer for a transaction, once its state is committed on the in-sync replicas."""
     coordinator = context.services.transaction_coordinator
     try:
         if (waiting := coordinator.uncommitted(transaction.transactional_id)) is not None:
@@ -174,7 +174,7 @@ def _topic_results(
 
 
 def _refuse(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    """Every partition is answered with `error_code`."""
+    """Answer every partition with `error_code`."""
     answers = [
         (each, dict.fromkeys(each.partitions, error_code))
         for each in _transactions(context, request)

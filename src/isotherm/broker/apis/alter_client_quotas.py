@@ -1,11 +1,11 @@
 """AlterClientQuotas (key 49).
 
 Versions  0-1. 1 flexible.
-Behaviour Quotas of users, client ids, both together, and addresses are set or taken away, durably,
-          each entity as a whole or not at all; one that is named twice is refused, and answered
-          once. An address may be the name of a host, which must be known. They are in effect
-          when it is answered (see isotherm.broker.requests.quotas, mutation_quota, connection_quota).
-Not done  Quotas of hosts by their names are kept and not enforced.
+Behaviour Sets or removes quotas of users, client ids, both together, and addresses. The changes of an
+          entity are durable and atomic. An entity that is named twice is refused and answered
+          once. An address may be a host name, which must resolve. Quotas are in effect when the
+          request is answered (see isotherm.broker.requests.quotas, mutation_quota, connection_quota).
+Not done  Quotas of host names are stored and not enforced.
 KIPs      13 · 124 request time · 546
 """
 
@@ -72,7 +72,7 @@ def _alter_all(
 
 
 async def _unknown_hosts(request: Any) -> frozenset[str]:
-    """Of the addresses that are spelled as the names of hosts, those that are none."""
+    """The requested addresses that are neither an IP address nor a host name that resolves."""
     asked = {
         name for entry in request.entries for kind, name in _parts(entry) if kind == IP and name
     }
@@ -110,7 +110,7 @@ def _response(
 
 
 def _refuse(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    """Every entity is answered with `error_code`."""
+    """Answer every entity with `error_code`."""
     return _response(context, {_parts(entry): (error_code, None) for entry in request.entries})
 
 

@@ -1,8 +1,8 @@
 """AlterConfigs (key 33).
 
 Versions  0-2. 2 flexible.
-Behaviour What a topic, this broker or all brokers have set is replaced: keys that are not named go
-          back to their defaults. Otherwise as IncrementalAlterConfigs, which clients should prefer.
+Behaviour Replaces the settings of a topic, of this broker or of all brokers. Keys that are not named
+          return to their defaults. Otherwise as IncrementalAlterConfigs, which clients should prefer.
 Not done  -
 KIPs      133
 """

@@ -1,11 +1,11 @@
 """AlterPartitionReassignments (key 45).
 
 Versions  0-1. 1 allow_replication_factor_change.
-Behaviour A partition that is asked to be where it is already is answered without an error, and
-          nothing happens. Any other place gets INVALID_REPLICA_ASSIGNMENT, or with another number of
-          replicas, where that is not allowed, INVALID_REPLICATION_FACTOR. Cancelling gets
-          NO_REASSIGNMENT_IN_PROGRESS: none ever is.
-Not done  Moving a partition: there is one broker.
+Behaviour The current assignment of a partition is accepted and has no effect. Any other gets
+          INVALID_REPLICA_ASSIGNMENT, or INVALID_REPLICATION_FACTOR for another number of replicas
+          where that is not allowed. A cancellation gets NO_REASSIGNMENT_IN_PROGRESS, because there
+          never is one.
+Not done  Moving a partition: the embedded controller has one broker.
 KIPs      455 · 860
 """
 
@@ -57,7 +57,7 @@ def handle(context: RequestContext, request: Any) -> Any:
 
 
 def _check(name: str, topic: TopicImage | None, asked: Any, *, allows_change: bool) -> None:
-    """Raises RejectedError unless the partition is already where it is asked to be."""
+    """Raise RejectedError unless the request names the partition's current replicas."""
     place = f"partition={name}-{asked.partition_index}"
     if topic is None or not 0 <= asked.partition_index < len(topic.partitions):
         raise UnknownTopicOrPartitionError(f"no such partition {place}")
@@ -101,7 +101,7 @@ def _response(
 
 
 def _refuse(context: RequestContext, request: Any, code: ErrorCode) -> Any:
-    """The code is that of the whole, and of each partition."""
+    """Answer the request and each partition with `code`."""
     return dataclasses.replace(API.refuse_items(context, request, code), error_code=code)
 
 

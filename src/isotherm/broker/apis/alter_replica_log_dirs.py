@@ -1,12 +1,12 @@
 """AlterReplicaLogDirs (key 34).
 
 Versions  1-2
-Behaviour A replica is copied to the directory while it is used, and used there once it has caught up; the
-          answer does not wait for it. A move to the directory where it is ends another move.
-          As in Kafka a path that is no log directory gets LOG_DIR_NOT_FOUND, one that is offline
-          KAFKA_STORAGE_ERROR, a partition without a replica here REPLICA_NOT_AVAILABLE (a replica that
-          comes later begins in that directory), and a name that is too long for the directory of the
-          copy INVALID_TOPIC_EXCEPTION.
+Behaviour Copies a replica to the directory while it is in use, and uses the copy once it has caught up. The
+          answer does not wait for that. A move to the current directory cancels a move in progress.
+          As in Kafka, a path that is not a log directory gets LOG_DIR_NOT_FOUND, and an offline directory
+          KAFKA_STORAGE_ERROR. A partition without a replica here gets REPLICA_NOT_AVAILABLE, and its
+          future replica will be created in that directory. A topic name that is too long for the
+          directory of the copy gets INVALID_TOPIC_EXCEPTION.
 Not done  -
 KIPs      113 · 858
 """
@@ -81,7 +81,7 @@ def _response(context: RequestContext, outcomes: list[tuple[str, int, ErrorCode]
 
 
 def _refuse(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    """Every partition that is named is answered with `error_code`."""
+    """Answer every named partition with `error_code`."""
     return _response(
         context,
         [

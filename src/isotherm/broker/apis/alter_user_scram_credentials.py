@@ -1,8 +1,8 @@
 """AlterUserScramCredentials (key 51).
 
 Versions  0
-Behaviour Credentials are records of the cluster's metadata, and hold from the next login on; sessions that
-          exist go on. Each user is changed once in a request.
+Behaviour Writes credentials as records of the cluster's metadata. They apply from the next login on;
+          existing sessions continue. A request may change each user once.
 Not done  -
 KIPs      554
 """

@@ -2,15 +2,15 @@
 
 Versions  0-4. 1 throttle time · 3 flexible, client's software, features · 4 features with a
           minimum version of 0. The response header is version 0 in every version.
-Behaviour The table is what every API declares of itself; Produce is shown from version 0 although it
-          is served from 3, or old librdkafka sends everything uncompressed. A version that is not
-          served is answered in version 0 with UNSUPPORTED_VERSION and the table.
-          Client names outside KIP-511's pattern get INVALID_REQUEST.
-          The features are those of `isotherm.broker.metadata.features`, in a member of a cluster
-          those of its registration. Up to version 3 those with a level 0 are not shown as supported,
-          since clients then took 0 for an error.
-          A member shows of the APIs that it passes on the versions that the active controller
-          serves too, from its first forwarded request on.
+Behaviour The table has the versions that every API declares. Produce is shown from version 0 although it
+          is served from 3, because old librdkafka otherwise sends everything uncompressed. A version of
+          ApiVersions that is not served is answered in version 0 with UNSUPPORTED_VERSION and the
+          versions of ApiVersions. Client names outside KIP-511's pattern get INVALID_REQUEST.
+          The features are those of `isotherm.broker.metadata.features`, and in a member of a cluster
+          those of its registration. Up to version 3, features with a minimum version of 0 are left out,
+          since older clients take 0 for an error.
+          For the APIs that it forwards, a member shows the versions that the active controller serves
+          too. It does so from its first forwarded request on.
 Not done  Version 5 (cluster id and node id in the request).
 KIPs      35 · 511 client software · 584 features · 1043 minimum versions of 0
 """
@@ -48,9 +48,9 @@ def declare(
     features: Mapping[str, SupportedLevels] = SUPPORTED_FEATURES,
     controllers: Controllers | None = None,
 ) -> Api:
-    """ApiVersions of a broker that serves these and itself.
+    """ApiVersions of a broker that serves `others` and itself.
 
-    With `controllers` their versions bound those of what is passed on to them.
+    If `controllers` is given, its versions bound the versions of forwarded APIs.
     """
     shown = {int(api.key): api.shown_versions for api in others} | {
         int(ApiKey.API_VERSIONS): _VERSIONS
@@ -72,7 +72,7 @@ def declare(
 def _shared_versions(
     shown: Mapping[int, VersionRange], forwarded: Collection[int], known: Mapping[int, VersionRange]
 ) -> Mapping[int, VersionRange]:
-    """The versions of a forwarded API that both serve; nothing if there are none.
+    """`shown`, with each forwarded API reduced to the versions that both serve, and left out if there are none.
 
     Source: Kafka ApiVersionsResponse.intersectForwardableApis.
     """
@@ -125,8 +125,9 @@ def _answer(
 
 
 def unsupported_version_response() -> Any:
-    """For a version that is not served; to be written as version 0. As Kafka's, it tells of the
-    versions of ApiVersions alone: the client asks again.
+    """The response to a version of ApiVersions that is not served, to be written as version 0.
+
+    As in Kafka it has only the versions of ApiVersions; the client then asks again.
     """
     return entity_of(
         response_class(ApiKey.API_VERSIONS, 0),

@@ -1,9 +1,9 @@
 """ConsumerGroupDescribe (key 69).
 
 Versions  0-1. 1 member type
-Behaviour Groups of the consumer protocol alone; others get GROUP_ID_NOT_FOUND, upon which clients
-          ask DescribeGroups. Partitions of topics that are gone are left out; those that a member is
-          asked to give up are shown as long as it has them.
+Behaviour Describes groups of the consumer protocol. Others get GROUP_ID_NOT_FOUND, after which clients
+          use DescribeGroups. Partitions of deleted topics are left out. A partition that a member must
+          revoke is shown until the member has released it.
 Not done  -
 KIPs      848 · 1099 member type
 """

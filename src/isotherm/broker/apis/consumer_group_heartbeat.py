@@ -1,12 +1,12 @@
 """ConsumerGroupHeartbeat (key 68).
 
-Versions  0-1. 1 regular expressions, and member ids that the client makes
-Behaviour Joins (epoch 0), leaves (-1; -2 a static member for a while) and keeps membership. The
-          partitions are given out by the broker: `uniform` (default) or `range`. Patterns are
-          RE2's, match whole names, and never mean Kafka's internal topics. A classic group of the
-          same name takes this protocol with the first member that joins so; if it has members,
-          group.consumer.migration.policy decides, else GROUP_ID_NOT_FOUND.
-Not done  Racks play no part in assignments, as in Kafka 4.3.
+Versions  0-1. 1 regular expressions, and member ids that the client generates
+Behaviour Joins (epoch 0), leaves (-1; -2 for a static member that will return) and keeps membership. The
+          broker assigns partitions with `uniform` (default) or `range`. Patterns are RE2's, match
+          whole names, and never match Kafka's internal topics. The first member that joins a classic
+          group in this way converts it to the consumer protocol. If the group has members,
+          group.consumer.migration.policy must allow that; otherwise the answer is GROUP_ID_NOT_FOUND.
+Not done  Assignments ignore racks, as in Kafka 4.3.
 KIPs      848 · 1082 client-made member ids
 """
 
@@ -50,7 +50,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         else:
             beat = _heartbeat(context, request)
             if beat.topic_regex:
-                # Arrow's RE2 is imported here, and a costly pattern is compiled, off the loop.
+                # Off the event loop: the import of Arrow's RE2 and the compilation of a costly pattern.
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(None, matching_names, beat.topic_regex, ())
             result = coordinator.consumer.heartbeat(request.group_id, beat)
@@ -64,7 +64,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
 
 
 def _check(context: RequestContext, request: Any) -> None:
-    """Checks of a request that do not need its group."""
+    """Check the fields that do not depend on the group. Raises MemberRejectedError."""
     version = context.header.api_version
     is_join = request.member_epoch == JOIN_EPOCH
     if not request.group_id.strip():

@@ -1,10 +1,9 @@
 """CreateAcls (key 30).
 
 Versions  1-3. 1 pattern types · 2 flexible · 3 user resources.
-Behaviour The ACLs that are legal are made, and are answered without an error if they were there. They
-          are records of the cluster's metadata, and hold from the next request on. Without an
-          authorizer SECURITY_DISABLED. A type or operation of no meaning closes the connection, as
-          in Kafka.
+Behaviour Creates the legal ACLs; an ACL that exists is no error. ACLs are records of the cluster's
+          metadata, and apply from the next request on. Without an authorizer the answer is
+          SECURITY_DISABLED. An undefined type or operation closes the connection, as in Kafka.
 Not done  -
 KIPs      140 · 290 pattern types
 """

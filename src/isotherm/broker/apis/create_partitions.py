@@ -1,12 +1,12 @@
 """CreatePartitions (key 37).
 
 Versions  0-3. 2 flexible.
-Behaviour Partitions are added in one durable batch before the answer; each topic has its own error,
-          a topic named twice gets one INVALID_REQUEST. validate_only checks and adds nothing. Topics
-          whose keys are found by the number of partitions (group offsets, transactions, remote
-          metadata) are refused with POLICY_VIOLATION, as are more than 10,000 new partitions.
+Behaviour Adds partitions in one durable batch before the answer. Each topic has its own error; a topic
+          that is named twice gets one INVALID_REQUEST. validate_only checks and adds nothing.
+          POLICY_VIOLATION refuses more than 10,000 new partitions, and topics whose number of
+          partitions determines where a key is (group offsets, transactions, remote metadata).
 Not done  The timeout has no effect: partitions exist when the answer is sent.
-KIPs      195 · 599 throttling of partition mutations: version 3 is refused, older ones wait
+KIPs      195 · 599 throttling of partition mutations: version 3 is refused, older versions wait
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
 Versions  2-7. 4 -1 stands for the broker's default number of partitions and replicas · 5 flexible,
           the topic's configuration in the response · 7 topic ids in the response.
-Behaviour Topics are made in one durable batch before the answer; each topic has its own error, and
-          those without one are made; one that is named twice is refused, and answered once.
-          validate_only checks and makes nothing. Names, numbers,
-          assignments and settings are checked as in Kafka's controller, tiered-storage rules
-          included. More than 10,000 partitions in one request are refused with POLICY_VIOLATION.
+Behaviour Creates the topics without an error in one durable batch before the answer. Each topic has its
+          own error; a topic that is named twice is refused and answered once. validate_only checks
+          and creates nothing. Names, numbers, assignments and settings are checked as in Kafka's
+          controller, including the tiered-storage rules. More than 10,000 partitions in one request
+          get POLICY_VIOLATION.
 Not done  The timeout has no effect: topics exist when the answer is sent.
 KIPs      4 · 464 defaults · 525 configuration in the response · 516 topic ids · 599 throttling:
-          version 6 is refused, older ones wait
+          version 6 is refused, older versions wait
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """DeleteAcls (key 31).
 
 Versions  1-3. 1 pattern types · 2 flexible · 3 user resources.
-Behaviour Removes what the filters match, all at once, and names it. Without an authorizer
-          SECURITY_DISABLED. A type or operation of no meaning closes the connection, as in Kafka.
+Behaviour Removes the ACLs that the filters match in one batch, and returns them. Without an authorizer the
+          answer is SECURITY_DISABLED. An undefined type or operation closes the connection, as in Kafka.
 Not done  -
 KIPs      140 · 290 pattern types
 """
@@ -22,7 +22,7 @@ from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
 def requested_filter(asked: Any) -> AclFilter:
-    """Of a DeleteAcls or DescribeAcls request."""
+    """The filter in a DeleteAcls or DescribeAcls request."""
     return AclFilter(
         asked.resource_type_filter,
         asked.resource_name_filter,

@@ -1,7 +1,7 @@
 """DeleteGroups (key 42).
 
 Versions  0-2. 1 as 0 · 2 flexible
-Behaviour Only groups without members are deleted, with their offsets; others get NON_EMPTY_GROUP.
+Behaviour Deletes groups without members, with their offsets. Other groups get NON_EMPTY_GROUP.
 Not done  -
 KIPs      229
 """

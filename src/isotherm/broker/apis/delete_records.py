@@ -1,13 +1,13 @@
 """DeleteRecords (key 21).
 
 Versions  0-2. 2 flexible.
-Behaviour The log start of each partition is raised to the offset (-1: the high watermark) over both
-          tiers. It is answered when every replica on a live broker has raised its own, with the
-          lowest of them, or with REQUEST_TIMED_OUT after the request's timeout. Files and remote
-          segments below it go with the next retention. An offset below the log start changes
-          nothing. Each partition has its own error: OFFSET_OUT_OF_RANGE beyond the high watermark,
-          POLICY_VIOLATION unless cleanup.policy has delete, INVALID_TOPIC_EXCEPTION for the
-          broker's own topics.
+Behaviour Raises the log start of each partition to the offset (-1: the high watermark), in both tiers. It is
+          answered with the lowest log start of the replicas on live brokers once all of them have
+          raised theirs, or with REQUEST_TIMED_OUT after the request's timeout. The next retention
+          deletes segments and remote segments below it. An offset below the log start has no effect.
+          Each partition has its own error: OFFSET_OUT_OF_RANGE above the high watermark,
+          POLICY_VIOLATION unless cleanup.policy has delete, INVALID_TOPIC_EXCEPTION for internal
+          topics.
 Not done  -
 KIPs      107
 """
@@ -40,7 +40,7 @@ NO_LOW_WATERMARK = -1
 
 
 class _Deletion(NamedTuple):
-    """One partition's answer; its low watermark is still to be waited for if there is a `partition`."""
+    """The answer for one partition. If `partition` is set, its low watermark must still reach `wanted`."""
 
     number: int
     error: ErrorCode = ErrorCode.none
@@ -117,6 +117,7 @@ class _DelayedDeletion:
 
 
 def _looked_at(deletion: _Deletion) -> _Deletion:
+    """The deletion with the current low watermark. An outcome that is decided stays."""
     if deletion.partition is None or deletion.error is not ErrorCode.request_timed_out:
         return deletion
     try:
@@ -129,7 +130,7 @@ def _looked_at(deletion: _Deletion) -> _Deletion:
 
 
 def delete_records(partition: Partition, offset: Offset) -> Offset:
-    """Delete what lies below `offset` in this replica; the offset that the others must reach."""
+    """Raise this replica's log start to `offset`; returns the offset that the followers must reach."""
     partition.check_is_leader()
     log = partition.log
     if not log.config.deletes:

@@ -2,11 +2,11 @@
 
 Versions  1-6. 3 TOPIC_DELETION_DISABLED (before: INVALID_REQUEST) · 4 flexible · 5 error messages ·
           6 by name or by topic id.
-Behaviour Topics are removed from the metadata in one durable batch before the answer; their local
-          files go after file.delete.delay.ms, their remote segments in the background. Each topic
-          has its own error. A topic named twice, or by name and id at once, gets INVALID_REQUEST.
-          `__remote_log_metadata` is refused with POLICY_VIOLATION while the remote tier is in use.
-Not done  The timeout has no effect: topics are gone when the answer is sent.
+Behaviour Removes topics from the metadata in one durable batch before the answer. Their local files are
+          deleted after file.delete.delay.ms, their remote segments in the background. Each topic
+          has its own error. A topic that is named twice, or by name and id at once, gets INVALID_REQUEST.
+          `__remote_log_metadata` gets POLICY_VIOLATION while the remote tier is in use.
+Not done  The timeout has no effect: topics are deleted when the answer is sent.
 KIPs      4 · 516 topic ids · 599 error messages
 """
 
@@ -31,7 +31,7 @@ FIRST_TOPIC_ID_VERSION = 6
 
 async def handle(context: RequestContext, request: Any) -> Any:
     asked = _asked(context, request)
-    # An empty name is a name: no topic has it, and the controller says so.
+    # An empty name counts as a name. No topic has it, so the controller answers that it is unknown.
     wanted = [
         topic
         for name, topic_id in asked

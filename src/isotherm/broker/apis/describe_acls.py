@@ -1,8 +1,8 @@
 """DescribeAcls (key 29).
 
 Versions  1-3. 1 pattern types · 2 flexible · 3 user resources.
-Behaviour The ACLs of the metadata that the filter matches, by resource pattern. Without an authorizer
-          SECURITY_DISABLED. A type or operation of no meaning closes the connection, as in Kafka.
+Behaviour Returns the ACLs that the filter matches, by resource pattern. Without an authorizer the answer is
+          SECURITY_DISABLED. An undefined type or operation closes the connection, as in Kafka.
 Not done  -
 KIPs      140 · 290 pattern types
 """

@@ -1,8 +1,8 @@
 """DescribeClientQuotas (key 48).
 
 Versions  0-1. 1 flexible.
-Behaviour The quotas that were set for the entities that pass every filter; strict lets none pass
-          that has a type beside those filtered.
+Behaviour Returns the quotas of the entities that pass every filter. With strict, an entity must not have
+          a type that no filter names.
 Not done  -
 KIPs      546
 """

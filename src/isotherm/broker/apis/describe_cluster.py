@@ -1,11 +1,11 @@
 """DescribeCluster (key 60).
 
 Versions  0-2. 1 kind of endpoint · 2 fenced brokers.
-Behaviour The brokers at their advertised addresses of the listener that was asked; in a cluster with
-          the fenced ones if asked for. The controller is this broker, which passes requests on in a
-          cluster. Authorized operations are shown if asked for: without an
-          authorizer all, without DESCRIBE on the cluster none. Asking for the controllers'
-          endpoints gets MISMATCHED_ENDPOINT_TYPE, as from any broker of Kafka.
+Behaviour Returns the brokers with their advertised addresses for the listener of the request, including
+          fenced brokers on request. As controller it names this broker, which forwards requests in a
+          cluster. Authorized operations are included on request: all without an authorizer, none
+          without DESCRIBE on the cluster. A request for the endpoints of controllers gets
+          MISMATCHED_ENDPOINT_TYPE, as from any Kafka broker.
 Not done  -
 KIPs      700 · 919 endpoint types · 1073 fenced brokers
 """

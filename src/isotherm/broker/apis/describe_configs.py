@@ -1,13 +1,12 @@
 """DescribeConfigs (key 32).
 
 Versions  1-4. 1 sources and synonyms · 3 types and documentation · 4 flexible.
-Behaviour Topics, this broker and its loggers, groups, and subscriptions to clients' metrics. Each
-          key tells its source (the resource, this broker or all of them while running, the broker's
-          file, the default) and, if asked, the chain of synonyms behind it and its documentation. Asking for
-          certain keys gives those that exist; null or none means all. Keys of the
-          broker that take effect only at a start are read-only. The broker without a name is what
-          was set for all brokers while running.
-          Each resource has its own error.
+Behaviour Describes topics, this broker and its loggers, groups, and client metrics subscriptions. Each
+          key has its source: the resource, the dynamic settings of this broker or of all brokers, the
+          broker's file, or the default. Synonyms and documentation are included on request. Of
+          requested keys those that exist are returned; null or an empty list means all keys. Keys
+          of the broker that take effect only at a start are read-only. A broker resource without a
+          name has the dynamic settings of all brokers. Each resource has its own error.
 Not done  Settings of the remote storage plug-ins (rsm.config., rlmm.config.) are not shown: they
           may hold secrets.
 KIPs      133 · 226 synonyms · 412 loggers · 569 documentation · 714 · 848
@@ -67,8 +66,11 @@ def handle(context: RequestContext, request: Any) -> Any:
 
 
 class _Describing:
-    """The results of one request. Resources with the same settings differ in their names alone, so
-    the description of one is that of the others, with another name: a client may ask for thousands."""
+    """The results of one request.
+
+    Resources with the same settings share one description, because a client may ask for thousands of resources
+    that differ only in their names.
+    """
 
     def __init__(self, context: RequestContext, request: Any) -> None:
         header = context.header
@@ -76,8 +78,8 @@ class _Describing:
         self._result_type = item_class(response_type, "results")
         self._services = context.services
         self._request = request
-        # By what they depend on, and by the keys asked for, too; at most as many as the request has
-        # resources.
+        # `_described` by the settings, `_made` by the settings and the requested keys. Each has at most as many
+        # entries as the request has resources.
         self._described: dict[Hashable, tuple[DescribedConfig, ...]] = {}
         self._made: dict[Hashable, Any] = {}
 
@@ -118,14 +120,14 @@ class _Describing:
 
 
 class _Source(NamedTuple):
-    """Where a resource's description comes from. Two that depend on the same have the same."""
+    """The source of a resource's description. Equal `depends_on` means equal descriptions."""
 
     depends_on: Hashable
     describe: Callable[[], Iterable[DescribedConfig]]
 
 
 def _source(services: BrokerServices, kind: int, name: str) -> _Source:
-    """Raises RejectedError if there is no such resource."""
+    """The source for a resource. Raises RejectedError if there is no such resource."""
     config, metadata = services.config, services.metadata
     if kind == TOPIC:
         check_topic_name(name)

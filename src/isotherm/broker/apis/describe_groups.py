@@ -2,8 +2,8 @@
 
 Versions  0-6. 1 throttle time · 3 authorized operations · 4 group instance ids · 5 flexible ·
           6 GROUP_ID_NOT_FOUND with a message
-Behaviour A group that does not exist is shown as Dead, from version 6 on with GROUP_ID_NOT_FOUND.
-          What members said and were assigned is shown only while the group is Stable, as in Kafka.
+Behaviour A group that does not exist is shown as Dead, from version 6 on with GROUP_ID_NOT_FOUND. As in
+          Kafka, metadata and assignments of members are included only while the group is Stable.
 Not done  -
 KIPs      345 · 430 · 1043
 """

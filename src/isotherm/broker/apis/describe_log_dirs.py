@@ -2,14 +2,13 @@
 
 Versions  1-5. 2 flexible · 3 an error of the whole request · 4 size of the volume and free bytes ·
           5 cordoned directories (KIP-1066; none is).
-Behaviour Each directory of log.dirs with the partitions in it that were asked for (null: all) and
-          the bytes that each has there; an offline directory gets KAFKA_STORAGE_ERROR.
-          Where all partitions are asked for, the remote tier is one more directory, named remote:// and
-          its place, with the partitions that this broker leads: existing UIs see the bucket so. Its
-          sizes are those of the metric RemoteLogSizeBytes. A request that names partitions gets their
-          local directories alone: it asks where to move a replica from.
-          A replica that is on its way to a directory is there as a future one, with the offsets that
-          it lacks.
+Behaviour Returns each directory of log.dirs with the requested partitions in it (null: all) and their
+          bytes there. An offline directory gets KAFKA_STORAGE_ERROR.
+          If all partitions are requested, the remote tier is one more directory with the partitions
+          that this broker leads, so that existing UIs show the bucket. Its name is remote:// and its
+          location, its sizes are those of the metric RemoteLogSizeBytes. A request that names
+          partitions gets only local directories, since its purpose is to move replicas.
+          The copy of a moving replica is a future replica of its directory, with its lag in offsets.
 Not done  -
 KIPs      113 · 827 volume sizes · 1066
 """

@@ -1,8 +1,8 @@
 """DescribeProducers (key 61).
 
 Versions  0
-Behaviour What the partition's log knows of its idempotent and transactional producers; those that
-          have been silent for producer.id.expiration.ms are forgotten.
+Behaviour Returns the state of idempotent and transactional producers in the partition's log. The log forgets
+          producers that were idle for producer.id.expiration.ms.
 Not done  -
 KIPs      664
 """

@@ -1,8 +1,8 @@
 """DescribeQuorum (key 55).
 
 Versions  0-2. 1 times of the replicas · 2 directories, nodes, messages.
-Behaviour The quorum of `__cluster_metadata-0` has one voter, this broker, which leads it and is always
-          caught up. Another partition gets INVALID_REQUEST or UNKNOWN_TOPIC_OR_PARTITION, as in Kafka.
+Behaviour The embedded controller's quorum of `__cluster_metadata-0` has one voter, this broker, which leads it
+          and is always caught up. Another partition gets UNKNOWN_TOPIC_OR_PARTITION, as in Kafka.
 Not done  -
 KIPs      595 · 836 times · 853 directories, nodes
 """

@@ -1,11 +1,12 @@
 """DescribeTopicPartitions (key 75).
 
 Versions  0.
-Behaviour Topics in the order of their names, all of them if none is named, and their partitions up
-          to the limit of the request or of max.request.partition.size.limit; where it ends, the
-          cursor tells where the next request goes on. A cursor of a topic that is gone goes on with
-          the next one. A topic that is not there, or cannot be, has an error of its own. A partition that
-          is offline, or on no broker that the client's listener reaches, has no leader, and no error.
+Behaviour Returns the named topics, or all topics, in the order of their names, with partitions up to the
+          limit of the request or max.request.partition.size.limit. If the limit is reached, the cursor
+          is the position at which the next request continues. If the cursor's topic was deleted, the
+          next topic follows. A topic that is unknown or has an illegal name has its own error. A
+          partition that is offline, or whose leader has no endpoint on the client's listener, has no
+          leader and no error.
 Not done  -
 KIPs      966
 """

@@ -1,8 +1,8 @@
 """DescribeTransactions (key 65).
 
 Versions  0
-Behaviour The state of each transactional id asked for. While a transaction is being ended all its
-          partitions are named; Kafka leaves out those that have their marker.
+Behaviour Returns the state of each requested transactional id. While a transaction ends, all of its
+          partitions are included; Kafka leaves out those whose marker is written.
 Not done  -
 KIPs      664
 """
@@ -52,7 +52,8 @@ def _described(context: RequestContext, transactional_id: str) -> dict[str, Any]
 
 
 def _time(timestamp_ms: TimestampMs) -> datetime.datetime | None:
-    """None is written as -1, which Kafka answers for an id without a transaction."""
+    """The timestamp as the protocol needs it. None is written as -1, Kafka's value for an id without a
+    transaction."""
     if timestamp_ms == NO_TIMESTAMP:
         return None
     epoch = datetime.datetime.fromtimestamp(0, datetime.UTC)

@@ -1,8 +1,9 @@
 """DescribeUserScramCredentials (key 50).
 
 Versions  0
-Behaviour Mechanisms and iterations of the users named, or of all; nothing else of a credential is shown.
-          RESOURCE_NOT_FOUND for a user without one, DUPLICATE_RESOURCE for one that is named twice.
+Behaviour Returns the mechanisms and iterations of the named users, or of all users; nothing else of a
+          credential is shown. A user without credentials gets RESOURCE_NOT_FOUND, a user that is named
+          twice DUPLICATE_RESOURCE.
 Not done  -
 KIPs      554
 """
@@ -56,7 +57,7 @@ def _missing(user: str, count: int) -> dict[str, Any]:
 
 
 def _refuse(context: RequestContext, request: Any, code: ErrorCode) -> Any:
-    """The code is that of the whole, and of each user."""
+    """Answer the request and each user with `code`."""
     results = [{**_missing(each.name, 1), "error_code": code} for each in request.users or ()]
     return context.response({"error_code": code, "error_message": None, "results": results})
 

@@ -1,8 +1,8 @@
 """ElectLeaders (key 43).
 
 Versions  0-2. 1 an error of the whole request, kinds of election · 2 flexible.
-Behaviour The only replica leads already: ELECTION_NOT_NEEDED for each partition that was named,
-          nothing for those that were not (null: all partitions), as in Kafka.
+Behaviour With the embedded controller the only replica already leads. As in Kafka, each named partition
+          gets ELECTION_NOT_NEEDED, and a request for all partitions (null) gets no results.
 Not done  -
 KIPs      183 · 460
 """
@@ -81,7 +81,7 @@ def _response(
 
 
 def _refuse(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    """The request, and every partition that it names, are answered with `error_code`."""
+    """Answer the request and every named partition with `error_code`."""
     topics = [
         (asked.topic, [(each, error_code) for each in asked.partitions])
         for asked in request.topic_partitions or ()

@@ -1,10 +1,10 @@
 """EndTxn (key 26).
 
 Versions  0-5. 2 PRODUCER_FENCED, which is INVALID_PRODUCER_EPOCH before · 3 flexible · 4
-          TRANSACTION_ABORTABLE · 5 every end raises the epoch, and the answer says to what
-Behaviour Answered once the markers are written, so that a read_committed consumer asked after a
-          commit has returned sees its records; Kafka answers before that. A retry of an end that
-          is done succeeds; the opposite end gets INVALID_TXN_STATE.
+          TRANSACTION_ABORTABLE · 5 every end raises the epoch, and the answer has the new one
+Behaviour Answered once the markers are written, so that a read_committed consumer sees the records as soon
+          as the commit has returned; Kafka answers before that (docs/decisions/0015). A retry of the
+          same end succeeds; the opposite end gets INVALID_TXN_STATE.
 Not done  -
 KIPs      98 · 588 · 890 transactions of version 2
 """

@@ -4,15 +4,15 @@ Versions  4-18. 5 log start offset · 7 fetch sessions · 9 leader epoch checks 
           serve consumers · 12 flexible, diverging epoch · 13 topic ids · 14
           OFFSET_MOVED_TO_TIERED_STORAGE for followers · 15 replica state · 16 current leader · 17-18
           fields of the controllers' quorum, not used
-Behaviour Answers at once when min bytes are there, when a partition has an error or is read from
-          the remote tier, when nothing is asked for or max wait is 0; otherwise waits for appends, at most max wait. Offsets below
-          the local log start are read from the remote tier (see isotherm.broker.partitions.fetch). The answer
-          is bounded by the request's max bytes and by fetch.max.bytes.
-          Fetch sessions: see isotherm.broker.partitions.fetch_sessions.
-          A follower (replica id >= 0) reads up to the log end, tells by its offset what it has, and
-          is checked as a replica first: see isotherm.broker.partitions.fetch. Outside the ISR it is
-          held back by leader.replication.throttled.rate. A partition that another
-          broker leads is read by consumers from version 11 on, up to its high watermark here.
+Behaviour Answers at once if min.bytes are available, if a partition has an error or must be read from the
+          remote tier, if the request has no partitions, or if max.wait is 0. Otherwise it waits for
+          appends, at most for max.wait. Offsets below the local log start are read from the remote tier
+          (see isotherm.broker.partitions.fetch). max.bytes of the request and fetch.max.bytes bound the
+          answer. Fetch sessions: see isotherm.broker.partitions.fetch_sessions.
+          A follower (replica id >= 0) reads up to the log end. Its fetch offset is its log end offset,
+          and the request is first checked to come from a replica. leader.replication.throttled.rate
+          throttles a follower outside the ISR. From version 11 on a consumer may also read a
+          partition that this broker follows, up to the high watermark here.
 Not done  -
 KIPs      74 max bytes · 98 read_committed · 227 fetch sessions · 320 leader epochs · 392 nearest
           replica · 405 remote reads · 516 topic ids · 951 current leader
@@ -64,11 +64,11 @@ READ_COMMITTED = 1
 FIRST_RACK_VERSION = 11
 FIRST_CURRENT_LEADER_VERSION = 16
 
-# What most requests are read with.
+# The readers of most requests, shared since they are immutable.
 _CONSUMER = FetchReader(FetchIsolation.HIGH_WATERMARK)
 _COMMITTED_CONSUMER = FetchReader(FetchIsolation.TXN_COMMITTED)
 
-# Kafka (ReplicaManager.readFromLog) has no meter for these: they are no fault of the broker's.
+# Kafka (ReplicaManager.readFromLog) does not meter these errors, which are not failures of the broker.
 NOT_COUNTED_AS_FAILED = frozenset(
     {
         ErrorCode.not_leader_or_follower,
@@ -115,7 +115,7 @@ def _read(
 ) -> FetchReads:
     services, targets = context.services, fetch.targets()
     for target in targets:
-        # One that is lost while its request waits answers with its own error.
+        # A partition that is lost while its request waits keeps its target, and answers with its own error.
         if target.partition is None or (is_first and target.partition.is_gone):
             try:
                 partition = services.replica_manager.find_partition(*target.key)
@@ -132,7 +132,7 @@ def _read(
 def _finish(
     context: RequestContext, fetch: FetchContext, reader: FetchReader, found: FetchReads
 ) -> FetchResponse | Awaitable[FetchResponse]:
-    """The response, once the remote tier has been read for the partitions that need it."""
+    """The response, after a remote read for the partitions that need one."""
     remote_log_manager = context.services.remote_log_manager
     if found.needs_remote and remote_log_manager is not None:
         found = found.replaced(read_from_memory(found.reads, reader.isolation, remote_log_manager))
@@ -190,7 +190,7 @@ def _respond_with_leaders(
     found: FetchReads,
     now_ms: int,
 ) -> FetchResponse:
-    """The response that names the leader where the client asked another broker (KIP-951)."""
+    """The response, with the current leader of each partition that another broker leads (KIP-951)."""
     reads, endpoints = [], {}
     for target, read in zip(found.targets, found.reads, strict=True):
         if read.response.error_code in LEADER_ERRORS:
@@ -226,8 +226,11 @@ def _reader(context: RequestContext, request: FetchRequest, now_ms: TimestampMs)
 
 
 def _terms(context: RequestContext, reader: FetchReader) -> FetchTerms | None:
-    """None if each answer needs all partitions: a follower tells with each of them that it has what is
-    there, and which replica is preferred depends on others than this broker."""
+    """The terms of a session that reads only changed partitions; None if every answer needs all partitions.
+
+    A follower proves with each fetch of a partition that it is caught up. The preferred replica depends on other
+    brokers, whose changes mark no partition here.
+    """
     if reader.follower is not None or reader.rack is not None:
         return None
     authorizer = context.services.authorizer
@@ -246,7 +249,7 @@ def _refuse_denied(
     targets: Sequence[FetchTarget],
     reader: FetchReader,
 ) -> None:
-    """An error for each target that may not be read: a consumer needs READ on the topic, a follower
+    """Give each target that may not be read an error. A consumer needs READ on the topic, a follower
     CLUSTER_ACTION."""
     if reader.follower is not None:
         if not authorizer.allows_cluster(context, Operation.CLUSTER_ACTION):
@@ -291,7 +294,7 @@ def _topic_name(context: RequestContext, key: PartitionKey) -> str | None:
 
 
 def _refuse(context: RequestContext, request: FetchRequest, error_code: ErrorCode) -> FetchResponse:
-    """Every partition answered with `error_code`; from version 7 on the whole request, too."""
+    """Answer every partition with `error_code`, and from version 7 on the whole request too."""
     topics = [
         FetchTopicResponse(
             topic.name,

@@ -1,14 +1,13 @@
 """FindCoordinator (key 10).
 
-Versions  0-6. 1 key type, throttle time · 3 flexible · 4 many keys in one request, an answer for
-          each · 5 and 6 new key types.
+Versions  0-6. 1 key type, throttle time · 3 flexible · 4 several keys in one request, with an answer
+          for each · 5 and 6 new key types.
 Behaviour The coordinator of a group or transactional id is the leader of its partition of
-          `__consumer_offsets` or `__transaction_state`, with its endpoint of the request's listener.
-          COORDINATOR_NOT_AVAILABLE without such a leader. In a cluster, a topic that is missing is
-          created then, and the client asks again. Alone, this broker is the coordinator of
-          everything, also before the topic exists. Serving the API matters beyond that: librdkafka
-          turns lz4 off when it is missing.
-          An unknown key type, and share groups (2), get INVALID_REQUEST.
+          `__consumer_offsets` or `__transaction_state`. It is returned with its endpoint on the request's
+          listener; without one the answer is COORDINATOR_NOT_AVAILABLE. In a cluster a missing topic is
+          then created, and the client retries. With the embedded controller this broker is the
+          coordinator of everything, even before the topic exists. An unknown key type, and share
+          groups (2), get INVALID_REQUEST. librdkafka turns lz4 off if this API is missing.
 Not done  Share groups (KIP-932).
 KIPs      98 · 699 batched keys
 """
@@ -57,7 +56,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
 
 
 async def _ensure_topic(context: RequestContext, key_type: int) -> None:
-    """Ask the cluster's controller for a topic that is missing; see `TopicCreator`."""
+    """Ask the cluster's controller to create a missing topic; see `TopicCreator`."""
     services = context.services
     if services.embedded_controller is not None or TOPICS[key_type] in _topics(context):
         return

@@ -1,7 +1,7 @@
 """Heartbeat (key 12).
 
 Versions  0-4. 1 throttle time · 3 static members · 4 flexible
-Behaviour Begins the member's session timeout again. REBALANCE_IN_PROGRESS tells it to join anew.
+Behaviour Restarts the member's session timeout. REBALANCE_IN_PROGRESS makes the member join again.
 Not done  -
 KIPs      345 static members
 """

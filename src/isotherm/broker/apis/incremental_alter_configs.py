@@ -1,12 +1,12 @@
 """IncrementalAlterConfigs (key 44).
 
 Versions  0-1. 1 flexible.
-Behaviour Keys of a topic, of this broker or of all brokers (no name) are set, dropped, or, when
-          they are lists, appended to and subtracted from; each resource as a whole or not at all,
-          durably before the answer. A change is in effect when it is answered, and again after a
-          restart. validate_only checks and changes nothing. Keys of the broker that take effect
-          only at a start get INVALID_REQUEST. Groups and client metrics have settings, and
-          broker loggers have levels, which end with the process.
+Behaviour Sets or removes keys of a topic, of this broker or of all brokers (no name), and appends to or
+          subtracts from lists. The changes of a resource are atomic, and durable before the answer. They
+          are in effect when the request is answered, and again after a restart. validate_only checks
+          and changes nothing. Keys of the broker that take effect only at a start get
+          INVALID_REQUEST. Groups, client metrics and broker loggers can be altered too; levels of
+          loggers are not stored and end with the process.
 KIPs      226 dynamic broker keys · 339
 """
 

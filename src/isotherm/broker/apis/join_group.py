@@ -2,11 +2,11 @@
 
 Versions  0-9. 1 rebalance timeout · 2 throttle time · 4 MEMBER_ID_REQUIRED · 5 static members ·
           6 flexible · 7 protocol type · 8 reason · 9 skip assignment
-Behaviour Answered when the rebalance has gathered its members: the leader gets all of them, with
-          what they said for the chosen protocol. Version 0 has no rebalance timeout; the session
-          timeout stands in for it, as in Kafka. The topic `__consumer_offsets` is made first if it
-          is not there. In a group of the consumer protocol it is answered at once, with the member's
-          epoch for a generation and no leader.
+Behaviour Answered when all members have joined the rebalance. The leader's answer has all members with
+          their metadata for the chosen protocol. Version 0 has no rebalance timeout; the session
+          timeout replaces it, as in Kafka. The topic `__consumer_offsets` is created first if it does
+          not exist. In a group of the consumer protocol the request is answered at once, with the
+          member's epoch as generation and without a leader.
 Not done  -
 KIPs      62 · 134 initial delay · 345 static members · 394 known member ids · 559 protocol type ·
           800 reason · 814 skip assignment · 848 members of both protocols

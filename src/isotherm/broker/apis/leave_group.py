@@ -1,8 +1,8 @@
 """LeaveGroup (key 13).
 
-Versions  0-5. 1 throttle time · 3 many members, an error for each · 4 flexible · 5 reason
-Behaviour A static member may be removed by its instance id alone. Before version 3 there is one
-          member, and its error is the response's.
+Versions  0-5. 1 throttle time · 3 several members, with an error for each · 4 flexible · 5 reason
+Behaviour A static member may be removed by its instance id alone. Before version 3 a request has one
+          member, whose error is that of the response.
 Not done  -
 KIPs      345 static members · 800 reason
 """

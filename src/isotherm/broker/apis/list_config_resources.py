@@ -1,9 +1,9 @@
 """ListConfigResources (key 74).
 
-Versions  0-1. 0 client metrics subscriptions alone (and named after them) · 1 any types.
-Behaviour Names of what can have a configuration, by type; no type stands for all. Groups and
-          subscriptions to clients' metrics are those that have settings of their own. A type that Kafka does not
-          list gets UNSUPPORTED_VERSION, as there.
+Versions  0-1. 0 only client metrics subscriptions (ListClientMetricsResources) · 1 any types.
+Behaviour Returns the names of resources that can have a configuration, by type; no type means all types. Groups
+          and client metrics subscriptions are listed if they have settings. As in Kafka, a type that
+          cannot be listed gets UNSUPPORTED_VERSION.
 Not done  -
 KIPs      714 · 1000 · 1142
 """

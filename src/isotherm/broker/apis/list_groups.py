@@ -1,8 +1,8 @@
 """ListGroups (key 16).
 
-Versions  0-5. 1 throttle time · 3 flexible · 4 states, and a filter by them · 5 types, likewise
-Behaviour Filters know no upper and lower case. COORDINATOR_LOAD_IN_PROGRESS while groups are being
-          loaded, so that none is missing from the list.
+Versions  0-5. 1 throttle time · 3 flexible · 4 states, and a filter by them · 5 types, with a filter too
+Behaviour Filters ignore case. While groups are being loaded the answer is COORDINATOR_LOAD_IN_PROGRESS, so
+          that no list lacks a group.
 Not done  -
 KIPs      518 states · 848 types
 """

@@ -2,13 +2,13 @@
 
 Versions  1-11. 2 isolation level · 4 leader epochs · 6 flexible · 7 timestamp -3 · 8 -4 · 9 -5 ·
           10 timeout for lookups in the remote tier · 11 -6
-Behaviour Each partition has its own error. Timestamps are looked up in both tiers; partitions that
-          need the remote tier are looked up in parallel, bounded by the request's timeout or by
-          remote.list.offsets.request.timeout.ms. See isotherm.broker.partitions.offset_lookup.
-          Only the leader answers; a replica's (id >= 0) view ends at the log end. A new leader whose
-          high watermark is below its epoch answers OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE before
-          version 5).
-          A partition named twice gets INVALID_REQUEST. A special timestamp that the version does not know gets UNSUPPORTED_VERSION.
+Behaviour Each partition has its own error. Timestamps are looked up in both tiers. Look-ups in the remote
+          tier run in parallel; the request's timeout or remote.list.offsets.request.timeout.ms bounds
+          them (see isotherm.broker.partitions.offset_lookup). Only the leader answers. For a replica
+          (id >= 0) the latest offset is the log end. A new leader whose high watermark is below the
+          start of its epoch answers OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE before version 5). A
+          partition that is named twice gets INVALID_REQUEST, a special timestamp that the version
+          does not have UNSUPPORTED_VERSION.
 Not done  -
 KIPs      79 timestamps · 207 · 405 -4 · 734 -3 · 1005 -5 · 1023 -6 · 1075 remote lookups
 """
@@ -46,7 +46,7 @@ FIRST_TIMEOUT_VERSION = 10
 
 
 class Answer(NamedTuple):
-    """Of one partition: an error, an offset (which may be none), or one still to be awaited."""
+    """The answer for one partition: an error, an offset (perhaps NOT_FOUND), or an offset that is still awaited."""
 
     found: FoundOffset = NOT_FOUND
     error: ErrorCode = ErrorCode.none

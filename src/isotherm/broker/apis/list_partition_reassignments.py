@@ -1,7 +1,7 @@
 """ListPartitionReassignments (key 46).
 
 Versions  0
-Behaviour None is ever going on: each partition has its one replica here.
+Behaviour The list is always empty: with the embedded controller each partition has its one replica here.
 Not done  -
 KIPs      455
 """

@@ -1,10 +1,10 @@
 """ListTransactions (key 66).
 
 Versions  0-2. 1 duration filter · 2 pattern of the transactional id
-Behaviour Filters that are not given let everything pass; state names that do not exist are named
-          in the answer. A duration counts from the start of the last transaction, as in Kafka.
-          Patterns are RE2's, whose time is linear, and match the whole id. A pattern that is none
-          gets INVALID_REGULAR_EXPRESSION.
+Behaviour An absent filter lets everything pass. The answer has the unknown state names of the filter. A
+          duration counts from the start of the last transaction, as in Kafka. Patterns are RE2's, so
+          their time is linear, and match the whole id. An invalid pattern gets
+          INVALID_REGULAR_EXPRESSION.
 Not done  -
 KIPs      664 · 994 · 1152
 """
@@ -53,7 +53,7 @@ async def _matching(
     found: Sequence[TransactionMetadata],
 ) -> Any:
     ids = [metadata.transactional_id for metadata in found]
-    # Off the loop: a pattern may be costly, and Arrow takes a tenth of a second for its first.
+    # Off the event loop: a pattern may be costly, and the import of Arrow takes a tenth of a second.
     loop = asyncio.get_running_loop()
     matching = await loop.run_in_executor(None, matching_ids, pattern, ids)
     matched = [each for each in found if each.transactional_id in matching]
@@ -62,11 +62,11 @@ async def _matching(
 
 def matching_ids(pattern: str, transactional_ids: Collection[str]) -> set[str]:
     """The ids that RE2 matches as a whole. Raises InvalidRegularExpressionError."""
-    # Here and not above: Arrow is 40 MB that most brokers never need.
+    # Imported here, because Arrow takes 40 MB of memory that most brokers never need.
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    # One more, for without any the pattern would not be looked at.
+    # With an empty array Arrow would not compile the pattern, and an invalid one would pass.
     searched = pa.array([*transactional_ids, ""], pa.string())
     try:
         matches = pc.match_substring_regex(searched, f"^(?:{pattern})$").to_pylist()

@@ -1,19 +1,18 @@
 """Metadata (key 3).
 
-Versions  0-13. 0 an empty list asks for every topic, from 1 on null does · 1 internal flag,
+Versions  0-13. 0 an empty list means all topics, from 1 on null does · 1 internal flag,
           controller · 2 cluster id · 4 auto-creation can be declined · 7 leader epochs · 8
           authorized operations · 9 flexible · 10 topic ids in responses · 12 in requests · 13
           error code for the whole response.
-Behaviour Addresses are those of the listener the request came in by; on one that has none there is no
-          broker, and no leader. Topics that are not there
-          are made first if auto.create.topics.enable and the client allow it, and are answered as
-          existing in the same response (Kafka answers with a retriable error once). A topic asked
-          for twice is answered once. Without an authorizer every operation is authorized.
-          A partition on a failed log directory has no leader and LEADER_NOT_AVAILABLE; the
-          broker is its offline replica. In a cluster the brokers that serve are named, leaders even
-          when fenced, and offline are the replicas that are fenced, unreachable by the listener or in
-          a directory that is offline. Any broker passes requests on to the controller: this one is
-          named as it.
+Behaviour Addresses are those of the request's listener. A broker without an endpoint on it is left out, and
+          not named as leader. Missing topics are created first if auto.create.topics.enable and the
+          client allow it, and the same response has them (Kafka answers a retriable error first). A
+          topic that is named twice is answered once. Without an authorizer every operation is
+          authorized. A partition on a failed log directory has LEADER_NOT_AVAILABLE, no leader, and
+          this broker as offline replica. In a cluster the response has the unfenced brokers; a leader
+          is named even if it is fenced. Replicas are offline if they are fenced, have no endpoint on
+          the listener or lie in an offline directory. This broker is named as controller, since it
+          forwards requests to the active one.
 Not done  -
 KIPs      4 · 78 · 430 authorized operations · 516 topic ids · 1102 re-bootstrap
 """
@@ -53,7 +52,7 @@ FIRST_TOPIC_ID_VERSION = 12
 
 
 class TopicAnswer(NamedTuple):
-    """One topic of the response: the topic, or the error under the name or id asked for."""
+    """The answer for one topic: the topic, or an error with the requested name or id."""
 
     topic: TopicImage | None
     error: ErrorCode = ErrorCode.none
@@ -81,7 +80,8 @@ async def handle(context: RequestContext, request: Any) -> Any:
 
 
 def _check_ids_allowed(request: Any, version: int) -> None:
-    """Versions 10 and 11 have a field for ids in requests that Kafka does not read."""
+    """Refuse ids before version 12. Versions 10 and 11 have a field for ids in requests, which Kafka does not
+    read."""
     if version >= FIRST_TOPIC_ID_VERSION:
         return
     for topic in request.topics:
@@ -96,7 +96,7 @@ def _allows_creation(request: Any, version: int) -> bool:
 
 
 def _asked_for(request: Any) -> list[Any]:
-    """Each topic once. A request that has ids is about these alone, whatever names it has."""
+    """Each requested topic once. If the request has ids, only these count, and names are ignored."""
     by_id = {topic.topic_id: topic for topic in request.topics if getattr(topic, "topic_id", None)}
     return list(by_id.values()) or list(_distinct(request.topics))
 
@@ -106,7 +106,7 @@ def _distinct(topics: Iterable[Any]) -> Iterable[Any]:
 
 
 async def _create_missing(context: RequestContext, topics: Iterable[Any]) -> dict[str, ErrorCode]:
-    """Make the topics that are asked for by name and are not there; the codes of those refused."""
+    """Create the missing topics that are requested by name; returns the error codes of refused topics."""
     services = context.services
     names = {
         topic.name
@@ -117,7 +117,7 @@ async def _create_missing(context: RequestContext, topics: Iterable[Any]) -> dic
     if not missing:
         return {}
     if services.auto_creation is not None:
-        # Answered as unknown until the controller's decision is in the metadata.
+        # The topic is answered as unknown until the controller's record of it arrives.
         services.auto_creation.ask(context, missing)
         return {}
     controller, new = services.controller, [NewTopic(name=name) for name in missing]
@@ -211,8 +211,8 @@ def _partition_fields(
 
 
 def _refuse(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    """Every topic that was named is answered with `error_code`."""
-    # Before topics could be asked for by id, an answer had no way to leave out the name.
+    """Answer every named topic with `error_code`."""
+    # Before version 12 the name in a response cannot be null.
     no_name = None if context.header.api_version >= FIRST_TOPIC_ID_VERSION else ""
     return _response(
         context,

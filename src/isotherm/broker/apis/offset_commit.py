@@ -2,12 +2,12 @@
 
 Versions  2-10. 3 throttle time · 5 without retention time · 6 leader epoch · 7 static members ·
           8 flexible · 9 STALE_MEMBER_EPOCH, GROUP_ID_NOT_FOUND · 10 topic ids
-Behaviour All partitions that may be committed are one record batch. A partition that does not
-          exist gets UNKNOWN_TOPIC_OR_PARTITION (UNKNOWN_TOPIC_ID by id). A retention time of
-          before version 5 is kept with the offset. The topic `__consumer_offsets` is made first
-          if it is not there: clients that assign themselves come here without joining. A member
-          of the consumer protocol may commit at an epoch that has passed for partitions that it
-          had at that epoch and still has; it has to do so in version 9 or later.
+Behaviour Writes the offsets of all legal partitions in one record batch. A partition that does not exist
+          gets UNKNOWN_TOPIC_OR_PARTITION (UNKNOWN_TOPIC_ID by id). The retention time of versions
+          before 5 is stored with the offset. The topic `__consumer_offsets` is created first if it does
+          not exist, since consumers with a manual assignment commit without joining. A member of the
+          consumer protocol may commit with an earlier epoch, for partitions that it had in that epoch
+          and still has. It needs version 9 or later.
 Not done  -
 KIPs      211 retention · 320 leader epoch · 345 static members · 848 topic ids · 1251 past epochs
 """
@@ -58,7 +58,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
 def _known_offsets(
     context: RequestContext, request: Any, now_ms: TimestampMs
 ) -> Iterator[tuple[TopicPartition, OffsetAndMetadata]]:
-    """The request's offsets in partitions that exist."""
+    """The request's offsets, without those of partitions that do not exist."""
     version = context.header.api_version
     retention_ms = -1
     if version <= LAST_RETENTION_VERSION:
@@ -83,7 +83,7 @@ def _known_offsets(
 
 
 def _resolve(context: RequestContext, topic: Any) -> tuple[str | None, uuid.UUID | None, int]:
-    """Name, id and partition count of a topic in the request; None and 0 if it is unknown."""
+    """The name, id and partition count of a topic in the request; None, None and 0 if it is unknown."""
     has_id = context.header.api_version >= FIRST_TOPIC_ID_VERSION
     wanted = topic.topic_id if has_id else topic.name
     found = context.services.metadata.image.topic(wanted) if wanted is not None else None

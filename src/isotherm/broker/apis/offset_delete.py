@@ -1,8 +1,8 @@
 """OffsetDelete (key 47).
 
 Versions  0.
-Behaviour Offsets of topics that a member still reads are kept: GROUP_SUBSCRIBED_TO_TOPIC. A group
-          with members of another protocol type gets NON_EMPTY_GROUP.
+Behaviour Deletes committed offsets. A topic to which a member subscribes gets GROUP_SUBSCRIBED_TO_TOPIC. A
+          group with members of another protocol type gets NON_EMPTY_GROUP.
 Not done  -
 KIPs      496
 """

@@ -1,13 +1,12 @@
 """OffsetFetch (key 9).
 
-Versions  1-10. 2 a null list asks for every partition, error of the whole · 3 throttle time ·
-          5 leader epoch · 6 flexible · 7 require stable · 8 many groups · 9 member epoch ·
+Versions  1-10. 2 a null list means all partitions, error of the whole response · 3 throttle time ·
+          5 leader epoch · 6 flexible · 7 require stable · 8 several groups · 9 member epoch ·
           10 topic ids
-Behaviour Where nothing is committed the offset is -1 and there is no error, also for a group that
-          does not exist. While there are no groups at all (no `__consumer_offsets`) every group
-          is answered so.
+Behaviour A partition without a committed offset gets offset -1 and no error, also if the group or
+          `__consumer_offsets` does not exist.
 Not done  -
-KIPs      98 · 320 leader epoch · 447 require stable · 709 many groups · 848 · 1251 topic ids
+KIPs      98 · 320 leader epoch · 447 require stable · 709 several groups · 848 · 1251 topic ids
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ FIRST_TOPIC_ID_VERSION = 10
 
 
 class Asked(NamedTuple):
-    """One group of a request; topics by name or by id, None for all."""
+    """One group of a request. `topics` are by name or by id; None means all."""
 
     group_id: str
     topics: Sequence[Any] | None
@@ -131,7 +130,7 @@ def _identity(context: RequestContext, topic: Any) -> dict[str, Any]:
 def _all_topics(
     context: RequestContext, fetched: Mapping[TopicPartition, FetchedOffset]
 ) -> list[dict[str, Any]]:
-    """By version 10 a topic that is gone has no id to be shown under, and is left out."""
+    """The fields of all topics with offsets. From version 10 on a deleted topic is left out, since it has no id."""
     topics = []
     for name, partitions in itertools.groupby(sorted(fetched), key=lambda each: each.topic):
         found = context.services.metadata.image.topic(name)
@@ -155,7 +154,7 @@ def _partition_fields(index: int, fetched: FetchedOffset) -> dict[str, Any]:
 
 
 def _error_fields(context: RequestContext, asked: Asked, error: ErrorCode) -> dict[str, Any]:
-    """Version 1 has no place for an error of the whole: each partition gets it."""
+    """The fields of a failed group. Version 1 has no error of the whole response, so each partition gets it."""
     topics: list[dict[str, Any]] = []
     if context.header.api_version < FIRST_TOP_LEVEL_ERROR_VERSION:
         topics = [
@@ -178,7 +177,7 @@ def _response(context: RequestContext, groups: list[dict[str, Any]]) -> Any:
 
 
 def _refuse(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    """Every group is answered with `error_code`."""
+    """Answer every group with `error_code`."""
     return _response(
         context, [_error_fields(context, asked, error_code) for asked in _asked(request)]
     )

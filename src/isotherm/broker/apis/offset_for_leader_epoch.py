@@ -1,10 +1,10 @@
 """OffsetForLeaderEpoch (key 23).
 
 Versions  2-4. 2 current leader epoch · 3 replica id · 4 flexible.
-Behaviour The last epoch up to the one asked for that the partition knows, and the offset where it
-          ends; -1 and -1 when it cannot tell. Consumers find out with it that they read what was
-          truncated. Each partition has its own error; a client that knows an older or a newer
-          leader epoch than this broker is fenced. Only the leader answers.
+Behaviour Returns the partition's last epoch up to the requested one, and its end offset; -1 and -1 if it is
+          unknown. With it consumers detect that records which they have read were truncated. Each
+          partition has its own error. A client with an older or newer leader epoch than this broker
+          is refused. Only the leader answers.
 Not done  -
 KIPs      101 · 279 · 320
 """

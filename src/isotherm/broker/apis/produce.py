@@ -3,19 +3,18 @@
 Versions  3-13, shown as 0-13 (see API below). 5 log start offset · 7 zstd
           allowed · 8 error message · 9 flexible · 10 current leader · 11 TRANSACTION_ABORTABLE ·
           12 transactions of version 2 · 13 topic ids
-Behaviour Partitions are appended one after the other; each has its own error. acks=1 is answered
-          after the append, or where flush.messages asks for it after a flush, which other requests do
-          not wait for. acks=all is answered when the in-sync replicas have the records too, or after
-          the request's timeout; with one replica it is acks=1. acks=0 has no answer, and an
-          error closes the connection, as in Kafka: the client would not learn of it otherwise.
-          Records that may not be here are named one by one, as Kafka names them (KIP-467): the
-          first RECORD_FAULTS_MAX of them.
-          The broker's own topics take no records from clients: one that cannot be decoded would
-          stop every reader of it. In a cluster brokers are clients of the metadata topic. A batch
-          of theirs may name the offset at which the log must end (conditional_batch.py); if it does
-          not, the answer is OPERATION_NOT_ATTEMPTED.
-          Transactional records are taken for partitions that are part of the transaction; from
-          version 12 on they make them so.
+Behaviour Appends to one partition after the other; each has its own error. acks=1 is answered after the
+          append, or after a flush if flush.messages requires one; other requests do not wait for that
+          flush. acks=all is answered when the in-sync replicas have the records too, or after the
+          request's timeout; with one replica it is the same as acks=1. acks=0 has no answer. As in
+          Kafka an error of it closes the connection, since the client would not notice it otherwise.
+          Invalid records are listed one by one, as in Kafka (KIP-467), up to RECORD_FAULTS_MAX.
+          Internal topics take no records from clients, because a record that cannot be decoded would
+          stop every reader of the topic. In a cluster the brokers are clients of the metadata topic.
+          Their batches may state the expected log end offset (conditional_batch.py); if the log
+          ends elsewhere, the answer is OPERATION_NOT_ATTEMPTED.
+          Transactional records are accepted for partitions that are part of the transaction; from
+          version 12 on the request adds the partitions.
 Not done  -
 KIPs      98 idempotence, transactions · 467 error message, record errors · 516 topic ids · 890 · 951 current
           leader
@@ -93,8 +92,8 @@ WRITTEN_BY_BROKER_ALONE = frozenset(
     {*REMOTE_LOG_METADATA_TOPICS, "__consumer_offsets", "__transaction_state"}
 )
 
-# Kafka (ReplicaManager.appendToLocalLog) has no meter for these: they are no fault of the broker's.
-# Nor does it contain the log start.
+# Kafka (ReplicaManager.appendToLocalLog) does not meter these errors, which are not failures of the broker, and
+# answers them without the log start offset.
 NOT_COUNTED_AS_FAILED = (
     LogDirFailedError,
     NotLeaderOrFollowerError,
@@ -105,7 +104,7 @@ NOT_COUNTED_AS_FAILED = (
 
 
 class _Appended(NamedTuple):
-    """One partition's answer; it is true once `unflushed` is flushed and `awaited` has happened."""
+    """The answer for one partition. It holds once `unflushed` is flushed and `awaited` is decided."""
 
     response: ProducePartitionResponse
     unflushed: Partition | None = None
@@ -127,7 +126,11 @@ def handle(
 
 
 def _needs_kernels(context: RequestContext, request: ProduceRequest) -> bool:
-    """False for few records that are surely right; what is refused may ask for kernels."""
+    """Whether the records must be checked by the compiled kernels, which then have to be loaded first.
+
+    False for a few records that the checks in Python accept. If they refuse any, the kernels give the exact
+    error.
+    """
     services, left = context.services, FEW_RECORDS_MAX
     for topic in request.topics:
         for produced in topic.partitions:
@@ -172,7 +175,7 @@ async def _append_once_admitted(
     origin: AppendOrigin,
     waiting: Mapping[TopicPartition, PendingAdmission],
 ) -> ProduceResponse | None:
-    """The appends, once the coordinator has answered for all of them."""
+    """Append, once the transaction coordinator has answered for all partitions."""
     verdicts = await await_admissions(waiting)
     answer = _append(context, request, origin, verdicts)
     return await answer if isinstance(answer, Awaitable) else answer
@@ -184,7 +187,7 @@ def _append(
     origin: AppendOrigin,
     verdicts: Verdicts,
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
-    # Loops, not comprehensions, each of which is a call.
+    # Loops instead of comprehensions, each of which costs a function call.
     appended: list[list[_Appended]] = []
     is_safe, has_errors = True, False
     for topic in request.topics:
@@ -207,10 +210,10 @@ def _append(
 def _answer_once_safe(
     context: RequestContext, request: ProduceRequest, appended: list[list[_Appended]]
 ) -> Awaitable[ProduceResponse | None]:
-    """The answer once the appends are flushed, where asked for, and on the in-sync replicas."""
+    """The answer, once the appends are flushed where required and are on the in-sync replicas."""
     awaited = [each.awaited for topic in appended for each in topic if each.awaited is not None]
     delayed = DelayedProduce(awaited, asyncio.get_running_loop())
-    # Watched before anything is awaited, so that no change is missed.
+    # Watched before the first await, so that no change is missed.
     if not delayed.try_complete(None):
         context.services.replica_manager.purgatory.watch(
             delayed, delayed.keys, max(0, request.timeout_ms) / 1000
@@ -238,7 +241,7 @@ async def _answer_once_flushed(
 def _decided(
     appended: list[list[_Appended]], outcomes: Sequence[ErrorCode]
 ) -> list[list[_Appended]]:
-    """`outcomes` has one for each append that waited for the in-sync replicas."""
+    """The answers with their outcomes. `outcomes` has one for each append that waited for in-sync replicas."""
     left = iter(outcomes)
     return [
         [
@@ -250,7 +253,7 @@ def _decided(
 
 
 def _settled(appended: _Appended, awaited: AwaitedAppend, outcome: ErrorCode) -> _Appended:
-    """The answer of an append that is decided. An error of its flush stays."""
+    """The answer of an append with its outcome. An error of its flush takes precedence."""
     if outcome is ErrorCode.none or appended.response.error_code:
         return appended
     message = (
@@ -285,7 +288,7 @@ async def _flushed(
 def _answer_with_leaders(
     context: RequestContext, request: ProduceRequest, appended: list[list[_Appended]]
 ) -> ProduceResponse | None:
-    """The answer, which names the leader where the client asked another broker (KIP-951)."""
+    """The answer, with the current leader of each partition that another broker leads (KIP-951)."""
     answer = _answer(request, appended)
     if answer is None or context.header.api_version < FIRST_CURRENT_LEADER_VERSION:
         return answer
@@ -341,6 +344,7 @@ def _produce(
         traffic.total_produce_requests += 1
         records = _checked_records(context, request, partition, produced, verdicts)
         is_metadata = partition.topic_partition.topic in REMOTE_LOG_METADATA_TOPICS
+        # Read before the append: if this broker stops leading in between, the append must not be acknowledged.
         term = partition.term
         info = partition.append(
             records,
@@ -392,8 +396,8 @@ def _mark_refused(traffic: TopicTraffic, error: IsothermError, size: int) -> Non
 
 
 def _misshapen(records: memoryview) -> IsothermError:
-    """The error of records that do not begin with a whole batch of magic 2, which to Kafka are no
-    record batch."""
+    """The error for records that do not begin with a whole batch of magic 2. Kafka does not accept them as a
+    batch."""
     if not records:
         return InvalidRecordError("no record batch")
     if len(records) < HEADER_SIZE:
@@ -417,9 +421,9 @@ def _checked_records(
     produced: ProducePartition,
     verdicts: Verdicts,
 ) -> memoryview:
-    """Checks that need the request; the log does the others."""
+    """Check what depends on the request; the log checks the rest."""
     topic = partition.topic_partition.topic
-    # The brokers of a cluster write remote log metadata to whichever of them leads it, as producers.
+    # In a cluster each broker writes remote log metadata as a producer, to the leader of its partition.
     is_of_brokers = (
         context.services.embedded_controller is None and topic in REMOTE_LOG_METADATA_TOPICS
     )
@@ -444,7 +448,7 @@ def _checked_records(
 def _refuse(
     context: RequestContext, request: ProduceRequest, error_code: ErrorCode
 ) -> ProduceResponse | None:
-    """Every partition answered with `error_code`."""
+    """Answer every partition with `error_code`."""
     if request.acks == ACKS_NONE:
         raise HangUpError(f"produce without acks failed error={error_code.name}")
     return ProduceResponse(

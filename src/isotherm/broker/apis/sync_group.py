@@ -1,8 +1,8 @@
 """SyncGroup (key 14).
 
 Versions  0-5. 1 throttle time · 3 static members · 4 flexible · 5 protocol type and name
-Behaviour The leader's request carries everybody's assignment; each member is answered with its own
-          once that is in the log.
+Behaviour The leader's request has the assignments of all members. Each member is answered with its own
+          assignment once it is in the log.
 Not done  -
 KIPs      345 static members · 559 protocol type and name
 """

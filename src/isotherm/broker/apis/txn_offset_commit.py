@@ -1,11 +1,11 @@
 """TxnOffsetCommit (key 28).
 
 Versions  0-5. 2 leader epoch; PRODUCER_FENCED, which is INVALID_PRODUCER_EPOCH before · 3
-          flexible; the consumer's member and generation · 4 TRANSACTION_ABORTABLE · 5 the group's
-          partition of `__consumer_offsets` is added to the transaction by this request
-Behaviour The offsets count once the transaction commits. A partition that does not exist gets
-          UNKNOWN_TOPIC_OR_PARTITION. The group's partition must have been added to the transaction
-          before version 5.
+          flexible; the consumer's member and generation · 4 TRANSACTION_ABORTABLE · 5 this request
+          adds the group's partition of `__consumer_offsets` to the transaction
+Behaviour The offsets become visible when the transaction commits. A partition that does not exist gets
+          UNKNOWN_TOPIC_OR_PARTITION. Before version 5 the client must have added the group's
+          partition to the transaction.
 Not done  -
 KIPs      98 · 320 · 447 fencing by the consumer group · 890
 """
@@ -64,7 +64,7 @@ async def _admit(context: RequestContext, request: Any, producer: ProducerIdAndE
     elif version >= FIRST_ABORTABLE_VERSION:
         ability = ClientAbility.KNOWS_ABORTABLE_ERROR
     index = context.services.group_coordinator.offsets_partition(request.group_id)
-    # Before another broker is asked: the group may not be this one's.
+    # Checked before the transaction coordinator is asked: this broker may not coordinate the group.
     context.services.group_coordinator.check_active(index)
     try:
         pending = admit_records(
@@ -77,14 +77,14 @@ async def _admit(context: RequestContext, request: Any, producer: ProducerIdAndE
         if pending is not None:
             pending.settle(await pending.wait())
     except ConcurrentTransactionsError as error:
-        # Clients do not know this code here, and try again on the other.
+        # Clients do not expect CONCURRENT_TRANSACTIONS here, but retry on COORDINATOR_NOT_AVAILABLE.
         raise CoordinatorNotAvailableError(str(error)) from error
 
 
 def _known_offsets(
     context: RequestContext, request: Any
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """The request's offsets in partitions that exist."""
+    """The request's offsets, without those of partitions that do not exist."""
     topics = context.services.metadata.image.topics_by_name
     has_epoch = context.header.api_version >= FIRST_LEADER_EPOCH_VERSION
     offsets = {}

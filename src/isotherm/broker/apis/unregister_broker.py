@@ -1,8 +1,8 @@
 """UnregisterBroker (key 64).
 
 Versions  0
-Behaviour BROKER_ID_NOT_REGISTERED for every other broker, as in Kafka. This one stays what it is: it
-          is the cluster's controller too.
+Behaviour Every other broker gets BROKER_ID_NOT_REGISTERED, as in Kafka. This broker cannot be unregistered,
+          since it is also the cluster's controller.
 Not done  -
 KIPs      631
 """

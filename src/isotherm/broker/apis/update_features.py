@@ -1,10 +1,10 @@
 """UpdateFeatures (key 57).
 
 Versions  0-2. 1 validate_only, types of upgrade · 2 no results by feature.
-Behaviour Levels are set durably, all or none; the response has the first error and what it is about.
-          A feature that is not known, a level outside what is supported and a downgrade that is not
-          asked for get INVALID_UPDATE_VERSION. metadata.version and remote.log.metadata.compaction
-          are never lowered; raising the latter begins the migration of the metadata topic.
+Behaviour Sets the levels durably, all or none. The response has the first error with its reason. An unknown
+          feature, an unsupported level and an unrequested downgrade get INVALID_UPDATE_VERSION.
+          metadata.version and remote.log.metadata.compaction are never lowered. A raise of the latter
+          starts the migration of the metadata topic.
 Not done  The timeout has no effect.
 KIPs      584 · 778 types of upgrade · 1022 feature versions
 """

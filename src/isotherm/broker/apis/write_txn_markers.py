@@ -1,10 +1,10 @@
 """WriteTxnMarkers (key 27).
 
 Versions  1-2. 1 flexible · 2 the client's transaction version
-Behaviour Brokers send it to one another, and `kafka-transactions abort` to end a transaction whose
-          coordinator has forgotten it. Each partition is answered for itself, once its marker is
-          committed. From version 2 on a marker of a raised epoch is refused if a transaction of
-          that very epoch is open: it is a late one.
+Behaviour Sent by brokers to each other, and by `kafka-transactions abort` to end a transaction that its
+          coordinator has forgotten. Each partition has its own error, and is answered once its marker
+          is committed. From version 2 on a marker ends only transactions of an earlier epoch than its
+          own; if one of the same epoch is open, the marker is late and is refused.
 Not done  -
 KIPs      98 · 664 · 890
 """
@@ -40,7 +40,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
                 appended.append(_append(context, ended, TopicPartition(topic.name, index)))
                 if len(appended) % MARKERS_PER_TURN == 0:
                     await next_turn()
-    # Awaited in order: the slowest partition decides how long it takes.
+    # Awaited one after the other, which takes no longer than the slowest partition.
     codes = [
         each if isinstance(each, ErrorCode) else await _code_once_committed(each)
         for each in appended
@@ -71,7 +71,7 @@ def _append(
 
 async def _code_once_committed(committed: asyncio.Future[None]) -> ErrorCode:
     try:
-        # Shielded: the group coordinator waits for it too, when this client has disconnected.
+        # Shielded from a disconnect of this client, because the group coordinator waits for it too.
         await asyncio.shield(committed)
     except IsothermError as error:
         return code_of(error)
@@ -79,7 +79,7 @@ async def _code_once_committed(committed: asyncio.Future[None]) -> ErrorCode:
 
 
 def _response(context: RequestContext, request: Any, next_code: Callable[[], ErrorCode]) -> Any:
-    """`next_code` is called for each partition, in the order of the request."""
+    """The response. `next_code` is called for each partition, in the order of the request."""
     return context.response(
         {
             "markers": [
