@@ -2,9 +2,9 @@
 
 Versions  0-1. 1 regular expressions, and member ids that the client generates
 Behaviour Joins (epoch 0), leaves (-1; -2 for a static member that will return) and keeps membership. The
-          broker assigns partitions with `uniform` (default) or `range`. Patterns are RE2's, match
-          whole names, and never match Kafka's internal topics. The first member that joins a classic
-          group in this way converts it to the consumer protocol. If the group has members,
+          broker assigns partitions with `uniform` (default) or `range`. Patterns are RE2's and match
+          whole names; as in Kafka the client excludes internal topics. The first member that joins a
+          classic group in this way converts it to the consumer protocol. If the group has members,
           group.consumer.migration.policy must allow that; otherwise the answer is GROUP_ID_NOT_FOUND.
 Not done  Assignments ignore racks, as in Kafka 4.3.
 KIPs      848 · 1082 client-made member ids

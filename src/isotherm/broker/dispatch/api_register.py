@@ -1,4 +1,4 @@
-"""The APIs that the broker serves. A new one is a module of `isotherm.broker.apis`, and a line here."""
+"""The APIs that the broker serves. A new API needs a module in `isotherm.broker.apis` and a line here."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ SERVED: Mapping[int, VersionRange] = {int(key): APIS[key].versions for key in so
 
 
 def served_table() -> list[tuple[int, str, str]]:
-    """(key, Kafka's name of the API, versions as "0-3" or "0"), by key."""
+    """(API key, Kafka's name of the API, versions as "0-3" or "0") per API, in the order of the keys."""
     return [
         (key, api_name(key), str(low) if low == high else f"{low}-{high}")
         for key, (low, high) in SERVED.items()

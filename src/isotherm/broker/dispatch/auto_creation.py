@@ -1,8 +1,7 @@
-"""auto.create.topics.enable in a member of a cluster: requests to the controller in the client's
-name.
+"""auto.create.topics.enable in a member of a cluster: asks the controller, as the client's principal.
 
-The client is answered UNKNOWN_TOPIC_OR_PARTITION meanwhile, and asks for the metadata again. A name is
-asked for once at a time. Source: Kafka DefaultAutoTopicCreationManager.
+Meanwhile the client gets UNKNOWN_TOPIC_OR_PARTITION, and requests the metadata again. At most one request per
+topic is in flight. Source: Kafka DefaultAutoTopicCreationManager.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ logger = logging.getLogger(__name__)
 _VERSION = 7
 _CREATE = request_class(ApiKey.CREATE_TOPICS, _VERSION)
 _TIMEOUT = datetime.timedelta(seconds=30)
-# The controller's own num.partitions and default.replication.factor.
+# The controller uses its own num.partitions and default.replication.factor.
 _DEFAULT = -1
 
 
@@ -36,11 +35,11 @@ class TopicAutoCreation:
     def __init__(self, forwarder: Forwarder) -> None:
         self._forwarder = forwarder
         self._asked: set[str] = set()
-        # The event loop keeps only weak references to tasks.
+        # The event loop keeps only weak references to tasks, so they are kept here.
         self._tasks: set[asyncio.Task[None]] = set()
 
     def ask(self, context: RequestContext, names: Iterable[str]) -> None:
-        """Ask for these topics, without waiting for the answer."""
+        """Request the creation of these topics, without waiting for the answer."""
         new = sorted(set(names) - self._asked)
         if not new:
             return

@@ -1,8 +1,8 @@
 """The part of AlterConfigs and IncrementalAlterConfigs that a member does before it forwards them.
 
-Levels of this process's loggers are set here. Settings of brokers are checked here: the controller knows
-neither which keys a broker can change while it runs, nor which values it takes. The rest is forwarded. Key
-stores and trust stores that are set again are read again, also if their names are the same.
+The levels of this process's loggers are set here. Settings of brokers are checked here, because the controller
+knows neither the keys that this broker can change while it runs nor their legal values. The rest is forwarded.
+Key stores and trust stores that are set again are read again, even if their paths are the same.
 Source: Kafka ConfigAdminManager.preprocess, reassembleIncrementalResponse; DynamicConfigPublisher.
 """
 
@@ -40,8 +40,11 @@ ChangesOf = Callable[[Any, Mapping[str, str]], list[ConfigChange]]
 
 
 def checked_forwarding(local: Handler, changes_of: ChangesOf, forward: Forward) -> Forward:
-    """`local` alters the loggers. `changes_of` are the changes of one resource of the request, given
-    its present settings."""
+    """Wrap `forward` with the local part.
+
+    `local` alters the loggers. `changes_of` returns the changes of one resource of the request, given its
+    current settings.
+    """
 
     there_and_renewed = _renewing(forward)
 
@@ -75,7 +78,7 @@ def _renewing(forward: Forward) -> Forward:
     async def handle(context: RequestContext, request: Any) -> Any:
         response = await forward(context, request)
         if _sets_key_material(request) and not request.validate_only:
-            # The image of the metadata may stay as it is, and its followers hear of nothing then.
+            # If the paths are the same, the metadata does not change and its listeners are not called.
             services = context.services
             await services.run_control(services.metadata.announce_keys_again)
         return response
@@ -102,8 +105,10 @@ def _check(context: RequestContext, resource: Any, changes_of: ChangesOf) -> Non
 def check_broker_changes(
     metadata: ClusterMetadata, broker: str, changes: list[ConfigChange]
 ) -> None:
-    """InvalidRequestError for a key that has effect at a start only, and for a value that is not legal.
-    A key that this broker does not know may be one of a broker of another kind."""
+    """Raise InvalidRequestError for a key that takes effect only at a start, and for an illegal value.
+
+    A key that this broker does not know is accepted: it may belong to brokers of another kind.
+    """
     fixed = [each.name for each in changes if each.name in _fixed_keys()]
     if fixed:
         raise InvalidRequestError(f"keys cannot be changed while running keys={fixed}")

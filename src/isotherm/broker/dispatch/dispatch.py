@@ -1,12 +1,12 @@
-"""From a frame to its answer: header, version check, handler, response. The request boundary.
+"""Answers a frame: header, version check, handler, response. This is the request boundary for errors.
 
 Behaviour
-- An unserved version: ApiVersions is answered in version 0 with UNSUPPORTED_VERSION and the table,
-  so that a newer client can downgrade (KIP-511). For any other API the connection is closed, as in
-  Kafka.
+- A version of ApiVersions that is not served is answered in version 0 with UNSUPPORTED_VERSION and the
+  served versions, so that a newer client can downgrade (KIP-511). For any other API the connection is
+  closed, as in Kafka.
 - A request that cannot be decoded closes its connection.
 - An error of a handler is answered with its code (`error_mapping`) in the API's own response. An
-  unexpected error is logged with its traceback, once, and answered with UNKNOWN_SERVER_ERROR.
+  unexpected error is logged once, with its traceback, and answered with UNKNOWN_SERVER_ERROR.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from isotherm.protocol.framing import (
 
 logger = logging.getLogger(__name__)
 
-# Decoding or encoding that takes longer than some milliseconds is left to another thread, so that
-# other connections are served meanwhile. The limits are bytes of a request (records are not decoded),
-# and topics, groups or resources in a response.
+# Above these limits another thread decodes or encodes, so that the event loop serves other connections
+# meanwhile: it would take longer than some milliseconds. The limits are bytes of a request (records are not
+# decoded), and topics, groups or resources in a response.
 LOOP_REQUEST_SIZE_MAX = 16 * 1024
 LOOP_ELEMENTS_MAX = 200
 
@@ -64,7 +64,7 @@ class _Served(NamedTuple):
 
 
 class _ServedVersions(dict[tuple[int, int], _Served | None]):
-    """APIs by key and version; None if not served. Codecs are created when first needed."""
+    """The APIs by key and version; None for versions that are not served. Codecs are created on first use."""
 
     def __init__(self, apis: Mapping[int, Api]) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class _ServedVersions(dict[tuple[int, int], _Served | None]):
         key, version = kind
         api = self._apis.get(key)
         if api is None or not api.versions.min <= version <= api.versions.max:
-            # Not stored: clients could fill the memory with versions that do not exist.
+            # Not stored, since clients could fill the memory with versions that do not exist.
             return None
         served = self[kind] = _Served(api, version_codec(key, version))
         return served
@@ -96,7 +96,7 @@ class Dispatcher:
         self.metrics = RequestMetrics({int(key): api_name(key) for key in apis})
 
     def handle_frame(self, frame: memoryview, connection: Connection) -> Answer | PendingAnswer:
-        """Raises IsothermError if the connection must be closed."""
+        """Handle one request. Raises IsothermError if the connection must be closed."""
         try:
             kind = REQUEST_KIND.unpack_from(frame)
         except struct.error as error:
@@ -145,7 +145,7 @@ class _Exchange:
         self._metrics = metrics
 
     def handle_decoded(self, body: memoryview) -> PendingAnswer:
-        """Like `handle`, after another thread has decoded the body."""
+        """Decode the body in another thread, then `handle` the request."""
         loop = asyncio.get_running_loop()
         decoding = loop.run_in_executor(None, self._codec.read_request, body)
         self._context = self._context._replace(is_large=True)
@@ -164,10 +164,10 @@ class _Exchange:
         return self._respond(request, respond)
 
     def _respond(self, request: Any, respond: Callable[[], Any]) -> Answer | PendingAnswer:
-        """The encoded response of `respond`, or the answer to its error."""
+        """Call `respond` and encode its response, or the answer to its error."""
         try:
             response = respond() if self._meter is None else self._meter.timed(respond)
-            # Cheaper for each request than isinstance(response, Awaitable).
+            # Cheaper than isinstance(response, Awaitable), which every request would pay for.
             if not hasattr(response, "__await__"):
                 return self._encode(response)
             if isinstance(response, LaterResponse):
@@ -176,8 +176,8 @@ class _Exchange:
                     partial(self._respond, request, response.respond),
                     is_done_but_for_answer=response.is_done_but_for_answer,
                 )
-            # The connection keeps the future, and cancels it if the client disconnects. Records that
-            # have arrived are still appended: with acks=0 a client does not wait.
+            # The connection keeps the future and cancels it if the client disconnects, except for produce
+            # requests: a client with acks=0 may disconnect right after it has sent its records.
             future = asyncio.ensure_future(response)
             return PendingAnswer(
                 future,
@@ -209,7 +209,7 @@ class _Exchange:
         if response is None:
             return self._finished(())
         write, correlation_id = self._codec.write_response, self._context.header.correlation_id
-        # Fetch and Produce responses are tuples. They have as many parts as their requests.
+        # Fetch and Produce responses are tuples. They are as large as their requests, which `is_large` shows.
         if self._context.is_large or (not isinstance(response, tuple) and _is_large(response)):
             loop = asyncio.get_running_loop()
             encoding = loop.run_in_executor(None, write, correlation_id, response)
@@ -239,7 +239,7 @@ async def _handle_parts(
 
 
 def _is_large(response: Any) -> bool:
-    """Whether encoding would take long, by the number of items in the response."""
+    """Whether encoding would take long, judged by the number of items in the response."""
     return any(
         len(value) > LOOP_ELEMENTS_MAX
         for name in response.__dataclass_fields__

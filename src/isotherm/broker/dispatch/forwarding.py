@@ -1,8 +1,8 @@
-"""Requests that change the cluster's metadata are passed on to the active controller (KIP-590).
+"""Forwards requests that change the cluster's metadata to the active controller (KIP-590).
 
 A member of a KRaft quorum decides nothing about topics, configurations, quotas, ACLs, features and
-reassignments. It sends the client's request in an Envelope, with the client's principal and address,
-and answers what the controller answers. The controller authorizes, validates and charges quotas.
+reassignments. It sends the client's request in an Envelope, with the client's principal and address, and
+returns the controller's response. The controller authorizes, validates and charges quotas.
 
     request data   the client's request header (its correlation id and client id) and body
     principal      int16 version 0, then DefaultPrincipalData 0: type, name, token authenticated
@@ -33,17 +33,18 @@ from isotherm.protocol.codec import decoder, encoder
 from isotherm.protocol.errors import ProtocolError
 from isotherm.protocol.framing import read_response_frame, write_request_header
 
-# Kafka: NodeToControllerChannelManager of forwarded requests.
+# The timeout of Kafka's NodeToControllerChannelManager for forwarded requests.
 FORWARDING_TIMEOUT_S = 60.0
 
 _PRINCIPAL_VERSION = b"\0\0"
 
 
 class ControllerSender(Protocol):
-    """What forwarding needs of `isotherm.broker.quorum`."""
+    """The part of `isotherm.broker.quorum` that forwarding uses."""
 
     def send(self, request: Any, *, timeout_s: float) -> concurrent.futures.Future[Any]:
-        """The active controller's response. PeerTimeoutError if there is none within the time."""
+        """Send a request; the future has the active controller's response. It fails with PeerTimeoutError if
+        none comes within `timeout_s`."""
 
 
 Forward = Callable[[RequestContext, Any], Awaitable[Any]]
@@ -58,8 +59,8 @@ class Forwarder:
     async def forward(self, context: RequestContext, request: Any) -> Any:
         """The controller's response to a client's request, as an entity of the same version.
 
-        Raises RequestTimedOutError if no controller answers in time, and HangUpError if the
-        controller does not know the version: the client asks for the versions again.
+        Raises RequestTimedOutError if no controller answers in time, and HangUpError if the controller does not
+        know the version. The client then reconnects and requests the versions again.
         """
         envelope = EnvelopeRequest(
             request_data=_request_data(context, request),
@@ -86,13 +87,14 @@ class Forwarder:
 
 
 class UnexpectedEnvelopeError(Exception):
-    """A bug, or a controller that this broker may not send to: UNKNOWN_SERVER_ERROR, as in Kafka."""
+    """The controller refused the envelope: a bug, or a missing permission. Answered with UNKNOWN_SERVER_ERROR,
+    as in Kafka."""
 
 
 def forwarding_apis(
     apis: Mapping[int, Api], forward: Forward, partly_local: Mapping[int, Forward]
 ) -> Mapping[int, Api]:
-    """`apis` of a member: the forwardable ones call `forward`, or their own entry in `partly_local`."""
+    """The APIs of a member. Forwardable APIs call `forward`, or their own entry in `partly_local`."""
     return {
         key: dataclasses.replace(api, handle=partly_local.get(key, forward))
         if api.is_forwardable
@@ -102,7 +104,7 @@ def forwarding_apis(
 
 
 def _principal_data(principal: Principal) -> bytes:
-    """A principal as DefaultKafkaPrincipalBuilder serializes it."""
+    """The principal as Kafka's DefaultKafkaPrincipalBuilder serializes it."""
     recorded = DefaultPrincipalData(
         type_=principal.type, name=principal.name, token_authenticated=False
     )

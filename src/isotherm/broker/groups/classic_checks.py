@@ -46,8 +46,7 @@ def accepts_member(group: RebalancingGroup, member_id: str, max_size: int) -> bo
     if group.state in (GroupState.EMPTY, GroupState.DEAD):
         return True
     is_member = member_id in group.members
-    # Only members that have rejoined count: the limit may have been lowered, and then the last
-    # members to rejoin are the ones that must go.
+    # Only members that have rejoined count. If the limit was lowered, the last members to rejoin exceed it.
     if group.state is GroupState.PREPARING_REBALANCE:
         is_waiting = is_member and group.members[member_id].is_awaiting_join
         return is_waiting or group.members.awaiting_join_count() < max_size
@@ -55,7 +54,7 @@ def accepts_member(group: RebalancingGroup, member_id: str, max_size: int) -> bo
 
 
 def join_error(group: RebalancingGroup, request: JoinRequest) -> ErrorCode:
-    """The joining member must support a protocol that every member supports."""
+    """Check the protocols. The joining member must support a protocol that every member supports."""
     if group.state is GroupState.DEAD:
         return ErrorCode.coordinator_not_available
     names = {protocol.name for protocol in request.protocols}
@@ -106,11 +105,11 @@ def offset_commit_error(
     *,
     is_transactional: bool,
 ) -> ErrorCode:
-    """Whether the member may commit offsets in the group's present state."""
+    """Whether the member may commit offsets in the group's current state."""
     if group.state is GroupState.DEAD:
         return ErrorCode.coordinator_not_available
     if generation_id < 0 and group.state is GroupState.EMPTY:
-        # A client that assigns its own partitions uses the group to store offsets only.
+        # A consumer with a manual assignment uses the group only to store offsets.
         return ErrorCode.none
     if generation_id >= 0 or member_id or group_instance_id is not None:
         error = member_error(group, member_id, group_instance_id)
@@ -118,7 +117,7 @@ def offset_commit_error(
             return error
         if generation_id != group.generation_id:
             return ErrorCode.illegal_generation
-    # Transactional commits of clients before KIP-447 name neither a member nor a generation.
+    # Transactional commits of clients before KIP-447 have neither a member id nor a generation.
     elif not is_transactional and group.state is not GroupState.EMPTY:
         return ErrorCode.unknown_member_id
     # The member has joined this generation but has no assignment yet. Kafka answers with a

@@ -6,7 +6,7 @@
 
 Invariants
 - The leader, if there is one, is a member. A group in COMPLETING_REBALANCE or STABLE has both.
-- A member awaits at most one join and one sync. Each is answered exactly once.
+- A member waits for at most one join and one sync. Each is answered exactly once.
 - The generation rises by one at the end of each PREPARING_REBALANCE and at no other time.
 - A member with a deadline either sends a request before it, or `expire` removes the member.
 
@@ -55,9 +55,9 @@ class ClassicGroupSettings(NamedTuple):
 
 
 class _JoinTimer(NamedTuple):
-    """When the rebalance completes without the members that have not joined.
+    """The deadline after which a rebalance completes without the members that have not joined.
 
-    In the initial rebalance, `remaining_ms` is how much longer new members may delay it.
+    In the initial rebalance, `remaining_ms` is how much longer new members may extend it.
     """
 
     deadline_ms: TimestampMs
@@ -115,7 +115,7 @@ class ClassicGroup:
         member = self.members[request.member_id]
         self._sync_received(member.member_id)
         if self.state is GroupState.STABLE:
-            # A retry, or a member slower than the leader: the assignment is there already.
+            # A retry, or a member that is slower than the leader. The assignment already exists.
             member.reset_session_timeout(now_ms)
             self._effects.append(Answer(request.reply, self._sync_result(member)))
             return self._take_effects()
@@ -159,7 +159,7 @@ class ClassicGroup:
             self.members[member_id].reset_session_timeout(now_ms)
 
     def die(self, error: ErrorCode = ErrorCode.unknown_member_id) -> list[Effect]:
-        """Delete the group, or make room for another one. Waiting requests are answered `error`."""
+        """Delete the group, or replace it by another one. Waiting requests are answered with `error`."""
         for member in self.members.all():
             self._drop_join(member, error)
             self._drop_sync(member, error)
@@ -170,9 +170,9 @@ class ClassicGroup:
         return self._take_effects()
 
     def find_subscribed_topics(self) -> None:
-        """Find the topics of all members' subscriptions.
+        """Update the topics of all members' subscriptions.
 
-        None when they are unknown: the members are not consumers, or no protocol is selected yet.
+        None if they are unknown: the members are not consumers, or no protocol is selected yet.
         """
         self.subscribed_topics = None
         if self.protocol_type == CONSUMER_PROTOCOL_TYPE and self.protocol_name is not None:
@@ -192,7 +192,7 @@ class ClassicGroup:
 
     @property
     def is_unused(self) -> bool:
-        """Whether the group has had no member yet and none is joining. It is not in the log."""
+        """Whether the group has never had a member and none is joining. Such a group is not in the log."""
         return (
             self.state is GroupState.EMPTY and self.generation_id == 0 and not self._pending_members
         ) or self.state is GroupState.DEAD
@@ -200,7 +200,7 @@ class ClassicGroup:
     # ---- time
 
     def next_deadline_ms(self) -> TimestampMs | None:
-        """When `expire` next has work if no request comes; None if never."""
+        """The time at which `expire` has work if no request comes before; None if never."""
         deadlines = [
             member.deadline_ms for member in self.members.all() if member.deadline_ms is not None
         ]
@@ -221,8 +221,8 @@ class ClassicGroup:
             self._prepare_rebalance(now_ms)
         timer = self._join_timer
         if timer is not None and now_ms >= timer.deadline_ms:
-            # KIP-134: each new member extends the initial delay, up to the rebalance timeout. The
-            # members of an application that starts then share one rebalance.
+            # KIP-134: each new member extends the initial delay, up to the rebalance timeout. So the
+            # members of an application that starts share one rebalance.
             if timer.is_initial and self._new_member_added and timer.remaining_ms > 0:
                 self._put_off_initial_join(timer.remaining_ms, now_ms)
             else:
@@ -243,7 +243,7 @@ class ClassicGroup:
             self._remove(member_id)
         if silent:
             self._rebalance_or_complete_join(now_ms)
-        # A rebalance waits for pending members. Without the late ones it may be complete.
+        # A rebalance waits for pending members too. Without the late ones it may be complete.
         elif late:
             self._maybe_complete_join(now_ms)
 
@@ -278,7 +278,7 @@ class ClassicGroup:
             # A retry: the member has not seen the answer to its last join.
             self._effects.append(Answer(request.reply, self._join_result(member)))
         elif self.state is GroupState.STABLE and is_unchanged and not is_leader:
-            # Only a leader may rejoin unchanged to start a rebalance (for new partitions, say).
+            # Only a leader may start a rebalance by an unchanged rejoin, for example after new partitions.
             self._effects.append(Answer(request.reply, self._join_result(member)))
         else:
             self._update(member, request)
@@ -311,7 +311,7 @@ class ClassicGroup:
         member.deadline_ms = None
 
     def _replace_static(self, old_id: str, request: JoinRequest, now_ms: TimestampMs) -> None:
-        """Give the member id of a restarted static member; the old member id is fenced."""
+        """Give a restarted static member its new member id. The old member id is fenced."""
         old_leader = self.members.leader_id
         member = self.members[old_id]
         self._drop_join(member, ErrorCode.fenced_instance_id)
@@ -338,8 +338,8 @@ class ClassicGroup:
     ) -> JoinResult:
         """The answer to a static member that rejoins without a rebalance (KIP-814).
 
-        A leader of an older client would compute and send an assignment. It gets the old leader's
-        member id, so it takes itself for a follower.
+        A leader of an older client would compute and send an assignment. It gets the old leader's member id as
+        leader, so it acts as a follower.
         """
         if request.supports_skipping_assignment:
             is_leader = self.members.is_leader(member)
@@ -365,7 +365,7 @@ class ClassicGroup:
         group_log.prepares_rebalance(self)
         if self.state is GroupState.COMPLETING_REBALANCE:
             for member in self.members.all():
-                # The assignment of this generation will never arrive: a new generation follows.
+                # The assignment of this generation will never arrive, because a new generation follows.
                 member.assignment = b""
                 if member.is_awaiting_sync:
                     self._drop_sync(member, ErrorCode.rebalance_in_progress)

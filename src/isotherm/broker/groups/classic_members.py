@@ -15,7 +15,7 @@ from isotherm.types import TimestampMs
 
 @dataclass(slots=True)
 class ClassicMember:
-    """`deadline_ms` is when the member is removed; None while it waits for the broker's answer."""
+    """One member. `deadline_ms` is the time at which it is removed; None while it waits for the broker's answer."""
 
     member_id: str
     group_instance_id: str | None
@@ -42,7 +42,7 @@ class ClassicMember:
         )
 
     def update(self, request: JoinRequest) -> None:
-        """Apply what a member may change when it joins again."""
+        """Apply the fields that a member may change when it joins again."""
         self.client_id = request.client_id
         self.client_host = request.client_host
         self.session_timeout_ms = request.session_timeout_ms
@@ -91,7 +91,8 @@ class ClassicMembers:
         return self.by_id[member_id]
 
     def all(self) -> list[ClassicMember]:
-        """In the order they joined. A copy: members may be removed during iteration."""
+        """The members in the order in which they joined. A copy, because members may be removed during
+        iteration."""
         return list(self.by_id.values())
 
     def static_member_id(self, group_instance_id: str | None) -> str | None:
@@ -110,7 +111,7 @@ class ClassicMembers:
             self.leader_id = member.member_id
 
     def remove(self, member_id: str) -> ClassicMember:
-        """Remove a member. If it was the leader, the earliest of the others becomes leader."""
+        """Remove a member. If it was the leader, the earliest remaining member becomes leader."""
         member = self.by_id.pop(member_id)
         if member.group_instance_id is not None:
             del self._ids_by_instance[member.group_instance_id]
@@ -119,7 +120,7 @@ class ClassicMembers:
         return member
 
     def rename(self, member: ClassicMember, member_id: str) -> None:
-        """Give a static member a new member id. It stays leader if it was."""
+        """Give a static member a new member id. A leader stays leader."""
         was_leader = self.is_leader(member)
         self.remove(member.member_id)
         member.member_id = member_id
@@ -147,7 +148,7 @@ class ClassicMembers:
         return set.intersection(*names) if names else set()
 
     def select_protocol(self) -> str:
-        """The shared protocol that most members prefer: each votes for its first shared one."""
+        """The shared protocol that most members prefer. Each member votes for its first shared protocol."""
         candidates = self.shared_protocols()
         votes: dict[str, int] = {}
         for member in self.by_id.values():
@@ -156,7 +157,8 @@ class ClassicMembers:
         return max(votes, key=lambda name: votes[name])
 
     def subscribed_topics(self, protocol_name: str) -> frozenset[str] | None:
-        """None when the metadata of a member is not a consumer's subscription."""
+        """The topics of all members' subscriptions; None if a member's metadata is not a consumer's
+        subscription."""
         topics: frozenset[str] = frozenset()
         for member in self.by_id.values():
             subscribed = subscribed_topics(member.metadata(protocol_name))

@@ -27,7 +27,7 @@ class Protocol(NamedTuple):
 
 
 class JoinRequest(NamedTuple):
-    """`new_member_id` is used if the member is new."""
+    """A JoinGroup request. `new_member_id` is the id that the member gets if it is new."""
 
     reply: Reply
     member_id: str
@@ -61,7 +61,7 @@ class JoinResult(NamedTuple):
 
 
 class SyncRequest(NamedTuple):
-    """`reply` is set by the coordinator."""
+    """A SyncGroup request. The coordinator sets `reply`."""
 
     member_id: str
     group_instance_id: str | None
@@ -85,16 +85,16 @@ class Answer(NamedTuple):
 
 
 class StoreGroup(NamedTuple):
-    """Write the group's present state to the log, before the answers that follow are sent."""
+    """Write the group's current state to the log, before the answers that follow are sent."""
 
 
 Effect: TypeAlias = Answer | StoreGroup
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """The topics in a consumer's join metadata (ConsumerProtocolSubscription); None if malformed.
+    """The topics in a consumer's join metadata (ConsumerProtocolSubscription); None if it is malformed.
 
-    Every version begins with the topics and is not flexible, so the oldest schema reads them all.
+    Every version begins with the topics and is not flexible, so the oldest schema can read them in all versions.
     """
     try:
         subscription, _ = decoder(ConsumerProtocolSubscription)(metadata, 2)

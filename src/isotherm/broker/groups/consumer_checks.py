@@ -1,7 +1,7 @@
-"""Whether a member of a consumer group may commit or fetch offsets. Pure functions.
+"""Checks whether a member of a consumer group may commit or fetch offsets. Pure functions.
 
 Each returns the error code that Kafka returns. Source: Kafka ConsumerGroup.validateOffsetCommit,
-validateOffsetFetch; KIP-1251 (commits with an older member epoch).
+validateOffsetFetch; KIP-1251 (commits with an earlier member epoch).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from isotherm.broker.groups.classic_protocol import NO_MEMBER_ID, UNKNOWN_GENERA
 from isotherm.broker.groups.consumer_group import ConsumerGroup
 from isotherm.broker.groups.consumer_member import ConsumerMember
 
-# From this version of OffsetCommit on, clients understand the errors about member epochs.
+# The first version of OffsetCommit whose clients know the error codes about member epochs.
 FIRST_EPOCH_VERSION = 9
 
 # The error of one partition, by topic id and partition.
@@ -34,7 +34,7 @@ def offset_commit_check(
 ) -> PartitionCheck:
     """The check for each partition of an OffsetCommit or TxnOffsetCommit request."""
     if epoch < 0 and group.is_empty:
-        # A client that assigns its own partitions uses the group to store offsets only.
+        # A consumer with a manual assignment uses the group only to store offsets.
         return _always(ErrorCode.none)
     has_no_member = member_id == NO_MEMBER_ID and group_instance_id is None
     if is_transactional and epoch == UNKNOWN_GENERATION and has_no_member:
@@ -53,7 +53,7 @@ def offset_commit_check(
         return _always(wrong_epoch)
 
     def check(topic_id: uuid.UUID | None, partition: int) -> ErrorCode:
-        """Accept an older epoch if the member has owned the partition since (KIP-1251)."""
+        """Accept an earlier epoch if the member has owned the partition ever since (KIP-1251)."""
         if topic_id is None:
             return wrong_epoch
         since = member.assignment_epochs.get((topic_id, partition))
@@ -72,7 +72,7 @@ def offset_fetch_error(group: ConsumerGroup, member_id: str | None, epoch: int) 
 
 
 def _wrong_epoch(member: ConsumerMember) -> ErrorCode:
-    """The error that the member's protocol knows."""
+    """The error code for a wrong epoch in the member's protocol."""
     is_classic = member.classic is not None
     return ErrorCode.illegal_generation if is_classic else ErrorCode.stale_member_epoch
 

@@ -1,7 +1,7 @@
-"""The coordinator of consumer groups (KIP-848): it applies requests to `ConsumerGroup`.
+"""The coordinator of consumer groups (KIP-848). It applies requests to `ConsumerGroup`.
 
-A request is applied to a copy of its group. The copy's records are appended as one batch, and then
-the copy replaces the group. A request that fails changes nothing.
+A request is applied to a copy of its group. The copy's records are appended as one batch, and then the copy
+replaces the group. So a request that fails changes nothing.
 Event loop thread only. Source: Kafka GroupCoordinatorService, GroupMetadataManager.
 """
 
@@ -49,20 +49,20 @@ from isotherm.types import TimestampMs, uuid_to_text
 
 logger = logging.getLogger(__name__)
 
-# Delay before a failed expiry is tried again (the log refused the records).
+# The delay before an expiry whose records the log refused is retried.
 EXPIRY_RETRY_MS = 1000
 # The first member bumps it, so members start at epoch 2, as in Kafka 4.3.
 FIRST_EPOCH = 1
 
 
 class ClassicGroups(Protocol):
-    """What a group that changes its protocol needs of the classic coordinator."""
+    """The part of the classic coordinator that a group needs to change its protocol."""
 
     def retire(self, shard: GroupShard, group: ClassicGroup) -> None:
-        """Remove a classic group that was upgraded; waiting requests get REBALANCE_IN_PROGRESS."""
+        """Remove a classic group that was upgraded. Its waiting requests get REBALANCE_IN_PROGRESS."""
 
     def adopt(self, shard: GroupShard, group: ClassicGroup, *, rebalances: bool) -> None:
-        """Take over a group that was downgraded. Its record is in the log already."""
+        """Take over a group that was downgraded. The log already has its record."""
 
 
 class ConsumerGroupCoordinator:
@@ -87,7 +87,8 @@ class ConsumerGroupCoordinator:
         return self._shards.consumer_settings(group_id).heartbeat_interval_ms
 
     def heartbeat(self, group_id: str, beat: MemberHeartbeat) -> HeartbeatResult:
-        """Raises MemberRejectedError, InvalidRegularExpressionError, and what `of_group` raises."""
+        """Apply a heartbeat. Raises MemberRejectedError, InvalidRegularExpressionError, and what `of_group`
+        raises."""
         shard = self._shards.of_group(group_id)
         creation_records: list[GroupRecord] = []
         group = shard.consumer_groups.get(group_id)
@@ -105,7 +106,7 @@ class ConsumerGroupCoordinator:
     ) -> tuple[ConsumerGroup, list[GroupRecord]]:
         """A new group for a joining member, and the records that create it.
 
-        An empty classic group of that id is replaced. One with members is upgraded.
+        It replaces an empty classic group with the same id. A classic group with members is upgraded.
         """
         if beat.epoch != JOIN_EPOCH or group_id in shard.unserved:
             raise _no_such_group(group_id)
@@ -137,7 +138,7 @@ class ConsumerGroupCoordinator:
     # ---- members that use the classic protocol
 
     def hosts(self, shard: GroupShard, group_id: str) -> bool:
-        """Whether this coordinator serves the classic protocol's requests of that group."""
+        """Whether this coordinator serves classic requests of the group: it is a consumer group with members."""
         group = shard.consumer_groups.get(group_id)
         return group is not None and not group.is_empty
 
@@ -196,7 +197,7 @@ class ConsumerGroupCoordinator:
     # ---- groups
 
     def find(self, group_id: str) -> ConsumerGroup:
-        """Raises MemberRejectedError (GROUP_ID_NOT_FOUND) if there is no such consumer group."""
+        """The consumer group. Raises MemberRejectedError (GROUP_ID_NOT_FOUND) if there is none."""
         group = self._shards.of_group(group_id).consumer_groups.get(group_id)
         if group is None:
             raise _no_such_group(group_id)
@@ -224,7 +225,7 @@ class ConsumerGroupCoordinator:
         return self._catalog
 
     def _now(self) -> tuple[TimestampMs, int]:
-        """Monotonic time, for deadlines, and wall-clock time."""
+        """Monotonic time for deadlines, and wall-clock time for records, in ms."""
         now_ms = self._shards.now_ms()
         return now_ms, now_ms + self._shards.wall_offset_ms()
 
@@ -237,7 +238,7 @@ class ConsumerGroupCoordinator:
     ) -> None:
         settings = self._shards.settings
         if not group.is_classic and can_downgrade(changed, self._policy, settings):
-            # A member that left gives up partitions, which the classic members get by a rebalance.
+            # The classic members get the partitions of a member that left by a rebalance.
             has_fewer = len(changed.members) < len(group.members)
             self._downgrade(shard, changed, records, rebalances=has_fewer)
             return
@@ -247,8 +248,8 @@ class ConsumerGroupCoordinator:
         classic = shard.groups.get(changed.group_id)
         shard.consumer_groups[changed.group_id] = changed
         if classic is not None:
-            # Only now, with the consumer group's records in the log: a failed append must leave
-            # the classic group as it was.
+            # Retired only now that the log has the consumer group's records: a failed append must leave the
+            # classic group as it was.
             self._classic_groups.retire(shard, classic)
         self._schedule(shard, changed)
 
@@ -266,7 +267,7 @@ class ConsumerGroupCoordinator:
         value = group_value(classic, wall_offset_ms=self._shards.wall_offset_ms())
         stored = GroupRecord(GroupMetadataKey(group=classic.group_id), value)
         tombstones = consumer_records.group_tombstones(group.group_id, group.members)
-        # One batch: a crash between the tombstones and the new record would lose the group.
+        # In one batch, since a crash between the tombstones and the new record would lose the group.
         self._shards.append(shard, [*records, *tombstones, stored])
         shard.consumer_groups.pop(group.group_id, None)
         self._classic_groups.adopt(shard, classic, rebalances=rebalances)
@@ -278,7 +279,8 @@ class ConsumerGroupCoordinator:
             self._schedule(shard, group)
 
     def _schedule(self, shard: GroupShard, group: ConsumerGroup) -> None:
-        """Reset the timer only if it would fire too late. An early timer is harmless."""
+        """Reset the timer only if it would fire too late. A timer that fires early does no harm and costs
+        nothing per heartbeat."""
         deadline_ms = group.next_deadline_ms()
         if deadline_ms is None:
             return

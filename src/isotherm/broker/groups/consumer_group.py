@@ -1,5 +1,5 @@
-"""The state machine of a consumer group (KIP-848): it takes heartbeats and the time, and returns
-answers and records.
+"""The state machine of a consumer group (KIP-848). It takes heartbeats and the time, and returns answers
+and records.
 
 Invariants
 - At most one member owns a partition: `owners` is the inverse of the members' `held`.
@@ -48,7 +48,7 @@ DEFAULT_ASSIGNOR = uniform.NAME
 
 
 class MemberRejectedError(RejectedError):
-    """The heartbeat is refused. The member acts on `code`."""
+    """The heartbeat is refused. `code` determines the member's reaction."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -62,7 +62,8 @@ class ConsumerGroupSettings(NamedTuple):
 
 
 class MemberHeartbeat(NamedTuple):
-    """None means unchanged since the last heartbeat. `owned` is what the member reports to own."""
+    """A heartbeat. None means unchanged since the last one. `owned` are the partitions that the member reports
+    to own."""
 
     member_id: str
     epoch: int
@@ -78,14 +79,14 @@ class MemberHeartbeat(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether all fields are set. The response to a full request has the assignment."""
+        """Whether all fields are set. The response to a full heartbeat always has the assignment."""
         has_subscription = self.topic_names is not None or self.topic_regex is not None
         says_all = self.rebalance_timeout_ms != -1 and has_subscription and self.owned is not None
         return self.epoch == JOIN_EPOCH or says_all
 
 
 class HeartbeatResult(NamedTuple):
-    """`assigned` is None when the assignment has not changed since the last response."""
+    """`assigned` is None if the assignment has not changed since the last response."""
 
     member_id: str
     epoch: int
@@ -130,7 +131,7 @@ class ConsumerGroup:
 
     @property
     def shown_state(self) -> str:
-        """As ConsumerGroupDescribe and ListGroups show it."""
+        """The state that ConsumerGroupDescribe and ListGroups return."""
         if not self.members:
             return "Empty"
         if self.group_epoch > self.target_epoch:
@@ -168,7 +169,7 @@ class ConsumerGroup:
     ) -> tuple[HeartbeatResult, list[GroupRecord]]:
         """Process a heartbeat. A member joins with epoch 0.
 
-        Raises MemberRejectedError; the object must be discarded then.
+        Raises MemberRejectedError; the caller then discards this object.
         """
         records: list[GroupRecord] = []
         before = self._member_of(beat, records)
@@ -190,9 +191,9 @@ class ConsumerGroup:
         wall_ms: int,
         records: list[GroupRecord],
     ) -> ConsumerMember:
-        """Apply a member's change from `before` to `member`, and reconcile it one step.
+        """Apply a member's change from `before` to `member`, and reconcile it by one step.
 
-        Returns the reconciled member. Records to append are added to `records`.
+        Returns the reconciled member. Adds the records to append to `records`.
         """
         is_new = member.member_id not in self.members
         has_new_subscription = (
@@ -261,7 +262,7 @@ class ConsumerGroup:
         return None if instance_id is None else next(found, None)
 
     def known_member(self, member_id: str, instance_id: str | None) -> ConsumerMember:
-        """Raises MemberRejectedError if it is unknown, or another member has its instance id."""
+        """The member. Raises MemberRejectedError if it is unknown, or if another member has its instance id."""
         member = self.members.get(member_id)
         if instance_id is not None:
             member = self.static_member(instance_id)
@@ -279,7 +280,7 @@ class ConsumerGroup:
     def take_over(
         self, holder: ConsumerMember, member_id: str, records: list[GroupRecord]
     ) -> ConsumerMember:
-        """Give all state of a static member to the member id it has rejoined with."""
+        """Move all state of a static member to the member id with which it has rejoined."""
         target = self.target.get(holder.member_id, NOTHING)
         self._drop_member(holder)
         records += consumer_records.member_tombstones(self.group_id, holder.member_id)
@@ -298,9 +299,10 @@ class ConsumerGroup:
             )
 
     def _check_epoch(self, member: ConsumerMember, beat: MemberHeartbeat) -> None:
-        """Accept the current epoch, or the one before if the last response may have been lost.
+        """Accept the current epoch, or the previous epoch if the last response may have been lost.
 
-        The member still names the previous epoch then, and owns no partition beyond its assignment.
+        A member that missed the response still sends the previous epoch, and owns no partition beyond its
+        assignment.
         """
         missed_answer = (
             beat.epoch == member.previous_epoch
@@ -346,7 +348,7 @@ class ConsumerGroup:
     def _bump_if_changed(
         self, catalog: TopicCatalog, is_forced: bool, records: list[GroupRecord]
     ) -> None:
-        # Hashing the metadata costs time at every heartbeat; the catalog's version is cheap.
+        # The catalog's version is compared first, because the hash would cost time at every heartbeat.
         if not is_forced and catalog.version == self.catalog_version:
             return
         self.catalog_version = catalog.version
@@ -416,12 +418,12 @@ class ConsumerGroup:
             self._set_member(after)
             records.append(consumer_records.current_record(self.group_id, after))
         if after.classic is not None:
-            # A classic member's deadlines are set by its next join and sync.
+            # The next join and sync of a classic member set its deadlines.
             return after
         if after.state is not MemberState.UNREVOKED_PARTITIONS:
             self.rebalance_deadlines.pop(after.member_id, None)
         elif after != member:
-            # Set once per revocation: a member that never revokes must not extend it by heartbeats.
+            # Set once per revocation, so that a member that never revokes cannot extend it by heartbeats.
             self.rebalance_deadlines[after.member_id] = now_ms + after.rebalance_timeout_ms
         return after
 
@@ -430,19 +432,19 @@ class ConsumerGroup:
     def leave(
         self, member_id: str, instance_id: str | None, epoch: int
     ) -> tuple[HeartbeatResult, list[GroupRecord]]:
-        """Epoch -1 removes the member. With -2 a static member leaves and may rejoin."""
+        """Epoch -1 removes the member. With epoch -2 a static member leaves and may rejoin."""
         member = self.known_member(member_id, instance_id)
         result = HeartbeatResult(member_id, epoch, None)
         if epoch != LEAVE_STATIC_EPOCH:
             return result, self.remove([member_id])
-        # Its partitions stay assigned to it, so a restart moves none.
+        # The partitions stay assigned to the member, so a restart moves none.
         gone = replace(member, epoch=LEAVE_STATIC_EPOCH, pending_revocation=NOTHING)
         self._set_member(gone)
         self.rebalance_deadlines.pop(member_id, None)
         return result, [consumer_records.current_record(self.group_id, gone)]
 
     def remove(self, member_ids: Iterable[str]) -> list[GroupRecord]:
-        """Remove members. The others get the partitions through their next heartbeats."""
+        """Remove members. The remaining members get the partitions through their next heartbeats."""
         records: list[GroupRecord] = []
         for member_id in member_ids:
             self._drop_member(self.members[member_id])
@@ -453,7 +455,7 @@ class ConsumerGroup:
     # ---- the log
 
     def all_records(self, wall_ms: TimestampMs) -> list[GroupRecord]:
-        """All records of the group, in Kafka's order. For a group that replaces a classic one."""
+        """All records of the group, in Kafka's order, for a group that replaces a classic one."""
         group_id, members = self.group_id, self.members.values()
         return [
             *(consumer_records.member_record(group_id, member) for member in members),
@@ -473,7 +475,7 @@ class ConsumerGroup:
         return min(deadlines, default=None)
 
     def expire(self, now_ms: TimestampMs) -> list[GroupRecord]:
-        """Remove members that sent no heartbeat, or did not revoke partitions, in time."""
+        """Remove members that did not send a heartbeat, or did not revoke partitions, in time."""
         late = {
             member_id
             for deadlines in (self.session_deadlines, self.rebalance_deadlines)

@@ -1,7 +1,7 @@
 """A member of a consumer group, and its reconciliation towards its target assignment. Pure.
 
         STABLE                at the target epoch, with all of its target
-        UNREVOKED_PARTITIONS  must revoke partitions, and confirm it, before its epoch advances
+        UNREVOKED_PARTITIONS  must revoke partitions and confirm that before its epoch advances
         UNRELEASED_PARTITIONS at the target epoch; waits for partitions that other members still own
 
 Source: Kafka CurrentAssignmentBuilder.java, ConsumerGroupMember.java; KIP-848.
@@ -26,7 +26,7 @@ _NO_EPOCHS: Mapping[AssignedPartition, int] = MappingProxyType({})
 
 
 class MemberState(enum.IntEnum):
-    """As in ConsumerGroupCurrentMemberAssignmentValue."""
+    """The states of ConsumerGroupCurrentMemberAssignmentValue."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -34,7 +34,7 @@ class MemberState(enum.IntEnum):
 
 
 class ClassicSupport(NamedTuple):
-    """What a member of the classic protocol sent when it joined a consumer group."""
+    """The fields that a member of the classic protocol sent when it joined a consumer group."""
 
     session_timeout_ms: int
     protocols: tuple[Protocol, ...]
@@ -67,7 +67,7 @@ class ConsumerMember:
 
     @property
     def held(self) -> Assignment:
-        """Partitions the member still owns: no other member may get them."""
+        """The partitions that the member still owns. No other member may get them."""
         return self.assigned | self.pending_revocation
 
     def is_reconciled(self, target_epoch: int) -> bool:
@@ -81,14 +81,15 @@ def reconcile(
     owned: Assignment | None,
     is_free: Callable[[AssignedPartition], bool],
 ) -> ConsumerMember:
-    """The member one step nearer to `target`.
+    """The member after one step towards `target`.
 
-    `owned` is what the member reports to own, None if it did not report it. `is_free` is true for
-    a partition without an owner.
+    `owned` are the partitions that the member reports to own; None if it did not report any. `is_free` is true
+    for a partition without an owner.
     """
     if member.state is MemberState.STABLE and member.epoch == target_epoch:
         return member
-    # Partitions move only once the old owner confirms: two members must never read one partition.
+    # A partition moves only after its old owner has confirmed the revocation: two members must never read the
+    # same partition.
     if member.state is MemberState.UNREVOKED_PARTITIONS and _owns_any(
         member.pending_revocation, owned
     ):
@@ -104,7 +105,7 @@ def reconcile(
             assignment_epochs=_only(member.assignment_epochs, member.assigned),
         )
     wanted = target - member.assigned
-    # The member itself still owns what it has just revoked, so it may get it back.
+    # The member still owns the partitions that it has just revoked, so it may get them back.
     got = frozenset(each for each in wanted if each in member.held or is_free(each))
     is_complete = got == wanted
     return replace(
@@ -125,5 +126,5 @@ def _only(
 
 
 def _owns_any(partitions: Assignment, owned: Assignment | None) -> bool:
-    # A member that does not report what it owns may still own all of it.
+    # A member that does not report its partitions may still own all of them.
     return owned is None or not partitions.isdisjoint(owned)

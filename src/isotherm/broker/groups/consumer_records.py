@@ -1,8 +1,9 @@
-"""Records of consumer groups: how changes are written. `consumer_replay` reads them back.
+"""Makes the records of changes of consumer groups. `consumer_replay` reads them back.
 
-A member has three: its subscription (type 5), its target assignment (7), its current assignment
-(8). The group has its epoch (3) and the target's epoch (6). Resolved regular expressions are not
-written: they are resolved again after a restart. Source: Kafka GroupCoordinatorRecordHelpers.java.
+A member has three records: its subscription (type 5), its target assignment (7) and its current assignment
+(8). The group has records of its epoch (3) and of the target's epoch (6). Resolved regular expressions are
+not written, because they are resolved again after a restart. Source: Kafka
+GroupCoordinatorRecordHelpers.java.
 """
 
 from __future__ import annotations

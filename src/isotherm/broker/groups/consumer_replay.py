@@ -1,4 +1,4 @@
-"""A consumer group read back from its records after a restart; `consumer_records` writes them."""
+"""Reads a consumer group back from its records after a restart. `consumer_records` makes them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from isotherm.broker.groups.group_records import (
 
 
 def replay(group: ConsumerGroup, record: GroupRecord) -> None:
-    """Apply one record, in the order of the log."""
+    """Apply one record. Records come in the order of the log."""
     key, value = record
     if isinstance(key, ConsumerGroupMetadataKey):
         group.group_epoch = value.epoch if value is not None else 0
@@ -102,7 +102,7 @@ def _assignment(items: Iterable[Any]) -> Assignment:
 def _assignment_epochs(
     items: Iterable[CurrentTopicPartitions], default: int
 ) -> dict[AssignedPartition, int]:
-    """The assignment epochs. Brokers before 4.3 do not write them; `default` stands in."""
+    """The assignment epochs. Brokers before 4.3 do not write them; `default` replaces them."""
     return {
         (item.topic_id, index): epoch  # type: ignore[misc]
         for item in items

@@ -1,10 +1,10 @@
-"""The consumer protocol embedded in the classic one: subscriptions and assignments of consumers.
-To the classic protocol these are opaque bytes.
+"""The consumer protocol that is embedded in the classic protocol: subscriptions and assignments of consumers.
+The classic protocol treats them as opaque bytes.
 
     subscription  version i16 | topics | user data | 1 owned partitions | 2 generation | 3 rack
     assignment    version i16 | partitions by topic | user data
 
-An unknown version is read as the newest known one: Kafka only adds fields at the end.
+An unknown version is read as the newest known version, because Kafka only adds fields at the end.
 Source: Kafka ConsumerProtocol.java, ConsumerProtocolSubscription.json.
 """
 
@@ -38,7 +38,8 @@ _ASSIGNMENT_VERSION_MAX = 3
 
 
 class Subscription(NamedTuple):
-    """`owned` is what the consumer still owns; empty for versions before 1, which lack it."""
+    """`owned` are the partitions that the consumer still owns; empty for versions before 1, which lack the
+    field."""
 
     topics: frozenset[str]
     owned: tuple[TopicPartition, ...] = ()
@@ -46,7 +47,7 @@ class Subscription(NamedTuple):
 
 
 def read_subscription(metadata: bytes) -> Subscription:
-    """Raises ProtocolError."""
+    """Decode a consumer's join metadata. Raises ProtocolError."""
     version = min(_version_of(metadata), len(_SUBSCRIPTIONS) - 1)
     found, _ = decoder(_SUBSCRIPTIONS[version])(metadata, _VERSION.size)
     return Subscription(

@@ -1,9 +1,9 @@
-"""The group coordinator, and in it the coordinator of classic groups, which are `ClassicGroup`.
+"""The group coordinator. It coordinates classic groups (`ClassicGroup`) itself.
 
-Each request is one step of its group's state machine. The step's effects are applied before the
-next request: the record is appended first, then the answers are sent. A request that has to wait
-gets a future, which a later step completes. A group has at most one timer on the event loop, set
-for its earliest deadline. Event loop thread only.
+Each request is one step of its group's state machine. The step's effects are applied before the next
+request: the record is appended first, then the answers are sent. A request that has to wait gets a future,
+which a later step completes. A group has at most one timer on the event loop, for its earliest deadline.
+Event loop thread only.
 
 Source: Kafka GroupCoordinatorService, GroupMetadataManager.
 """
@@ -50,12 +50,12 @@ from isotherm.types import LeaderEpoch, ProducerId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-# The longest string, in bytes, of versions that are not flexible (before KIP-482).
+# The longest string, in bytes, in versions that are not flexible (before KIP-482).
 TEXT_SIZE_MAX = 2**15 - 1
 
 
 class Joining(NamedTuple):
-    """A JoinGroup request, with what its version and connection add."""
+    """A JoinGroup request, with the properties that follow from its version and connection."""
 
     group_id: str
     member_id: str
@@ -81,7 +81,7 @@ class GroupCoordinator:
         rng: random.Random,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`texts_of_group` returns a group's own settings. Any thread."""
+        """`texts_of_group` returns a group's own settings and may be called on any thread."""
         shards = GroupShards(topic, config, clock, texts_of_group, opened=self._resume)
         self.shards = shards
         self.offsets = OffsetCoordinator(config, shards, self._forget_group)
@@ -97,11 +97,11 @@ class GroupCoordinator:
     # ---- leadership (coordinators.Elected)
 
     def on_election(self, index: int, leader_epoch: LeaderEpoch) -> None:
-        """Load a partition of `__consumer_offsets` that this broker leads now."""
+        """Load a partition of `__consumer_offsets` that this broker now leads."""
         self.shards.on_election(index, leader_epoch)
 
     def on_resignation(self, index: int, leader_epoch: LeaderEpoch | None) -> None:
-        """Drop a partition that it does not lead any more, or, without an epoch, does not host."""
+        """Drop a partition that this broker no longer leads, or, if `leader_epoch` is None, no longer hosts."""
         self.shards.on_resignation(index, leader_epoch)
 
     def _resume(self, shard: GroupShard) -> None:
@@ -120,10 +120,11 @@ class GroupCoordinator:
         await self.shards.stop()
 
     def uncommitted(self, group_id: str) -> Awaitable[None] | None:
-        """What an answer about the group waits for before it is sent; None if nothing.
+        """The wait before an answer about the group may be sent, until its records are committed; None if they
+        are.
 
-        To be called right after the answer was made. It raises what `CoordinatorShard.wait_committed`
-        does, and the client gets that error in place of the answer.
+        To be called right after the answer was made. The wait raises what `CoordinatorShard.wait_committed`
+        raises, and the client then gets that error instead of the answer.
         """
         shard = self.shards.find(group_id)
         if shard is None or shard.is_committed:
@@ -148,11 +149,11 @@ class GroupCoordinator:
     # ---- members
 
     async def join(self, joining: Joining) -> JoinResult:
-        """Raises InvalidGroupIdError, InvalidRequestError, and what `of_group` raises."""
+        """Join a classic group. Raises InvalidGroupIdError, InvalidRequestError, and what `of_group` raises."""
         _check_group_id(joining.group_id)
         shard = self.shards.of_group(joining.group_id)
         result = await self._join(shard, joining)
-        # The same shard object: its answer says nothing about one that was loaded later.
+        # Waits on the shard object that made the answer. A shard that was loaded later has other records.
         if not shard.is_committed:
             await shard.wait_committed(self._commit_timeout_s)
         return result
@@ -196,7 +197,7 @@ class GroupCoordinator:
         return group
 
     async def sync(self, group_id: str, request: SyncRequest) -> SyncResult:
-        """Raises what `join` does."""
+        """Sync with a classic group. Raises what `join` raises."""
         _check_group_id(group_id)
         shard = self.shards.of_group(group_id)
         result = await self._sync(shard, group_id, request)
@@ -232,12 +233,12 @@ class GroupCoordinator:
         group = shard.groups.get(group_id)
         if group is None:
             return ErrorCode.unknown_member_id
-        # Rescheduling at each heartbeat would cost more than a timer that fires early.
+        # The timer is not reset: a reset at each heartbeat would cost more than a timer that fires early.
         now_ms = self.shards.now_ms()
         return group.heartbeat(member_id, group_instance_id, generation_id, now_ms)
 
     def leave(self, group_id: str, members: Iterable[tuple[str, str | None]]) -> list[ErrorCode]:
-        """Error codes of `members` (member id, group instance id), in order."""
+        """Remove members, given as (member id, group instance id); returns an error code for each, in order."""
         _check_group_id(group_id)
         shard = self.shards.of_group(group_id)
         if self.consumer.hosts(shard, group_id):
@@ -280,7 +281,7 @@ class GroupCoordinator:
             return ErrorCode.group_id_not_found
         if not group.is_empty:
             return ErrorCode.non_empty_group
-        # Offsets first: a crash in between leaves an empty group, which expires by itself.
+        # Offsets are deleted first. A crash in between leaves an empty group, which expires by itself.
         self.offsets.delete_all(shard, group_id)
         self._forget_group(shard, group)
         return ErrorCode.none
@@ -314,7 +315,7 @@ class GroupCoordinator:
             for partition, offset in offsets.items()
         }
         codes = self.offsets.commit(group_id, committer, stamped, producer)
-        # TxnOffsetCommit knows neither of these errors; Kafka returns this one for both.
+        # TxnOffsetCommit has neither of these errors. Kafka returns ILLEGAL_GENERATION for both.
         translated = {
             ErrorCode.group_id_not_found: ErrorCode.illegal_generation,
             ErrorCode.stale_member_epoch: ErrorCode.illegal_generation,
@@ -322,7 +323,7 @@ class GroupCoordinator:
         return {partition: translated.get(code, code) for partition, code in codes.items()}
 
     def check_active(self, offsets_partition: int) -> None:
-        """Check that a marker in that partition can be applied. Raises what `of_group` does."""
+        """Check that a marker in that partition can be applied. Raises what `of_group` raises."""
         self.shards.at(offsets_partition)
 
     def complete_transaction(
@@ -335,7 +336,7 @@ class GroupCoordinator:
     ) -> None:
         """Apply a transaction marker in `__consumer_offsets`: commit or drop pending offsets.
 
-        `appended` is done when the marker is committed; None if it is already.
+        `appended` is done when the marker is committed; None if it already is.
         """
         shard = self.shards.at(offsets_partition)
         shard.note_append(appended)
@@ -344,8 +345,8 @@ class GroupCoordinator:
     # ---- effects and time
 
     def _carry_out(self, shard: GroupShard, group: ClassicGroup, effects: list[Effect]) -> None:
-        # Answers after a failed append carry its error: a member must not act on a generation that
-        # a restart would not know.
+        # Answers after a failed append have its error, because a member must not act on a generation that
+        # is unknown after a restart.
         failure = ErrorCode.none
         for effect in effects:
             if isinstance(effect, Answer):
@@ -357,7 +358,7 @@ class GroupCoordinator:
                 logger.exception("group is not stored group_id=%s", group.group_id)
                 failure = error_code(error)
         if failure is not ErrorCode.none and group.state is GroupState.STABLE:
-            # The log does not know this generation's assignment: the members must not get it later.
+            # The log lacks this generation's assignment, so the members must not get it later.
             self._carry_out(shard, group, group.rebalance(self.shards.now_ms()))
             return
         # A group that never had a member is not in the log, and must not stay in memory either.
@@ -374,7 +375,7 @@ class GroupCoordinator:
             timer.handle.cancel()
             del shard.classic_timers[group.group_id]
         if deadline_ms is not None:
-            # One ms late rather than early: at the deadline itself `expire` must find it due.
+            # One ms late, since `expire` must find the deadline passed when the timer fires.
             delay_s = max(0, deadline_ms - self.shards.now_ms() + 1) / 1000
             handle = self._loop.call_later(delay_s, self._expire, shard, group)
             shard.classic_timers[group.group_id] = GroupTimer(deadline_ms, handle)
@@ -423,7 +424,7 @@ def _join_request(joining: Joining, reply: Reply, new_member_id: str) -> JoinReq
 
 
 def _check_group_id(group_id: str) -> None:
-    """Check that a record's key can hold the group id."""
+    """Raise InvalidGroupIdError for an empty id, or for one that does not fit into the key of a record."""
     if not group_id:
         raise InvalidGroupIdError("a group has no name")
     size = len(group_id.encode())
@@ -434,7 +435,8 @@ def _check_group_id(group_id: str) -> None:
 
 
 def _check_member(request: JoinRequest) -> None:
-    """Flexible versions allow texts that are too long for a record or an older response."""
+    """Raise InvalidRequestError for ids that do not fit into a record or an older response. Flexible versions
+    allow them."""
     for text in (request.member_id, request.new_member_id, request.group_instance_id or ""):
         size = len(text.encode())
         if size > TEXT_SIZE_MAX:

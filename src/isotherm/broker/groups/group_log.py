@@ -1,6 +1,6 @@
-"""Log messages of groups that rebalance, at INFO and in Kafka's words.
+"""Log messages about rebalances of groups, at INFO and in Kafka's wording, which operators search for.
 
-Source: Kafka GroupMetadataManager, whose log messages operators search for.
+Source: Kafka GroupMetadataManager.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Migration of a group with members between the two protocols (KIP-848's online migration). Pure.
 
-    upgrade    a member of the consumer protocol joins a classic group: it becomes a consumer
+    upgrade    when a member of the consumer protocol joins, a classic group becomes a consumer
                group; its members keep the classic protocol and must join again
-    downgrade  the last member of the consumer protocol leaves and classic members remain: the
-               group becomes a classic one, and rebalances
+    downgrade  when the last member of the consumer protocol leaves and classic members remain,
+               the group becomes a classic group and rebalances
 
-An empty group changes its protocol under any policy. Source: Kafka
+An empty group may change its protocol under any policy. Source: Kafka
 GroupMetadataManager.convertToConsumerGroup, convertToClassicGroup, ConsumerGroup.fromClassicGroup,
 ClassicGroup.fromConsumerGroup.
 """
@@ -69,10 +69,10 @@ def upgraded(
     catalog: TopicCatalog,
     now_ms: TimestampMs,
 ) -> ConsumerGroup:
-    """The consumer group that replaces a classic one, with the same state.
+    """The consumer group that replaces a classic group, with the same state.
 
-    Its target is the present assignment; its epochs are the generation. Raises
-    MemberRejectedError (GROUP_ID_NOT_FOUND) when a member's metadata is not a consumer's.
+    Its target assignment is the current assignment, and its epochs are the generation. Raises
+    MemberRejectedError (GROUP_ID_NOT_FOUND) if a member's metadata is not a consumer's.
     """
     group = ConsumerGroup(classic.group_id, settings)
     group.group_epoch = group.target_epoch = classic.generation_id
@@ -114,7 +114,7 @@ def _hosted(classic: ClassicGroup, member: ClassicMember, catalog: TopicCatalog)
 def can_downgrade(
     group: ConsumerGroup, policy: MigrationPolicy, settings: ClassicGroupSettings
 ) -> bool:
-    """Checked when a member of the consumer protocol has left."""
+    """Whether the group becomes a classic group. Checked when a member of the consumer protocol has left."""
     return policy.downgrades and group.is_classic and 0 < len(group.members) <= settings.max_size
 
 
@@ -124,9 +124,9 @@ def downgraded(
     catalog: TopicCatalog,
     now_ms: TimestampMs,
 ) -> ClassicGroup:
-    """The stable classic group that replaces a consumer group of classic members only.
+    """The stable classic group that replaces a consumer group with only classic members.
 
-    Each member's assignment is its target.
+    The assignment of each member is its target assignment.
     """
     classic = ClassicGroup(group.group_id, settings, now_ms=now_ms)
     classic.state = GroupState.STABLE

@@ -1,9 +1,9 @@
-"""The committed offsets of a group, and the pending ones of open transactions. Pure.
+"""The committed offsets of a group, and the pending offsets of open transactions. Pure.
 
 Invariants
 - A pending offset is committed only when its producer's transaction commits, and only if no plain
-  commit to that partition lies at a later offset in the log.
-- Replay never moves an offset back: records are replayed in the order of the log.
+  commit to that partition has a later record in the log.
+- Replay never moves an offset back, because records are replayed in the order of the log.
 
 Source: Kafka OffsetMetadataManager.java.
 """
@@ -70,7 +70,7 @@ class GroupOffsets:
             if not committed:
                 continue
             current = self._committed.get(partition)
-            # The transaction may have begun before a plain commit that is newer.
+            # A plain commit may have been written after the pending offset.
             if current is None or is_older(current, offset):
                 self._committed[partition] = offset
 
@@ -86,10 +86,11 @@ class GroupOffsets:
         empty_since_ms: TimestampMs | None,
         is_in_use: Callable[[str], bool],
     ) -> Iterator[TopicPartition]:
-        """Partitions whose offsets have expired.
+        """The partitions whose offsets have expired.
 
-        An offset's retention starts with its commit, or at `empty_since_ms`. Topics that the group
-        still reads do not expire. An offset with its own expiry (OffsetCommit before version 5) uses that alone.
+        The retention of an offset starts with its commit, or at `empty_since_ms` if that is given. Offsets of
+        topics that the group still reads do not expire. An offset with its own expiry time (OffsetCommit before
+        version 5) uses only that.
         """
         for partition, stored in self._committed.items():
             # A pending commit may still renew the offset.

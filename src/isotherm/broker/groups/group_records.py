@@ -3,8 +3,8 @@
     key    record type i16 | fields, never flexible
     value  version i16     | fields; a null value is a tombstone
 
-Values are written in the versions of Kafka 4.3: offsets in 4 (1 when an old client sends its own
-retention), classic groups in 3, consumer groups in 0. Older versions are read (`old_records`).
+Values are written in the versions of Kafka 4.3: offsets in 4 (1 if an old client sends its own
+retention), classic groups in 3, consumer groups in 0. Older versions are only read (`old_records`).
 
 Source: Kafka group-coordinator/src/main/resources/common/message/*.json.
 """
@@ -82,7 +82,7 @@ class OffsetCommitValue(GroupValue):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitValueV1(GroupValue):
-    """The one version with its own expiry."""
+    """The only version with its own expiry time."""
 
     __version__ = 1
     __flexible__ = False
@@ -291,12 +291,12 @@ _SCHEMAS: dict[int, tuple[type[Any], dict[int, type[Any]]]] = {
 _SCHEMAS[LEGACY_OFFSET_COMMIT] = _SCHEMAS[OffsetCommitKey.__api_key__]
 
 
-# Groups of these types are served by Apache Kafka's brokers only: KIP-932, KIP-1071.
+# Only Apache Kafka's brokers serve groups of these types: KIP-932, KIP-1071.
 _SHARE_GROUP_METADATA, _STREAMS_GROUP_METADATA = 11, 17
 
 
 def unserved_group(key: Buffer) -> str | None:
-    """The group that the record is about, if it is the metadata of a share or streams group.
+    """The group's id, if the record is the metadata of a share or streams group; else None.
 
     Raises CorruptMetadataError.
     """
@@ -315,7 +315,7 @@ def encode_value(value: Any) -> bytes | None:
 
 
 def _encode(version: int, entity: Any) -> bytes:
-    """Raises InvalidRequestError when a client's text is too long for the record (32767 bytes)."""
+    """Raises InvalidRequestError if a client's text is too long for the record (32767 bytes)."""
     out = bytearray(_VERSION.pack(version))
     try:
         encoder(type(entity))(entity, out)
@@ -340,7 +340,7 @@ def decode_record(key: Buffer, value: Buffer | None) -> GroupRecord | None:
 
 
 def decode_offset_value(value: Buffer) -> AnyOffsetCommitValue:
-    """The value of an offset record. Raises what `decode_record` does."""
+    """The value of an offset record. Raises what `decode_record` raises."""
     decoded: AnyOffsetCommitValue = _value_of(OffsetCommitKey.__api_key__, value)
     return decoded
 

@@ -39,8 +39,8 @@ class GroupTimer(NamedTuple):
 
 
 class GroupShard(CoordinatorShard):
-    """The groups and offsets, and what ends with this broker's leadership: timers, and requests that
-    wait for a rebalance, each with its answer for that case."""
+    """The groups and offsets of one partition, with state that ends with this broker's leadership: timers, and
+    requests that wait for a rebalance, each with the answer that it gets then."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -50,8 +50,8 @@ class GroupShard(CoordinatorShard):
         self.groups: dict[str, ClassicGroup] = {}
         self.consumer_groups: dict[str, ConsumerGroup] = {}
         self.offsets: dict[str, GroupOffsets] = {}
-        # Share and streams groups, whose ids no other group may take: a broker of Apache Kafka
-        # could not load the partition any more.
+        # Share and streams groups. No other group may use their ids, or a broker of Apache Kafka could no
+        # longer load the partition.
         self.unserved: set[str] = set()
         self._open_transactions: dict[ProducerId, set[str]] = {}
 
@@ -110,7 +110,7 @@ class ShardFold:
         self._settings = settings
         self._consumer_settings = consumer_settings
         self._shard = GroupShard(index)
-        # The last record of each classic group. Only this one is decoded into a group.
+        # The last record of each classic group. Only that record becomes a group.
         self._classic: dict[str, AnyGroupMetadataValue | None] = {}
 
     def add(self, loaded: Loaded) -> None:
@@ -152,6 +152,6 @@ class ShardFold:
                 )
         for group_id in shard.offsets:
             if shard.find(group_id) is None and group_id not in shard.unserved:
-                # Offsets without members: clients that assign their own partitions.
+                # Offsets without members are those of consumers with a manual assignment.
                 shard.groups[group_id] = ClassicGroup(group_id, self._settings, now_ms=now_ms)
         return shard

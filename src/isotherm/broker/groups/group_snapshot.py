@@ -1,8 +1,7 @@
 """Conversion between a classic group and its record.
 
-The state machine uses monotonic time, records use wall-clock time: `wall_offset_ms` is added to
-the former to get the latter. Source: Kafka GroupCoordinatorRecordHelpers,
-GroupMetadataManager.replay.
+The state machine uses monotonic time, records use wall-clock time. The sum of the former and
+`wall_offset_ms` is the latter. Source: Kafka GroupCoordinatorRecordHelpers, GroupMetadataManager.replay.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def restore_group(
     now_ms: TimestampMs,
     wall_offset_ms: int,
 ) -> ClassicGroup:
-    """The group at the time of the record. Its members get a full session timeout."""
+    """The group as of the record. Its members get a full session timeout."""
     group = ClassicGroup(group_id, settings, now_ms=now_ms)
     group.generation_id = value.generation
     group.protocol_type = value.protocol_type or None

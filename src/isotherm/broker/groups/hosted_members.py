@@ -1,13 +1,13 @@
-"""Members of the classic protocol in a consumer group (KIP-848's online migration). Pure: like the
-group's own methods, these functions change a copy of the group.
+"""Members of the classic protocol in a consumer group (KIP-848's online migration).
 
-The member's epoch is its generation. Classic requests stand for the consumer protocol's heartbeat:
+Pure: like the group's own methods, these functions change a copy of the group. The member's epoch is its
+generation. Classic requests replace the consumer protocol's heartbeat:
 
-    join   applies the subscription and reconciles one step; answered at once, without waiting
-           for the other members
-    sync   returns the assignment, in the consumer protocol embedded in the classic one
-    heartbeat  REBALANCE_IN_PROGRESS when a join would reconcile further; the member has its
-           rebalance timeout to join, and again to sync
+    join       applies the subscription and reconciles one step; it is answered at once, without
+               waiting for the other members
+    sync       returns the assignment, in the embedded consumer protocol
+    heartbeat  returns REBALANCE_IN_PROGRESS if a join would reconcile further; the member then has
+               its rebalance timeout to join, and again to sync
 
 Source: Kafka GroupMetadataManager.classicGroup{Join,Sync,Heartbeat,Leave}ToConsumerGroup.
 """
@@ -52,7 +52,7 @@ def join(
     now_ms: TimestampMs,
     wall_ms: int,
 ) -> tuple[JoinResult, list[GroupRecord]]:
-    """Raises MemberRejectedError; the group must be discarded then."""
+    """Join a classic member. Raises MemberRejectedError; the caller then discards the group."""
     member_id = request.member_id or request.new_member_id
     if member_id not in group.members:
         group.check_size()
@@ -88,10 +88,7 @@ def join(
 
 
 def _check_protocols(group: ConsumerGroup, request: JoinRequest) -> None:
-    """Check that all classic members support a common protocol.
-
-    Nothing else depends on it, but a downgrade must be able to select one.
-    """
+    """Check that all classic members support a common protocol, which a downgrade must be able to select."""
     known = [
         {protocol.name for protocol in member.classic.protocols}
         for member in group.members.values()
@@ -108,7 +105,7 @@ def _check_protocols(group: ConsumerGroup, request: JoinRequest) -> None:
 def _member_of(
     group: ConsumerGroup, request: JoinRequest, member_id: str, records: list[GroupRecord]
 ) -> ConsumerMember:
-    """The member before this join; a new one if it is unknown."""
+    """The member before this join; a new member if it is unknown."""
     if request.group_instance_id is None:
         return group.members.get(member_id) or ConsumerMember(member_id=member_id)
     if request.member_id != NO_MEMBER_ID:
@@ -132,7 +129,7 @@ def _subscription(request: JoinRequest) -> Subscription:
 def sync(
     group: ConsumerGroup, request: SyncRequest, catalog: TopicCatalog, now_ms: TimestampMs
 ) -> SyncResult:
-    """Raises MemberRejectedError."""
+    """Return a classic member's assignment. Raises MemberRejectedError."""
     member, classic = _classic_member(group, request.member_id, request.group_instance_id)
     _check_generation(member, request.generation_id)
     protocol = classic.protocols[0]
@@ -145,8 +142,8 @@ def sync(
             f"that is not the protocol of the join member_id={member.member_id}",
         )
     is_revoking = member.state is MemberState.UNREVOKED_PARTITIONS
-    # A member that is revoking gets its smaller assignment now, although its epoch is behind:
-    # only by this sync does it learn what to revoke.
+    # A member that must revoke partitions gets its smaller assignment now, although its epoch is behind,
+    # because it learns from this sync what to revoke.
     if group.group_epoch > member.epoch and not is_revoking:
         _await_join(group, member, now_ms)
         return SyncResult(ErrorCode.rebalance_in_progress)
@@ -163,7 +160,7 @@ def heartbeat(
     generation_id: int,
     now_ms: TimestampMs,
 ) -> ErrorCode:
-    """Raises MemberRejectedError."""
+    """Process a classic member's heartbeat. Raises MemberRejectedError."""
     member, _ = _classic_member(group, member_id, group_instance_id)
     _check_generation(member, generation_id)
     group.reset_session_timeout(member, now_ms)
@@ -174,7 +171,7 @@ def heartbeat(
 
 
 def _gains_by_joining(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    # A join has a cost for the application, so it is asked for only if it would change something.
+    # A join interrupts the application, so it is requested only if it would change something.
     if member.epoch < group.group_epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
         return True
     if member.state is not MemberState.UNRELEASED_PARTITIONS:

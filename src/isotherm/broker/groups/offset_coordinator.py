@@ -41,9 +41,9 @@ MS_PER_MINUTE = 60_000
 
 
 class Committer(NamedTuple):
-    """The sender of a commit: a member, or a client that assigns its own partitions.
+    """The sender of a commit: a member, or a consumer with a manual assignment.
 
-    `api_version` is that of OffsetCommit. It is not used in a transaction.
+    `api_version` is the version of OffsetCommit. It is not used in a transaction.
     """
 
     generation_id: int = UNKNOWN_GENERATION
@@ -53,7 +53,7 @@ class Committer(NamedTuple):
 
 
 class FetchedOffset(NamedTuple):
-    """`committed` is None without a committed offset."""
+    """`committed` is None if there is no committed offset."""
 
     committed: OffsetAndMetadata | None
     error: ErrorCode = ErrorCode.none
@@ -78,17 +78,17 @@ class OffsetCoordinator:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         producer: Producer = NO_PRODUCER,
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Commit offsets; an error code for each partition.
+        """Commit offsets; returns an error code for each partition.
 
         With a producer the offsets become visible when its transaction commits. Raises what
-        `GroupShards.of_group` and `OffsetsTopic.append` raise, with nothing committed.
+        `GroupShards.of_group` and `OffsetsTopic.append` raise; nothing is committed then.
         """
         shard = self._shards.of_group(group_id)
         if group_id in shard.unserved:
             return dict.fromkeys(offsets, ErrorCode.group_id_not_found)
         group = shard.find(group_id)
         if group is None:
-            # A commit without a generation creates the group: a client that assigns its own partitions.
+            # A commit without a generation, of a consumer with a manual assignment, creates the group.
             if committer.generation_id >= 0:
                 return dict.fromkeys(offsets, ErrorCode.group_id_not_found)
             group = ClassicGroup(group_id, self._shards.settings, now_ms=self._shards.now_ms())
@@ -155,7 +155,7 @@ class OffsetCoordinator:
         }
 
     def fetch_error(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
-        """The error for a member of a consumer group that may not fetch now. Others always may."""
+        """The error for a member of a consumer group with a wrong id or epoch. Other fetches are always allowed."""
         group = self._shards.of_group(group_id).find(group_id)
         if not isinstance(group, ConsumerGroup):
             return ErrorCode.none
@@ -164,7 +164,7 @@ class OffsetCoordinator:
     def delete(
         self, group_id: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode] | ErrorCode:
-        """A code for each partition, or one for the group. Offsets in use are not deleted."""
+        """Delete offsets that are not in use; returns an error code for each partition, or one for the group."""
         shard = self._shards.of_group(group_id)
         group = shard.find(group_id)
         if group is None:

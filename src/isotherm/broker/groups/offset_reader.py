@@ -1,9 +1,9 @@
-"""Offset records as a load reads them: nearly all that a partition of `__consumer_offsets` has.
+"""Reads offset records during a load. They are nearly all records of a partition of `__consumer_offsets`.
 
     key    type i16 | group string | topic string | partition i32
 
-A key's topic and partition are the same bytes in the records of all groups, so they are decoded once, and
-the offsets in memory share one object. Values are kept as they are (`stored_offset`).
+A topic and partition are the same bytes in the keys of all groups. So they are decoded once, and the offsets in
+memory share one object. Values stay encoded (`stored_offset`). Reasons: docs/decisions/0127.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TYPES = tuple(
 
 
 class CommittedOffset(NamedTuple):
-    """An offset record. `stored` is None for a tombstone, `producer_id` -1 outside transactions."""
+    """An offset record. `stored` is None for a tombstone; `producer_id` is -1 outside transactions."""
 
     group_id: str
     partition: TopicPartition
@@ -35,7 +35,7 @@ class CommittedOffset(NamedTuple):
 
 
 class OffsetReader:
-    """For the records of one load. One thread."""
+    """Reads the records of one load. For one thread."""
 
     def __init__(self) -> None:
         self._partitions: dict[bytes, TopicPartition] = {}
@@ -47,7 +47,7 @@ class OffsetReader:
         record_offset: Offset,
         producer_id: ProducerId = NO_PRODUCER_ID,
     ) -> CommittedOffset | None:
-        """None for a record of another type. Raises CorruptMetadataError."""
+        """The offset record; None for a record of another type. Raises CorruptMetadataError."""
         if not key.startswith(_TYPES):
             return None
         group_end = 4 + int.from_bytes(key[2:4])

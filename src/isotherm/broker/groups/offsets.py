@@ -1,4 +1,4 @@
-"""A committed offset, and its conversion to and from the record of it. Pure.
+"""A committed offset, and its conversion to and from its record. Pure.
 
 Source: Kafka OffsetAndMetadata.java.
 """
@@ -33,7 +33,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 def offset_value(committed: OffsetAndMetadata) -> AnyOffsetCommitValue:
-    """The record's value, in the version that Kafka would write."""
+    """The record's value, in the version that Kafka writes."""
     if committed.expire_timestamp_ms is not None:
         return OffsetCommitValueV1(
             offset=committed.offset,

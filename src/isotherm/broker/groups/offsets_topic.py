@@ -1,7 +1,7 @@
-"""The records of `__consumer_offsets`, appended and read back (isotherm.broker.coordinator_topic).
+"""Appends and reads the records of `__consumer_offsets` (isotherm.broker.coordinator_topic).
 
-Of share and streams groups, which are not served, only the ids are read. Their records stay in the log,
-and in what compaction leaves of it.
+Share and streams groups are not served, so only their ids are read. Their records stay in the log, also
+through compaction.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LoadedRecord(NamedTuple):
 
 
 class LoadedUnserved(NamedTuple):
-    """A share or streams group, which a broker of Apache Kafka made, or deleted."""
+    """A share or streams group that a broker of Apache Kafka created or deleted."""
 
     group_id: str
     exists: bool
@@ -76,8 +76,8 @@ class OffsetsTopic:
         records: Sequence[tuple[bytes, bytes | None]],
         producer: Producer = NO_PRODUCER,
     ) -> Offset:
-        """Append keys and values as one batch, and return the offset of the first. Raises what
-        `CoordinatorTopic.append` does."""
+        """Append keys and values as one batch; returns the offset of the first record. Raises what
+        `CoordinatorTopic.append` raises."""
         now_ms = self._clock.now_ms()
         batch = build_batch(
             [(now_ms, key, value, ()) for key, value in records],
@@ -88,13 +88,13 @@ class OffsetsTopic:
         return self.partitions.append(shard, batch, now_ms)
 
     def read(self, index: int, check_wanted: Callable[[], None] = lambda: None) -> Iterator[Loaded]:
-        """The partition's records, without those that a later record of their key replaces.
+        """The partition's records in the order of the log, without those that a later record of the same key
+        replaces.
 
-        In the order of the log. The records between transactional ones are compacted in memory:
-        most records of a long log have been replaced, and need not be decoded. Records of
-        transactions are all kept, since a marker may still commit or abort them.
-        Raises CorruptMetadataError with the offset of the bad record. See
-        `CoordinatorTopic.read_batches` for `check_wanted`.
+        Records between transactional records are compacted in memory: most records of a long log are replaced,
+        and need not be decoded. All records of transactions are kept, since a marker may still commit or abort
+        them. Raises CorruptMetadataError with the offset of the bad record. See `CoordinatorTopic.read_batches`
+        for `check_wanted`.
         """
         offsets = OffsetReader()
         latest: dict[bytes, KeyedRecord] = {}
@@ -102,7 +102,7 @@ class OffsetsTopic:
             if isinstance(item, list):
                 for record in item:
                     key = record[1] or b""
-                    # Removed first, so that the key moves to the end: the order is that of the log.
+                    # Removed first, so that the key moves to the end and the order stays that of the log.
                     latest.pop(key, None)
                     latest[key] = record
                 continue
@@ -144,7 +144,7 @@ def _decoded(
     offsets: OffsetReader,
     producer_id: ProducerId = NO_PRODUCER_ID,
 ) -> Iterator[Loaded]:
-    """Leaves out records of unknown types."""
+    """Decode records. Records of unknown types are left out."""
     for record_offset, key, value in records:
         key = key or b""
         try:

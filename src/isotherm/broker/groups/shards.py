@@ -1,7 +1,7 @@
-"""The coordinator's shards: one for each partition of `__consumer_offsets` that this broker leads.
+"""The group coordinator's shards: one for each partition of `__consumer_offsets` that this broker leads.
 
-A change is appended to the log before the shard shows it, so another broker that loads the log has
-the same offsets and generations (`isotherm.broker.coordinator_shards`).
+A change is appended to the log before the shard shows it. So another broker that loads the log has the same
+offsets and generations (`isotherm.broker.coordinator_shards`).
 Source: Kafka CoordinatorRuntime, GroupCoordinatorShard.
 """
 
@@ -37,7 +37,7 @@ from isotherm.types import LeaderEpoch, TimestampMs, TopicPartition
 
 
 class GroupShards:
-    """Event loop thread only, where not stated otherwise."""
+    """Event loop thread only, unless a method says otherwise."""
 
     def __init__(
         self,
@@ -48,8 +48,8 @@ class GroupShards:
         *,
         opened: Callable[[GroupShard], None],
     ) -> None:
-        """`texts_of_group` returns a group's own settings. Any thread. `opened` gets each shard when
-        it is loaded."""
+        """`texts_of_group` returns a group's own settings and may be called on any thread. `opened` gets each
+        shard once it is loaded."""
         self.settings = ClassicGroupSettings(
             config.group_initial_rebalance_delay_ms, config.group_max_size
         )
@@ -73,7 +73,7 @@ class GroupShards:
         )
 
     def now_ms(self) -> TimestampMs:
-        """Monotonic time for deadlines: it does not jump."""
+        """Monotonic time for deadlines. It does not jump."""
         return int(self._clock.monotonic_s() * 1000)
 
     def wall_offset_ms(self) -> int:
@@ -85,7 +85,7 @@ class GroupShards:
     def index_of(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` that has a group's records.
 
-        Raises CoordinatorNotAvailableError without that topic; see `ensure_topic`.
+        Raises CoordinatorNotAvailableError if the topic does not exist; see `ensure_topic`.
         """
         count = self._topic.partitions.partition_count
         if count is None:
@@ -93,28 +93,31 @@ class GroupShards:
         return coordinator_partition(group_id, count)
 
     def of_group(self, group_id: str) -> GroupShard:
-        """Raises CoordinatorLoadInProgressError while the shard is being loaded, and
-        NotCoordinatorError if another broker has it, or it could not be loaded."""
+        """The group's shard.
+
+        Raises CoordinatorLoadInProgressError while the shard is being loaded, and NotCoordinatorError if another
+        broker has it or it could not be loaded.
+        """
         return self._shards.at(self.index_of(group_id))
 
     def at(self, index: int) -> GroupShard:
-        """Raises what `of_group` does."""
+        """The shard of a partition. Raises what `of_group` raises."""
         return self._shards.at(index)
 
     def find(self, group_id: str) -> GroupShard | None:
-        """The group's shard if it is active here."""
+        """The group's shard; None if it is not active here."""
         count = self._topic.partitions.partition_count
         return None if count is None else self._shards.find(coordinator_partition(group_id, count))
 
     def check_loaded(self) -> None:
-        """Raises CoordinatorLoadInProgressError while a shard is being loaded."""
+        """Raise CoordinatorLoadInProgressError while a shard is being loaded."""
         if self._shards.is_loading:
             raise CoordinatorLoadInProgressError("groups are being loaded")
 
     async def ensure_topic(self) -> None:
-        """Create the topic unless it exists. The embedded controller's is ready on return."""
-        # The lock makes requests that come meanwhile wait for one creation, and for the election
-        # that follows it: the metadata has the topic a little earlier.
+        """Create the topic unless it exists. With the embedded controller the topic is ready on return."""
+        # The lock makes concurrent requests wait for one creation, and for the election after it: the metadata
+        # has the topic a little before its shards are elected.
         if self._topic.partitions.partition_count is None or self._creating.locked():
             async with self._creating:
                 await self._topic.partitions.ensure()
@@ -131,7 +134,7 @@ class GroupShards:
         await self._shards.wait_until_loaded()
 
     async def stop(self) -> None:
-        """Find no group from now on. The log keeps its records."""
+        """Close the shards; no group is found afterwards. The log keeps its records."""
         await self._shards.stop()
 
     def _new_shard(self, index: int) -> GroupShard | None:

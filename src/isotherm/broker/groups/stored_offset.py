@@ -1,14 +1,14 @@
-"""A committed offset as a group keeps it: its record's offset in `__consumer_offsets`, then its value.
+"""A committed offset in memory: the offset of its record in `__consumer_offsets`, then the record's value.
 
     record offset i64 | the record's value
 
-A value of the present version, as nearly all are:
+Nearly all values have the current version:
 
     version i16 = 4 | offset i64 | leader epoch i32 | metadata compact string | timestamp i64 | tags
 
-A coordinator keeps many offsets, of which few are ever asked for: so a load only checks that a value can
-be read. It is taken apart when somebody asks. The bytes take less than half of the memory, too.
-Values of other forms, and malformed ones, are left to Kafka's schemas.
+A coordinator keeps many offsets, of which few are ever fetched. So a load only checks that a value can be
+decoded, and a fetch decodes it. The bytes also take less than half of the memory of an object. Values in
+other forms are decoded by Kafka's schemas, which also reject malformed ones. Reasons: docs/decisions/0127.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ StoredOffset: TypeAlias = bytes
 
 _RECORD_OFFSET = struct.Struct(">q")
 _VERSION = struct.pack(">h", OffsetCommitValue.__version__)
-# In a value of the present version.
+# Positions in a value of the current version.
 _METADATA_SIZE = 14
 _METADATA = 15
 _STORED_METADATA_SIZE = _RECORD_OFFSET.size + _METADATA_SIZE
@@ -40,14 +40,14 @@ _TIMESTAMP = struct.Struct(">q")
 
 
 def stored_offset(value: bytes, record_offset: Offset) -> StoredOffset:
-    """Raises CorruptMetadataError for a value that cannot be read."""
+    """The stored form of a record's value. Raises CorruptMetadataError for a value that cannot be decoded."""
     if not _is_plain(value):
         decode_offset_value(value)
     return _RECORD_OFFSET.pack(record_offset) + value
 
 
 def is_older(stored: StoredOffset, other: StoredOffset) -> bool:
-    """Whether its record lies before the other's in the log."""
+    """Whether the record of `stored` lies before that of `other` in the log. Big-endian offsets sort as bytes."""
     return stored[: _RECORD_OFFSET.size] < other[: _RECORD_OFFSET.size]
 
 
@@ -69,9 +69,9 @@ def read_stored_offset(stored: StoredOffset) -> OffsetAndMetadata:
 
 
 def times_of(stored: StoredOffset) -> tuple[TimestampMs, TimestampMs | None]:
-    """When it was committed, and when it expires if it has an expiry of its own.
+    """The commit time, and the expiry time if the offset has its own.
 
-    The expiry of offsets looks at every offset, on the event loop: so this reads no more than it must.
+    The expiry task reads every offset, on the event loop, so this decodes as little as possible.
     """
     size = stored[_STORED_METADATA_SIZE]
     if stored.startswith(_VERSION, _RECORD_OFFSET.size) and size <= _ONE_BYTE_MAX:
@@ -81,7 +81,7 @@ def times_of(stored: StoredOffset) -> tuple[TimestampMs, TimestampMs | None]:
 
 
 def _is_plain(value: bytes) -> bool:
-    """Whether it has the present version, short metadata in ASCII, and at most the topic's id."""
+    """Whether the value has the current version, short ASCII metadata, and no tag other than the topic id."""
     if not value.startswith(_VERSION) or len(value) <= _METADATA:
         return False
     size = value[_METADATA_SIZE]

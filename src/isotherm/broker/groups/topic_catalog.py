@@ -1,4 +1,4 @@
-"""The topics of a metadata image, as consumer groups see them."""
+"""The topics of a metadata image, as consumer groups need them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATTERN_LENGTH_MAX = 10_000
 
 
 class TopicCatalog:
-    """Immutable. `version` rises with every metadata change."""
+    """Immutable. `version` rises with every change of the metadata."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.version = image.end_offset
@@ -44,17 +44,17 @@ class TopicCatalog:
         ]
 
     def matching(self, pattern: str) -> frozenset[str]:
-        """Topic names that `pattern` matches as a whole; see `matching_names`.
+        """The topic names that `pattern` matches as a whole; see `matching_names`.
 
-        Internal topics are included: Kafka leaves it to the client to exclude them.
+        Internal topics are included, because Kafka leaves their exclusion to the client.
         """
         return matching_names(pattern, self._image.topics_by_name)
 
     def metadata_hash(self, names: Iterable[str]) -> int:
-        """A hash that changes when a topic is created, deleted or gets partitions.
+        """A hash that changes when a topic is created or deleted, or gets partitions.
 
-        It goes into the group's record, which a restart compares with its own. Kafka computes a
-        different hash, so a group that moves to Kafka is rebalanced once.
+        It is stored in the group's record, and a restart compares it with its own. Kafka computes a different
+        hash, so a group that moves to Kafka is rebalanced once.
         """
         digest = hashlib.blake2b(digest_size=8)
         for name in sorted(names):
@@ -65,22 +65,22 @@ class TopicCatalog:
 
 
 def matching_names(pattern: str, names: Iterable[str]) -> frozenset[str]:
-    """The names that match `pattern`, in RE2's syntax (as in Kafka), from end to end.
+    """The names that `pattern` matches from end to end, in RE2's syntax as in Kafka.
 
-    Arrow's RE2 takes time linear in the names, and bounded memory, for any pattern.
-    Raises InvalidRegularExpressionError.
+    Arrow's RE2 takes time linear in the names, and bounded memory, for any pattern. Raises
+    InvalidRegularExpressionError.
     """
     if len(pattern) > PATTERN_LENGTH_MAX:
         raise InvalidRegularExpressionError(
             f"the pattern is too long length={len(pattern)} length_max={PATTERN_LENGTH_MAX}"
         )
-    # Imported when first needed: the import would slow every start down.
+    # Imported on first use, because the import would slow down every start.
     import pyarrow as pa
     import pyarrow.compute as pc
 
     ordered = sorted(names)
     try:
-        # The pattern is compiled alone first: `a)|(b` is invalid, but valid inside the brackets below.
+        # The pattern is compiled alone first, since `a)|(b` is invalid but valid inside the brackets below.
         pc.match_substring_regex(pa.array([""]), pattern=pattern)
         mask = pc.match_substring_regex(
             pa.array(ordered, type=pa.string()), pattern=rf"\A(?:{pattern})\z"

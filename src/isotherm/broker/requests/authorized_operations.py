@@ -1,4 +1,4 @@
-"""The operations that a client may perform, as bits by AclOperation: without an authorizer, all."""
+"""The operations that a client may perform, as a bit field by AclOperation. Without an authorizer, all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def group_operations(context: RequestContext, group_id: str) -> int:
 
 
 def cluster_operations(context: RequestContext) -> int:
-    """None without DESCRIBE on the cluster."""
+    """The client's operations on the cluster; 0 without DESCRIBE on it."""
     authorizer = context.services.authorizer
     if authorizer is not None and not authorizer.allows_cluster(context, Operation.DESCRIBE):
         return 0

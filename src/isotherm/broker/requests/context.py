@@ -1,9 +1,10 @@
-"""The context of a request handler: the request's surroundings and the broker's services.
+"""The context of a request handler: the properties of the request and the services of the broker.
 
 A handler is `handle(context, request)`. It returns the response (made by `RequestContext.response`), or
-an awaitable of it if it has to wait. `async def` is the usual form; a plain `def` is for hot paths that
-mostly answer at once. Handlers run on the event loop thread and may do short local I/O. Work that takes
-longer than an append (creating or deleting topics) goes through `BrokerServices.run_control`.
+an awaitable of it if it has to wait. `async def` is the usual form. A plain `def` is for hot paths that mostly
+answer at once, because it costs no coroutine and no task. Handlers run on the event loop thread and may do
+short local I/O. Work that takes longer than an append (creating or deleting topics) goes through
+`BrokerServices.run_control`.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _NO_THROTTLE = datetime.timedelta()
 
 
 class TopicCreationRequests(Protocol):
-    """How a member of a cluster has topics created on demand."""
+    """Creates topics on demand in a member of a cluster."""
 
     def ask(self, context: RequestContext, names: Iterable[str]) -> None: ...
 
@@ -59,15 +60,20 @@ class HangUpError(IsothermError):
 class BrokerServices:
     """The services that handlers share. One instance lives as long as the broker's listeners.
 
-    `embedded_controller` is None in a member of a KRaft quorum: requests for a controller are passed on
-    before they reach their handlers. `config` is the present configuration. It is replaced when dynamic keys change; all other fields
-    are constant. `remote_admission` asks coordinators of other brokers; None without other brokers.
+    `config` is the current configuration, which is replaced when dynamic keys change. All other fields are
+    constant.
 
-    `control_executor` has one thread. Changes of the cluster's metadata (Controller methods that
-    write, and creating or deleting partitions) run there, one at a time and in order. Any thread may
-    read `metadata.image`. `flush_executor` flushes logs before produce requests are answered.
-    `leader_quota` bounds what replicas out of sync are sent; None without a bound.
-    `authorizer` is None where access is not checked. `traffic` is marked on the event loop. `auto_creation` is None with the embedded controller.
+    - `embedded_controller`: None in a member of a KRaft quorum, where requests for the controller are forwarded
+      before they reach their handlers.
+    - `remote_admission`: asks transaction coordinators on other brokers; None without other brokers.
+    - `control_executor`: has one thread, so that changes of the cluster's metadata (methods of Controller that
+      write, and creating or deleting partitions) run one at a time and in order. Any thread may read
+      `metadata.image`.
+    - `flush_executor`: flushes logs before produce requests are answered.
+    - `leader_quota`: limits the bytes sent to out-of-sync replicas; None without a limit.
+    - `authorizer`: None if access is not checked.
+    - `traffic`: updated on the event loop only.
+    - `auto_creation`: None with the embedded controller.
     """
 
     config: BrokerConfig
@@ -93,13 +99,13 @@ class BrokerServices:
 
     @property
     def controller(self) -> Controller:
-        """The embedded controller. NotControllerError in a member of a quorum of other processes."""
+        """The embedded controller. Raises NotControllerError in a member of a KRaft quorum."""
         if self.embedded_controller is None:
             raise NotControllerError("the controllers of this cluster are other processes")
         return self.embedded_controller
 
     def endpoint(self, listener_name: str) -> Endpoint | None:
-        """The advertised endpoint of the request's listener; None if it has none."""
+        """The advertised endpoint of a listener; None if the listener is not advertised."""
         for endpoint in self.endpoints:
             if endpoint.listener_name == listener_name:
                 return endpoint
@@ -112,12 +118,11 @@ class BrokerServices:
 
 
 class RequestContext(NamedTuple):
-    """The surroundings of one request.
+    """The properties of one request.
 
-    `listener_name` is the listener of the connection. `arrived_s` is the monotonic time when the
-    request had arrived completely. `is_large` requests may name thousands of items. `charge` is called
-    with the number of partitions before they are created or deleted, and may raise
-    ThrottlingQuotaExceededError.
+    `listener_name` is the listener of its connection. `arrived_s` is the monotonic time at which the request had
+    arrived completely. An `is_large` request may name thousands of items. `charge` is called with the number of
+    partitions before they are created or deleted, and may raise ThrottlingQuotaExceededError.
     """
 
     services: BrokerServices
@@ -130,9 +135,10 @@ class RequestContext(NamedTuple):
     principal: Principal = ANONYMOUS
 
     def response(self, fields: Mapping[str, Any]) -> Any:
-        """The response in the request's version, from the fields of the newest version.
+        """The response in the request's version, from the fields of the newest version. Fields that the version
+        lacks are dropped.
 
-        Its throttle time is 0 unless `fields` has one: the client's quotas set it later.
+        The throttle time is 0 unless `fields` has one; quotas set it later.
         """
         response_type = response_class(self.header.api_key, self.header.api_version)
         if has_field(response_type, "throttle_time"):

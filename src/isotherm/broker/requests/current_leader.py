@@ -1,4 +1,4 @@
-"""Names the leader of a partition to a client that asked another broker, or with an old epoch (KIP-951).
+"""Finds the current leader for a client that used another broker or an old leader epoch (KIP-951).
 
 Source: Kafka KafkaApis.getCurrentLeader.
 """
@@ -20,7 +20,7 @@ LEADER_ERRORS = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.fenced_le
 
 
 class CurrentLeader(NamedTuple):
-    """`endpoint` is where the client's listener is at the leader; None if it cannot be reached."""
+    """`endpoint` is the leader's endpoint on the client's listener; None if the client cannot reach the leader."""
 
     leader: LeaderIdAndEpoch
     endpoint: NodeEndpoint | None
@@ -29,8 +29,11 @@ class CurrentLeader(NamedTuple):
 def current_leader(
     context: RequestContext, name: str | None, topic_id: uuid.UUID | None, index: int
 ) -> CurrentLeader:
-    """The partition's own view, which may be newer than the image; the image's if it has no replica
-    here."""
+    """The current leader of a partition.
+
+    The state of this broker's replica counts, because it may be newer than the metadata image. Without a replica
+    here the image counts.
+    """
     leader = _leader(context, name, topic_id, index)
     broker = context.services.metadata.image.brokers.get(leader.leader_id)
     endpoint = broker.endpoint(context.listener_name) if broker and not broker.fenced else None

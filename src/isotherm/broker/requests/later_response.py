@@ -1,4 +1,4 @@
-"""What a handler returns whose response waits for something other than its own work."""
+"""The return value of a handler whose response waits for another event."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 
 class LaterResponse(Awaitable[Any]):
-    """A response that `respond` makes once `future` is done; `respond` may return an awaitable of it.
+    """A response that `respond` makes once `future` is done. `respond` may return an awaitable of it.
 
-    Costs a hot path less than a coroutine, which needs a task. With `is_done_but_for_answer` the
-    request has had its effects: the next request of its connection is processed meanwhile. If the
-    client goes, `future` is cancelled.
+    It costs a hot path less than a coroutine, which needs a task. `is_done_but_for_answer` says that the request
+    has had its effects, so the next request of its connection begins before this one is answered. If the client
+    disconnects, `future` is cancelled.
     """
 
     __slots__ = ("future", "is_done_but_for_answer", "respond")

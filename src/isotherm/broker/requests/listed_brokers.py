@@ -1,8 +1,7 @@
-"""The brokers, leaders and offline replicas in answers to a client: those that its listener
-reaches.
+"""The brokers, leaders and offline replicas that responses name, as far as the client's listener reaches them.
 
-Alone, this broker is the cluster, and knows which of its directories are offline. A member tells what
-the metadata says. Source: Kafka KRaftMetadataCache.
+With the embedded controller this broker is the cluster, and it knows its own offline directories. A member uses
+the metadata. Source: Kafka KRaftMetadataCache.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from isotherm.types import BrokerId
 
 
 class ListedBroker(NamedTuple):
-    """A broker, at the address of the request's listener."""
+    """A broker with its endpoint on the request's listener."""
 
     broker_id: BrokerId
     host: str
@@ -29,7 +28,7 @@ class ListedBroker(NamedTuple):
 
 
 class PartitionPlaces(NamedTuple):
-    """`leader` is NO_LEADER if the client cannot reach one; `error` says why."""
+    """`leader` is NO_LEADER if the client cannot reach a leader; `error` has the reason."""
 
     leader: BrokerId
     offline_replicas: tuple[BrokerId, ...]
@@ -37,7 +36,7 @@ class PartitionPlaces(NamedTuple):
 
 
 def listed_brokers(context: RequestContext, *, with_fenced: bool = False) -> list[ListedBroker]:
-    """The brokers that serve, `with_fenced` all that are registered; none without the listener."""
+    """The unfenced brokers with an endpoint on the request's listener; all registered ones `with_fenced`."""
     services = context.services
     if services.embedded_controller is not None:
         own, config = services.endpoint(context.listener_name), services.config
@@ -57,8 +56,10 @@ def listed_brokers(context: RequestContext, *, with_fenced: bool = False) -> lis
 
 
 def controller_id(context: RequestContext) -> BrokerId:
-    """The broker that clients send requests for the controller to. In a cluster any broker passes them
-    on, so this one does, while it serves; -1 if none does."""
+    """The broker to which clients send requests for the controller; -1 if no broker is unfenced.
+
+    In a cluster every broker forwards such requests, so this broker names itself unless it is fenced.
+    """
     services = context.services
     node_id = services.config.node_id
     if services.embedded_controller is not None:
@@ -98,5 +99,5 @@ def _is_offline(
         return True
     if directory is None or not is_directory(directory):
         return directory == LOST
-    # A broker that registered without directories has one.
+    # A broker that registered without directories has one directory, which is online while the broker is.
     return bool(broker.log_dirs) and directory not in broker.log_dirs

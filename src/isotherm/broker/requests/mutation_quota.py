@@ -1,9 +1,10 @@
-"""Enforces controller_mutation_rate: how many partitions per second a client may create and delete.
+"""Enforces controller_mutation_rate, the partitions per second that a client may create and delete.
 
-A bucket holds as many tokens as the quota allows in all its windows, and refills at the quota's rate.
-Each partition costs one token. A request is accepted as a whole if any token is left, so the bucket may be
-overdrawn afterwards. While it is overdrawn, a request of a strict version (one that knows the error) is
-refused topic by topic. An older one is accepted, and its client throttled. Both get the throttle time.
+A bucket holds as many tokens as the quota allows in all its windows, and refills at the quota's rate. Each
+partition costs one token. A request is accepted as a whole if any token is left, so the bucket may be
+overdrawn afterwards. While it is overdrawn, a request of a strict version (one that has the error code) is
+refused topic by topic. A request of an older version is accepted, and its client is throttled. Both
+responses have the throttle time.
 Source: KIP-599; Kafka ControllerMutationQuotaManager, TokenBucket.
 """
 
@@ -16,7 +17,7 @@ from isotherm.errors import ThrottlingQuotaExceededError
 
 
 class TokenBucket:
-    """Thread-safe: used by the event loop and the control thread."""
+    """Thread-safe; the event loop and the control thread use it."""
 
     def __init__(self, clock: Clock, *, window_s: float) -> None:
         """`window_s` is the length of all windows together."""
@@ -27,7 +28,7 @@ class TokenBucket:
         self._spent_at_s = clock.monotonic_s()
 
     def owed_ms(self, rate: float) -> int:
-        """The time until the bucket is not overdrawn."""
+        """The milliseconds until the bucket is no longer overdrawn."""
         with self._lock:
             return round(max(0.0, -self._tokens(rate)) / rate * 1000)
 
@@ -45,7 +46,8 @@ class TokenBucket:
 
 
 class MutationQuota:
-    """The quota for one request. The control thread calls `charge`; `throttle_ms` is read after it."""
+    """The quota for one request. The control thread calls `charge`; `throttle_ms` is read after the request is
+    handled."""
 
     def __init__(self, bucket: TokenBucket, rate: float, *, is_strict: bool) -> None:
         self._bucket = bucket
@@ -54,7 +56,8 @@ class MutationQuota:
         self.throttle_ms = 0
 
     def charge(self, partition_count: int) -> None:
-        """Raises ThrottlingQuotaExceededError if the client must wait first. Spends nothing then."""
+        """Spend a token per partition. Raises ThrottlingQuotaExceededError, and spends nothing, if a client of a
+        strict version must wait first."""
         if self._is_strict:
             self.throttle_ms = self._bucket.owed_ms(self._rate)
             if self.throttle_ms > 0:

@@ -1,13 +1,13 @@
-"""Enforces client quotas: how fast clients may produce, fetch and use the broker's time.
+"""Enforces client quotas on produced bytes, fetched bytes and the broker's time.
 
 Behaviour
 - A rate is measured over quota.window.num windows of quota.window.size.seconds, including the
   current one. Missing windows count as empty.
 - A client above its quota is answered at once and throttled (throttle_time_ms) until the rate falls
-  to the quota. Its connection is not read meanwhile (KIP-219). A produce request is appended
-  nevertheless. A fetch above its quota is answered without records, and not counted. For
-  request_percentage the throttle time is at most one window.
-- Created and deleted partitions are counted by tokens: see isotherm.broker.requests.mutation_quota.
+  to the quota. Its connection is muted meanwhile (KIP-219). A produce request is appended nevertheless.
+  A fetch above the quota is answered without records and not counted, so the client can read them
+  later. For request_percentage the throttle time is at most one window.
+- Created and deleted partitions cost tokens: see isotherm.broker.requests.mutation_quota.
 - The most specific quota applies: user and client id, user and default client, user, default user
   and client id, default user and default client, default user, client id, default client.
   Connections with the same quota and the same user or client share its rate.
@@ -37,7 +37,7 @@ ENFORCED = frozenset(
     {PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE}
 )
 
-# Clients choose their client ids, so the number of rates is limited. The oldest ones are dropped.
+# Clients choose their client ids, so the number of rates is limited. The least recently used are dropped.
 RATES_MAX = 10_000
 
 
@@ -92,22 +92,24 @@ class ClientQuotaManager:
         self.is_active = False
 
     def update(self, quotas: ClientQuotas) -> None:
-        """Apply these quotas from now on. Measured rates are kept."""
+        """Replace the quotas. Measured rates are kept."""
         self._quotas = quotas
         self.is_active = any(ENFORCED & values.keys() for values in quotas.values())
 
     def record_produce(self, client: Client, size: int) -> int:
-        """The throttle time in ms after a produce request of `size` bytes."""
+        """Record a produce request of `size` bytes; returns the throttle time in ms."""
         return self._record(PRODUCER_BYTE_RATE, client, size)
 
     def record_fetch(self, client: Client, size: int) -> int:
-        """The throttle time in ms instead of `size` bytes of records; -size undoes the recording."""
+        """Record a fetch of `size` bytes of records; returns the throttle time in ms. A size of -size undoes the
+        recording."""
         return self._record(CONSUMER_BYTE_RATE, client, size)
 
     def fetch_size_max(self, client: Client) -> int | None:
-        """The largest fetch response that is within the quota of an idle client.
+        """The bytes of the largest fetch response within the quota of an idle client; None without a quota.
 
-        None without a quota. Source: Kafka ClientQuotaManager.getMaxValueInQuotaWindow.
+        A larger response would be withheld every time. Source: Kafka
+        ClientQuotaManager.getMaxValueInQuotaWindow.
         """
         limit = find_limit(self._quotas, client, CONSUMER_BYTE_RATE)
         if limit is None:
@@ -115,7 +117,7 @@ class ClientQuotaManager:
         return int(limit.value * self._window_ms * max(1, self._window_count - 1) / 1000)
 
     def record_request(self, client: Client, processing_s: float) -> int:
-        """The throttle time in ms after a request that took `processing_s` of the broker's time."""
+        """Record `processing_s` of the broker's time for a request; returns the throttle time in ms."""
         return min(self._record(REQUEST_PERCENTAGE, client, processing_s * 100), self._window_ms)
 
     def mutation_quota(self, client: Client, *, is_strict: bool) -> MutationQuota | None:

@@ -1,8 +1,8 @@
-"""The response to a request that is refused as a whole, made from its response schema. Pure.
+"""Makes the response to a refused request from the schema of the response. Pure.
 
-A response has one error code, or one for each item of the request, in arrays that mirror those of
-the request. The code is set in all these places. Fields that identify an item are copied from the
-request. Every other field has the default of Kafka's schema, or is null, zero or empty.
+A response has one error code, or one for each item of the request in arrays that mirror the request's
+arrays. The code is set in all these places. Fields that identify an item are copied from the request.
+Every other field has the default of Kafka's schema, or is null, zero or empty.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _NAMES = frozenset(
 
 
 class Items(NamedTuple):
-    """The nested arrays of a request, outermost first, and those of its response.
+    """The path of nested arrays in a request, outermost first, and the path of those in its response.
 
-    `named` is the response's field for items that are plain names or numbers in the request.
-    `split_depth` is how many of the arrays a large request may be split at; None for all.
+    `named` is the response's field for items that are plain names or numbers in the request. `split_depth` is
+    the number of arrays at which a large request may be split; None for all.
     """
 
     request: tuple[str, ...]
@@ -46,7 +46,7 @@ class Items(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """`fixed` has values of fields, at any depth, that come from neither schema nor request."""
+    """`fixed` has values of fields, at any depth, that come neither from the schema nor from the request."""
 
     code: ErrorCode
     message: str | None
@@ -61,7 +61,8 @@ def _fields(entity_type: type[Any]) -> Sequence[SchemaField]:
 def refusing_response(
     response_type: type[Any], request: Any, refusal: Refusal, items: Sequence[Items]
 ) -> Any:
-    """`items` are those of all versions. The first one that the request's version has is used."""
+    """The response that refuses a request as a whole. `items` are those of all versions; the first that the
+    request's version has is used."""
     if any(field.kafka_type == "error_code" for field in _fields(response_type)):
         return _refuse(response_type, request, refusal, None)
     mirrored = next((each for each in items if hasattr(request, each.request[0])), None)
@@ -71,7 +72,7 @@ def refusing_response(
 def refused_items(
     response_type: type[Any], request: Any, refusal: Refusal, items: Sequence[Items]
 ) -> Any:
-    """The response in which every item of the request has the code, and the whole has none."""
+    """The response in which every item has the error code, and the whole response has none."""
     mirrored = next(each for each in items if hasattr(request, each.request[0]))
     response = _refuse(response_type, request, refusal, mirrored)
     if hasattr(response, "error_code"):

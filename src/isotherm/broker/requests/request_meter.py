@@ -22,7 +22,7 @@ class Mutable(Protocol):
 
 
 class RequestMeter:
-    """Created for one request, if there are quotas. Event loop thread only."""
+    """Charges one request to the quotas of its client. Created only if there are quotas. Event loop thread only."""
 
     def __init__(
         self,
@@ -48,8 +48,10 @@ class RequestMeter:
             self.mutations = quotas.mutation_quota(self._client, is_strict=is_strict)
 
     def bounded(self, request: Any) -> Any:
-        """The request, with a fetch limited to the largest size that its quota allows. A follower's
-        fetch has none: replication has quotas of its own."""
+        """The request; a fetch is limited to the largest size that the quota allows.
+
+        A follower's fetch is exempt, because replication has its own quotas.
+        """
         if self._charge is not Charge.FETCHED_BYTES:
             return request
         if request.replica_id >= 0:
@@ -79,7 +81,7 @@ class RequestMeter:
             size = _records_size(response)
             throttle_ms = max(throttle_ms, self._quotas.record_fetch(self._client, size))
             if throttle_ms > 0:
-                # Records that are not sent must not count.
+                # The records are not sent, so they must not count.
                 self._quotas.record_fetch(self._client, -size)
                 response = FetchResponse((), session_id=response.session_id)
         elif self.mutations is not None:

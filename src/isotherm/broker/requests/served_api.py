@@ -1,6 +1,7 @@
-"""The declaration of an API by its module in `isotherm.broker.apis`.
+"""The declaration of an API, which each module of `isotherm.broker.apis` makes.
 
-Dispatch, splitting of large requests, quotas and the table in ApiVersions use this declaration only.
+Dispatch, splitting of large requests, quotas and ApiVersions use only this declaration
+(docs/decisions/0091).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Charge(enum.Enum):
 
 
 class Renamed(NamedTuple):
-    """An error code that versions below `first_version` lack, and get as `before` instead."""
+    """An error code that versions below `first_version` lack. They get `before` instead."""
 
     first_version: int
     before: ErrorCode
@@ -42,18 +43,18 @@ class Api:
     key: ApiKey
     versions: VersionRange
     handle: Handler
-    # First version in ApiVersions, if it is lower than the first served one.
+    # The first version in ApiVersions, if it is lower than the first served version.
     shown_from: int | None = None
     # Set if the response has a result for each item of the request. Large requests are split by
     # item, and refused ones get the error code for each item.
     items: Sequence[Items] = ()
-    # The request consists mostly of records: its size does not show its processing time, and it is
+    # The request consists mostly of records. Its size does not indicate its processing time, and it is
     # processed even if the client disconnects.
     carries_records: bool = False
     charge: Charge = Charge.TIME_ALONE
     # For MUTATIONS: older versions are not refused but throttled (KIP-599).
     first_strict_version: int = 0
-    # A member of a KRaft quorum passes the request on to the active controller.
+    # A member of a KRaft quorum forwards the request to the active controller.
     is_forwardable: bool = False
     # Refusals are made from the response's schema. `echoed` fields are copied from the request,
     # `fixed` fields are neither the schema's default nor blank. `refuse_by` makes refusals that
@@ -71,7 +72,7 @@ class Api:
         return VersionRange(self.shown_from, self.versions.max)
 
     def shown_code(self, version: int, code: ErrorCode) -> ErrorCode:
-        """`code`, or the one that older versions know instead."""
+        """`code`, or the code that versions without it get instead."""
         renamed = self.renamed.get(code)
         return renamed.before if renamed and version < renamed.first_version else code
 

@@ -1,9 +1,10 @@
-"""Splits requests with thousands of items. Each part is handled in its own turn of the event loop,
+"""Splits requests with thousands of items. Each part is handled in its own iteration of the event loop,
 and the responses are joined. Pure, except `next_turn`.
 
-An API is split if it answers each item separately and its declaration says so (`Items`): partitions,
-groups, resources. Fields beside the array in the response are those of the first part. If a part is
-refused as a whole, its response is the response to the whole request.
+A request is split if the declaration of its API has `Items`, which means that the API answers each item
+(partition, group, resource) separately. Fields beside the array in the response are those of the first
+part. If a part is refused as a whole, its response is the response to the whole request.
+Reasons: docs/decisions/0021.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.requests.refusals import Items
 
-# A handler takes up to some tens of microseconds per item.
+# A handler takes up to some tens of microseconds per item, so a part takes some milliseconds.
 PART_SIZE = 200
 
 
 class Split(NamedTuple):
-    """The nested arrays of a request, outermost first, and those of its response."""
+    """The path of nested arrays in a request, outermost first, and the path of those in its response."""
 
     request: tuple[str, ...]
     response: tuple[str, ...]
@@ -33,14 +34,14 @@ _Chain: TypeAlias = "tuple[Any, ...]"
 
 
 class Part(NamedTuple):
-    """`continued` is the number of levels at which this part continues the last part's item."""
+    """`continued` is the number of levels at which this part continues the last item of the part before it."""
 
     request: Any
     continued: int
 
 
 def has_many_partitions(request: Any) -> bool:
-    """For a request with records, whose size does not show how many items it has."""
+    """Whether a request with records has many partitions. Its size does not indicate that."""
     count = 0
     for topic in request.topics:
         count += len(topic.partitions)
@@ -48,7 +49,7 @@ def has_many_partitions(request: Any) -> bool:
 
 
 def find_split(items: Sequence[Items], request: Any) -> Split | None:
-    """How to split a request; None if it must not be split or is empty."""
+    """The way to split a request; None if it must not be split or is empty."""
     for each in items:
         depth = len(each.request) if each.split_depth is None else each.split_depth
         if depth and getattr(request, each.request[0], None):
@@ -57,7 +58,7 @@ def find_split(items: Sequence[Items], request: Any) -> Split | None:
 
 
 def split_request(request: Any, split: Split, size_max: int = PART_SIZE) -> Iterator[Part]:
-    """Requests of `size_max` items each that together equal `request`."""
+    """The parts of `request`, with at most `size_max` items each."""
     outermost, *inner = split.request
     chains = _chains(getattr(request, outermost), inner)
     last: _Chain = ()
@@ -107,7 +108,7 @@ class JoinedResponse:
         self._items: list[Any] = []
 
     def add(self, response: Any, continued: int) -> bool:
-        """Add a response. False if it refuses the whole request: no other part is handled."""
+        """Add a response. Returns False if it refuses the whole request, so that no other part is handled."""
         if response is None:
             return True
         outermost, *inner = self._path
@@ -120,14 +121,15 @@ class JoinedResponse:
 
     @property
     def response(self) -> Any:
-        """None if the parts had no response: the client expects none."""
+        """The joined response; None if the client expects none."""
         if self._first is None:
             return None
         return with_field(self._first, self._path[0], tuple(self._items))
 
 
 def with_field(message: Any, field: str, value: Any) -> Any:
-    """Produce and Fetch messages are named tuples, all others are kio's dataclasses."""
+    """A copy of `message` with another value of `field`. Produce and Fetch messages are named tuples, all others
+    kio's dataclasses."""
     if isinstance(message, tuple):
         return message._replace(**{field: value})  # type: ignore[attr-defined]
     return dataclasses.replace(message, **{field: value})
@@ -152,5 +154,5 @@ class _NextTurn(Awaitable[None]):
 
 
 def next_turn() -> Awaitable[None]:
-    """Awaited to let the event loop serve other connections first."""
+    """Returns an awaitable that lets the event loop serve other connections first."""
     return _NextTurn()

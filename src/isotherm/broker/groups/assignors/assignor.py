@@ -12,7 +12,8 @@ Assignment: TypeAlias = frozenset[AssignedPartition]
 
 
 class MemberSubscription(NamedTuple):
-    """`assigned` is the member's present target, which an assignor may try to keep."""
+    """A member as an assignor sees it. `assigned` is its current target assignment, which an assignor may try to
+    keep."""
 
     instance_id: str | None
     topics: frozenset[uuid.UUID]

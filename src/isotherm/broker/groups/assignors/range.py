@@ -1,8 +1,8 @@
 """The `range` assignor: consecutive partitions of each topic for each subscriber, in a fixed order.
 
-Members with the same subscriptions get the same partition numbers of topics with equal partition
-counts, so that the topics can be joined. The previous assignment is kept only as far as the order
-of members keeps it. Source: Kafka RangeAssignor.java.
+Members with equal subscriptions get the same partition numbers of topics with equal partition counts, so
+that the topics can be joined. The previous assignment plays no part; a stable order of members keeps most
+of it. Source: Kafka RangeAssignor.java.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAME = "range"
 def assign(
     members: Mapping[str, MemberSubscription], topics: Mapping[uuid.UUID, int]
 ) -> dict[str, Assignment]:
-    # Static members first, by instance id: a restart does not change their places.
+    # Static members come first, by instance id, so that a restart with a new member id changes no places.
     order = sorted(
         members, key=lambda id_: (members[id_].instance_id is None, members[id_].instance_id or id_)
     )

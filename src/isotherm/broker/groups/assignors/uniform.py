@@ -1,8 +1,8 @@
 """The `uniform` assignor: as balanced as the subscriptions allow, with as few moves as possible.
 
-Members keep partitions of their previous target up to their quota. Free partitions go to the
-members with the fewest. With equal subscriptions quotas differ by one at most. With different ones
-partitions then move from fuller to emptier members while that improves the balance.
+Members keep partitions of their previous target up to their quota. Free partitions go to the members with
+the fewest. With equal subscriptions quotas differ by at most one. With different subscriptions, partitions
+then move from members with more to members with fewer, as long as that improves the balance.
 Source: Kafka UniformAssignor.java (its two builders); KIP-848.
 """
 
@@ -26,7 +26,7 @@ def assign(
 ) -> dict[str, Assignment]:
     if not members:
         return {}
-    # Different subscriptions have no common quota: members keep everything, and `_even_out` balances.
+    # With different subscriptions there is no common quota. Members keep everything, and `_even_out` balances.
     is_homogeneous = len({member.topics for member in members.values()}) == 1
     shares = _even_shares(members, topics) if is_homogeneous else None
     given = _kept(members, topics, shares)
@@ -51,7 +51,7 @@ def _partitions(
 def _even_shares(
     members: Mapping[str, MemberSubscription], topics: Mapping[uuid.UUID, int]
 ) -> dict[str, int]:
-    """The quota of each member. Members with the most get the remainder, so fewer move."""
+    """The quota of each member. The members with the most partitions get the remainder, so that fewer move."""
     quota, extra = divmod(sum(1 for _ in _partitions(members, topics)), len(members))
     fullest = sorted(members, key=lambda id_: (-len(members[id_].assigned), id_))
     return {member_id: quota + (place < extra) for place, member_id in enumerate(fullest)}
@@ -82,9 +82,9 @@ def _hand_out(
     given: dict[str, set[AssignedPartition]],
     members: Mapping[str, MemberSubscription],
 ) -> None:
-    """Assign each free partition to the subscriber with the fewest.
+    """Assign each free partition to the subscriber with the fewest partitions.
 
-    Topics with the fewest subscribers come first: they have the least choice.
+    Topics with the fewest subscribers come first, because they have the least choice.
     """
     subscribers: dict[uuid.UUID, list[str]] = {}
     for member_id, member in members.items():
@@ -105,7 +105,7 @@ def _hand_out(
 def _even_out(
     given: dict[str, set[AssignedPartition]], members: Mapping[str, MemberSubscription]
 ) -> None:
-    """Move partitions to subscribers with at least two fewer, until there are none.
+    """Move partitions to subscribers that have at least two fewer, until there are none.
 
     Each move lowers the sum of the squares of the sizes, so the loop ends.
     """
