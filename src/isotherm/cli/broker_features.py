@@ -1,4 +1,4 @@
-"""Reads and sets features of a cluster on a connection of its own: librdkafka has no call for them."""
+"""Reads and sets features of a cluster. It uses its own connection, because librdkafka has no call for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from isotherm.protocol.node_security import node_security
 
 Fields: TypeAlias = "Mapping[str, Any]"
 
-# The first version whose response includes features at level 0.
+# In older versions the response lacks features at level 0.
 _API_VERSIONS_VERSION = 4
 _UPDATE_FEATURES_VERSION = 1
 _UPGRADE = 1
@@ -29,15 +29,15 @@ _UPGRADE = 1
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """`supported` are the highest levels that the broker supports, `levels` the active ones."""
+    """The features of a broker: `supported` has the highest level of each, `levels` the active ones."""
 
     supported: Mapping[str, int]
     levels: Mapping[str, int]
 
 
 def read_features(bootstrap_server: str, client: Mapping[str, str]) -> Features:
-    """Empty for a broker without that version. `client` are a client's properties. Raises
-    BrokerUnreachableError."""
+    """The features of the cluster. Empty if the broker does not support this version of the request.
+    `client` has client properties. Raises BrokerUnreachableError."""
     answer = _ask(
         bootstrap_server,
         client,
@@ -54,7 +54,7 @@ def read_features(bootstrap_server: str, client: Mapping[str, str]) -> Features:
 
 
 def raise_feature(bootstrap_server: str, client: Mapping[str, str], name: str, level: int) -> None:
-    """Durable on return. No effect if the level is already set.
+    """Set a feature to a level, durably on return. Does nothing if the level is already set.
 
     Raises InvalidUpdateVersionError if the cluster refuses, and BrokerUnreachableError.
     """
@@ -78,7 +78,7 @@ def raise_feature(bootstrap_server: str, client: Mapping[str, str], name: str, l
 def _ask(
     bootstrap_server: str, client: Mapping[str, str], api_key: ApiKey, version: int, fields: Fields
 ) -> Any | None:
-    """The answer; None if the broker does not support this version."""
+    """Send a request, and return the answer. None if the broker does not support this version."""
     properties = librdkafka_properties({"bootstrap.servers": bootstrap_server, **client})
     check_brokers(properties)
     request = entity_of(request_class(api_key, version), fields)

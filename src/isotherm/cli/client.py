@@ -1,4 +1,4 @@
-"""Connections of the command line to a broker, with errors in one line."""
+"""Connects the command line to a broker, and turns errors into one line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 REQUEST_TIMEOUT_S = 10.0
 
 
-# Drop librdkafka's log of each attempt: the caller gets one exception.
+# Drop librdkafka's log of each connection attempt, since the caller gets an exception.
 logger.addHandler(logging.NullHandler())
 logger.propagate = False
 
@@ -46,7 +46,7 @@ def producer(bootstrap_server: str, extra: Mapping[str, str]) -> Producer:
 
 
 def consumer(bootstrap_server: str, extra: Mapping[str, str]) -> Consumer:
-    """A consumer with manual assignment: it belongs to no group."""
+    """A consumer for manual assignment, in no group."""
     defaults = {
         "group.id": "isotherm-cli",
         "enable.auto.commit": "false",
@@ -73,7 +73,7 @@ def _first_words(error: KafkaException) -> str:
 
 
 def wait_for_all(futures: Mapping[str, Future[Any]]) -> None:
-    """Wait for an admin call on several topics; the first failure is raised naming its topic."""
+    """Wait for an admin call on several topics. Raise the first failure, with its topic."""
     for name, future in futures.items():
         try:
             future.result(REQUEST_TIMEOUT_S)
@@ -85,14 +85,15 @@ def wait_for_all(futures: Mapping[str, Future[Any]]) -> None:
 
 
 def unknown_topic(topic: str, known: Iterable[str]) -> UnknownTopicOrPartitionError:
-    """An error with the nearest existing topic as a hint."""
+    """The error for a topic that does not exist. Its hint is the existing topic with the most similar name."""
     nearest = difflib.get_close_matches(topic, list(known), n=1)
     hint = f" nearest={nearest[0]}" if nearest else ""
     return UnknownTopicOrPartitionError(f"no such topic topic={topic}{hint}")
 
 
 def partitions_of(client: AdminClient | Consumer, topic: str) -> list[TopicPartition]:
-    """Raises UnknownTopicOrPartitionError, with the nearest name, if there is no such topic."""
+    """The partitions of a topic. Raises UnknownTopicOrPartitionError, with the most similar name, if the topic
+    does not exist."""
     metadata = client.list_topics(topic, timeout=REQUEST_TIMEOUT_S)
     found = metadata.topics.get(topic)
     if found is None or found.error is not None or not found.partitions:
@@ -101,8 +102,8 @@ def partitions_of(client: AdminClient | Consumer, topic: str) -> list[TopicParti
 
 
 def check_led(client: AdminClient | Consumer, topic: str, partitions: Collection[int]) -> None:
-    """Raises NotLeaderOrFollowerError if a partition has no leader: the client would ask for one
-    for ever."""
+    """Raise NotLeaderOrFollowerError if a partition has no leader. Without this check the client would wait for
+    one for ever."""
     found = client.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic].partitions
     offline = [each for each in sorted(partitions) if found[each].leader < 0]
     if offline:

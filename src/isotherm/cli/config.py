@@ -74,7 +74,7 @@ def apis(as_json: AsJson = False) -> None:
 
 
 def configuration_page() -> str:
-    """docs/configuration.md, generated from the declarations."""
+    """The text of docs/configuration.md, generated from the declarations."""
     lines = [
         "# Configuration",
         "",

@@ -200,7 +200,7 @@ def console(
 
 
 def _serve(app: Starlette, host: str, port: int, certificate: str | None, key: str | None) -> None:
-    """Until Ctrl+C. Raises ConfigError if it cannot listen there."""
+    """Serve until Ctrl+C. Raises ConfigError if it cannot listen at the address."""
     import uvicorn
 
     try:
@@ -215,7 +215,7 @@ def _serve(app: Starlette, host: str, port: int, certificate: str | None, key: s
             ssl_keyfile=key,
         )
     except SystemExit as error:
-        # uvicorn has printed the reason, and would leave with a code that means damage here.
+        # uvicorn has printed the reason. It would exit with 3, which means damage here.
         raise ConfigError(
             f"the console cannot listen there host={host} port={port} hint='--port'"
         ) from error
@@ -235,7 +235,7 @@ def sweep_command(bootstrap_server: str, path: str | None) -> str:
 def _client_arguments(
     bootstrap_server: str, client_property: list[str] | None, command_config: Path | None
 ) -> list[str]:
-    """The console's own options, for a command that it starts."""
+    """The client options of the console as arguments for a command that it starts."""
     found = ["-b", bootstrap_server]
     for each in client_property or ():
         found += ["-X", each]
@@ -245,7 +245,7 @@ def _client_arguments(
 def job_commands(
     client: list[str], path: str | None, option: list[str] | None
 ) -> dict[str, list[str]]:
-    """The jobs that pages may start: those that need no more than the console was told, and only read."""
+    """The jobs that pages may start. They need no options that the console does not have, and only read."""
     pipeline = [sys.executable, "-m", "isotherm.cli.main", "pipeline"]
     found = {"audit": [*pipeline, "audit", *client, "--json"]}
     if path is not None:
@@ -257,8 +257,8 @@ def job_commands(
 def _registered_values(
     url: str | None, options: list[str] | None, clock: Clock
 ) -> RegisteredValues | None:
-    """None without a registry. One that does not answer now may later; ConfigError for wrong settings and
-    for packages that are missing."""
+    """The values of a registry, or None without a registry. It need not answer yet. Raises ConfigError for wrong
+    settings and for missing packages."""
     from isotherm.spark.requirements import check_registry_packages
     from isotherm.spark.tables.schema_registry import check_registry, registry_settings
 
@@ -268,7 +268,7 @@ def _registered_values(
     from isotherm.storage_view.registered_values import RegisteredValues, with_defaults
 
     if "@" in urlsplit(settings.url).netloc:
-        # Pages show the address.
+        # Pages show the address, and would show a password in it.
         hint = "--registry-option basic.auth.user.info=NAME:PASSWORD"
         raise ConfigError(f"no password in an address key=--registry hint='{hint}'")
     for value_format in ("avro", "protobuf"):
@@ -281,7 +281,7 @@ def _registered_values(
 
 
 def _opened(bucket: ObjectStoreSettings) -> ObjectStoreRemoteStorageManager:
-    """Only for reading: a folder that is not there is an error."""
+    """Open the bucket for reading. A missing folder is an error, and is not created."""
     from isotherm.remote.storage.object_client import open_object_store
     from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 
@@ -291,8 +291,8 @@ def _opened(bucket: ObjectStoreSettings) -> ObjectStoreRemoteStorageManager:
 
 
 def _hosts(host: str, allowed: list[str]) -> list[str]:
-    """The host names that a request may ask for: without a check, any page could read this one by a
-    name of its own that points here. Raises ConfigError for an address without a name."""
+    """The host names that a request may have. Without this check any website could read the pages through a DNS
+    name that points to this address (DNS rebinding). Raises ConfigError for an address without a name."""
     if not _is_unspecified(host):
         return [*_LOCAL_NAMES, _named(host), *allowed]
     if not allowed:
@@ -303,8 +303,8 @@ def _hosts(host: str, allowed: list[str]) -> list[str]:
 def _credentials(
     file: str | None, host: str, *, without_login: bool
 ) -> Mapping[bytes, bytes] | None:
-    """ConfigError for an address that others reach, unless it has a login or is said to need none: the
-    pages show the records of every topic that the console may read."""
+    """The credentials of the login. Raises ConfigError for an address that other machines reach, unless there is
+    a login or --without-login: the pages show the records of every topic that the console may read."""
     if file is not None:
         return read_credentials(file, "--credentials-file")
     if _is_loopback(host) or without_login:
@@ -316,7 +316,7 @@ def _credentials(
 
 
 def _has_identity(certificate: str | None, key: str | None) -> bool:
-    """ConfigError for files that do not make a server's identity."""
+    """Whether the console has a TLS certificate and key. Raises ConfigError for unusable files."""
     if certificate is None and key is None:
         return False
     if certificate is None or key is None:

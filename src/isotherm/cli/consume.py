@@ -106,7 +106,8 @@ def _start_offset(text: str) -> int:
 
 
 def start_time_ms(text: str) -> TimestampMs:
-    """BadParameter unless it is milliseconds or a date with a time, in UTC if it has no offset."""
+    """Parse milliseconds or a date with a time, which is in UTC unless it has an offset. Raises BadParameter for
+    any other text."""
     if text.isdigit():
         return int(text)
     try:
@@ -166,8 +167,7 @@ def _print_record(message: Any, record_format: str, as_json: bool) -> None:
 
 
 def formatted(record_format: str, fields: Mapping[str, object]) -> str:
-    """The format with each `%` mark replaced once. Marks inside keys and values are not
-    replaced."""
+    """The format with its `%` marks replaced. Marks inside keys and values are not replaced."""
 
     def part(mark: re.Match[str]) -> str:
         text = mark[0]

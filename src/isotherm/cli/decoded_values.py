@@ -1,4 +1,4 @@
-"""Formats of keys and values in `dump-log` and `remote events`."""
+"""Formats keys and values for `dump-log` and `remote events`."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _DECODER_OF_TOPIC = {
 
 
 def decoder_for(wanted: str | None, directory_name: str) -> ValueDecoder:
-    """The requested decoder, or the one for the topic of the partition's folder."""
+    """The requested decoder, or the one for the topic in the name of the partition's folder."""
     topic = directory_name.rpartition("-")[0]
     return VALUE_DECODERS[wanted or _DECODER_OF_TOPIC.get(topic, "text")]
 
@@ -129,7 +129,7 @@ def describe_event(event: RemoteLogMetadataEvent) -> dict[str, Any]:
 def _keyed_fields(
     broker_leader_epoch: LeaderEpoch, end_offset: Offset = UNKNOWN_OFFSET
 ) -> dict[str, Any]:
-    """The additional fields of records at feature level 1."""
+    """The additional fields of records at level 1."""
     fields = {"end_offset": end_offset, "broker_leader_epoch": broker_leader_epoch}
     unknown = {"end_offset": UNKNOWN_OFFSET, "broker_leader_epoch": NO_LEADER_EPOCH}
     return {name: value for name, value in fields.items() if value != unknown[name]}

@@ -1,7 +1,7 @@
 """`isotherm doctor`: what would keep a broker or a Spark job from working here, and what to do about it.
 
-Each check looks at one thing, changes nothing that stays, and answers with findings. A check knows
-nothing of the others, so that one broken part does not hide the next.
+Each check examines one thing, leaves nothing behind, and yields findings. Checks do not depend on one
+another, so one broken part does not hide the next.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from isotherm.errors import IsothermError
 from isotherm.extras import BROKER, EXTRA_OF_MODULE, TIER
 from isotherm.kernels import machine_code
 
-# A broker keeps about one file open for each partition, and one for each connection.
+# A broker has about one file open for each partition, and one for each connection.
 OPEN_FILES_MIN = 10_000
 FREE_BYTES_MIN = 1024**3
-# S3 refuses requests that are 15 minutes off.
+# S3 refuses requests if the clocks differ by 15 minutes.
 CLOCK_OFFSET_MAX_MS = 60_000
 
 _INSTALL_BROKER = f"pip install 'isotherm[{BROKER}]'"
@@ -60,7 +60,7 @@ class Outcome(enum.StrEnum):
 
 
 class Finding(NamedTuple):
-    """`advice` is what to do; empty where nothing is."""
+    """The result of a check. `advice` says what to do, and is empty if nothing is to be done."""
 
     check: str
     outcome: Outcome
@@ -69,7 +69,7 @@ class Finding(NamedTuple):
 
 
 class _Broker(NamedTuple):
-    """One to look for, and the file of client properties."""
+    """The address of a broker to check, and the file of client properties."""
 
     address: str
     command_config: Path | None
@@ -188,7 +188,7 @@ def check_log_dirs(log_dirs: Iterable[Path]) -> Iterator[Finding]:
 
 
 def check_folder(check: str, path: Path) -> Finding:
-    """Of a folder that a broker writes to, and makes if it does not exist."""
+    """Check a folder that a broker writes to, and creates if it does not exist."""
     existing = _nearest_existing(path)
     free = shutil.disk_usage(existing).free
     if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
@@ -201,7 +201,7 @@ def check_folder(check: str, path: Path) -> Finding:
 
 
 def check_listeners(config: BrokerConfig) -> Iterator[Finding]:
-    """Whether each port can be bound: a broker that runs with these settings holds them."""
+    """Check whether each port can be bound. It cannot while a broker with these settings runs."""
     for listener in config.listener_layout.brokers:
         check = f"listener {listener}"
         if listener.port == 0:
@@ -246,7 +246,7 @@ def check_remote_tier(config: BrokerConfig, clock: Clock) -> Iterator[Finding]:
 
 
 def check_clock(offset_ms: int) -> Iterator[Finding]:
-    """`offset_ms` is how far this machine's clock is ahead of the store's."""
+    """Check the clock. `offset_ms` is the time by which this machine's clock is ahead of the store's."""
     seconds = f"{offset_ms / 1000:+.0f} s beside the store's"
     if abs(offset_ms) <= CLOCK_OFFSET_MAX_MS:
         yield Finding("clock", Outcome.OK, seconds)
@@ -279,7 +279,8 @@ def _check_pyspark() -> Iterator[Finding]:
 
 
 def _for_spark(check: str, requirement: Callable[[], str]) -> Iterator[Finding]:
-    """What only Spark needs is a warning: a broker does without. `requirement` returns what it found."""
+    """Check a requirement of Spark. A failure is only a warning, because a broker does not need Spark.
+    `requirement` returns what it found, or raises."""
     try:
         found = requirement()
     except IsothermError as error:
@@ -301,7 +302,7 @@ def _check_broker(broker: _Broker) -> Iterator[Finding]:
 
 
 def _nearest_existing(path: Path) -> Path:
-    """The folder in which `path` is, or would be made."""
+    """The nearest existing folder of `path`, in which it is or would be created."""
     absolute = path.absolute()
     return next(each for each in (absolute, *absolute.parents) if each.exists())
 

@@ -78,7 +78,7 @@ def dump_log(
 
 
 def _dump_file(path: Path, with_records: bool, decode: str | None, as_json: bool) -> bool:
-    """Print one file; returns whether it is damaged."""
+    """Print one file, and return whether it is damaged."""
     if path.suffix == LOG_SUFFIX:
         return _dump_segment(path, with_records or decode is not None, decode, as_json)
     reader = _INDEX_READERS.get(path.suffix)
@@ -149,7 +149,7 @@ def _dump_segment(path: Path, with_records: bool, decode: str | None, as_json: b
 def _checked_batches(
     data: memoryview, damage: list[str]
 ) -> Iterator[tuple[int, BatchHeader, bool]]:
-    """Position, header and CRC result of each batch, up to the first damaged header."""
+    """Yield the position, header and CRC result of each batch, up to the first damaged header."""
     end = 0
     try:
         for position, header in iterate_batches(data):

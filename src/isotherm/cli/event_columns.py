@@ -1,9 +1,9 @@
 """Turns records of the metadata topic into rows to print: first one by one, then by columns.
 
-The first rows are there before the kernels could be loaded, and a short topic needs no kernels. From
-there on kernels decode a run; Python makes rows of the wanted records only. They are chosen by topic
-id; the first record with an id has the topic's name. Rare forms, tombstones, deletions of partitions
-and undecodable records are decoded one by one.
+The first records are decoded one by one, because that takes less time than loading the kernels, and a
+short topic needs no kernels at all. After that kernels decode whole runs, and Python makes rows only of
+the wanted records. These are chosen by topic id; the first record with an id has the topic's name.
+Rare forms, tombstones, deletions of partitions and undecodable records are always decoded one by one.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ Row: TypeAlias = dict[str, Any]
 _STATES = tuple(state.name for state in RemoteLogSegmentState)
 _EPOCH = np.dtype([("epoch", ">i4"), ("start_offset", ">i8")])
 _ID_TEXT_SIZE = 22
-# 16 bytes of an id and two more make 24 characters of base64; the last two are dropped.
+# The 16 bytes of an id and two more make 24 characters of base64 without padding, in one call for all
+# ids. The last two characters are dropped.
 _PADDED_ID = np.dtype([("high", ">i8"), ("low", ">i8"), ("padding", ">i2")])
 
 
 class EventRows:
-    """Rows of one metadata partition, in order; with `topic`, of that topic only.
+    """Makes the rows of one metadata partition, in order. With `topic` only rows of that topic are made.
 
-    `damage` gets a line for each record that cannot be decoded, of any topic."""
+    `damage` gets a line for each record that cannot be decoded, whatever its topic.
+    """
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class EventRows:
         if self._topic is not None:
             wanted = np.array([name == self._topic for name in names], np.bool_) | is_odd
         is_segment = (events["kind"] == ADD) | (events["kind"] == PUT)
-        # Forms with all their fields in the columns.
+        # The records whose fields are all in the columns. They need no decoding in Python.
         is_plain = (is_segment & (events["epochs_count"] == 1)) | (
             (events["kind"] == UPDATE) & (events["leader"] == NO_LEADER_EPOCH)
         )
@@ -130,7 +132,7 @@ class EventRows:
         numbers: npt.NDArray[np.intp],
         names: list[str | None],
     ) -> Iterator[Row]:
-        """Equal to `describe_event` of each."""
+        """The rows of these records, equal to those of `describe_event`."""
         events = run.events[numbers]
         is_segment = events["kind"] != UPDATE
         topic_ids = _id_texts(events["topic_high"], events["topic_low"])
@@ -191,7 +193,7 @@ def _halves(topic_id: uuid.UUID) -> tuple[int, ...]:
 
 
 def _id_texts(high: npt.NDArray[np.int64], low: npt.NDArray[np.int64]) -> list[str]:
-    """Equal to `uuid_to_text` of each."""
+    """The texts of ids, equal to those of `uuid_to_text`."""
     ids = np.zeros(len(high), _PADDED_ID)
     ids["high"], ids["low"] = high, low
     text = base64.urlsafe_b64encode(ids.tobytes()).decode("ascii")
@@ -199,7 +201,7 @@ def _id_texts(high: npt.NDArray[np.int64], low: npt.NDArray[np.int64]) -> list[s
 
 
 def _epochs(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]) -> list[dict[str, int]]:
-    """The only leader epoch of each segment, with its start offset."""
+    """The single leader epoch of each segment, with its start offset."""
     if len(starts) == 0:
         return []
     places = starts[:, np.newaxis] + np.arange(_EPOCH.itemsize)

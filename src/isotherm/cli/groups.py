@@ -75,7 +75,7 @@ def group_rows(
     ends: Mapping[Place, Offset],
     members: Mapping[Place, tuple[str, str]],
 ) -> list[dict[str, Any]]:
-    """A row for each partition with a committed offset or a member; what is not known is None."""
+    """One row for each partition with a committed offset or a member. Unknown fields are None."""
     rows = []
     for place in sorted({*committed, *members}):
         offset, end = committed.get(place), ends.get(place)
@@ -95,7 +95,7 @@ def group_rows(
 
 
 def _members(admin: AdminClient, group: str) -> dict[Place, tuple[str, str]]:
-    """By assigned partition, the member's client id and host."""
+    """The client id and host of the member that each partition is assigned to."""
     described = admin.describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S)
     found = described[group].result(REQUEST_TIMEOUT_S)
     return {
@@ -113,7 +113,7 @@ def _committed(admin: AdminClient, group: str) -> dict[Place, Offset]:
 
 
 def _ends(admin: AdminClient, places: Iterable[Place]) -> dict[Place, Offset]:
-    """Of the partitions that exist. A topic may be deleted and its group stay."""
+    """The ends of these partitions. Partitions that do not exist are left out: a group may outlive its topic."""
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     wanted = {TopicPartition(*place): latest for place in places}
     if not wanted:

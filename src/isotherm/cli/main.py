@@ -1,4 +1,4 @@
-"""The `isotherm` command. One module per noun; this one only joins them.
+"""The `isotherm` command. Each noun has its own module; this one only joins them.
 
 Exit codes: 0 done · 1 failed · 2 the command line or configuration is wrong · 3 damage was found.
 """
@@ -131,7 +131,7 @@ COMMANDS: dict[str, Callable[[], Command]] = {
 }
 
 
-# What brings all that these commands may need. For others, see isotherm.extras.
+# The extras with the packages that these commands need. isotherm.extras has those of other commands.
 _EXTRAS = {
     "serve": BROKER,
     "config": BROKER,
@@ -150,7 +150,7 @@ _ANY_ARGUMENTS: dict[str, Any] = {
 
 
 def _not_installed(missing: ConfigError) -> Callable[[], None]:
-    """In place of a command whose module cannot be imported. Its help says what to install."""
+    """The replacement of a command whose module cannot be imported. Its help says what to install."""
 
     def command() -> None:
         raise missing
@@ -161,7 +161,7 @@ def _not_installed(missing: ConfigError) -> Callable[[], None]:
 
 
 class _Commands(TyperGroup):
-    """COMMANDS, each imported on its first use."""
+    """The commands in COMMANDS. Each is imported at its first use."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -220,7 +220,7 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line; errors that Isotherm raises on purpose become one line."""
+    """Run the command line. An IsothermError becomes one line on standard error."""
     try:
         app()
     except IsothermError as error:
@@ -231,13 +231,13 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        # The reader of the pipe, such as head, has closed it.
+        # The reader of the pipe, such as `head`, has closed it.
         sys.stderr.close()
         sys.exit(0)
 
 
 def _causes(error: BaseException) -> list[str]:
-    """One line for each cause. `pipeline --debug` shows the whole traces of libraries."""
+    """One line for each cause of the error. `pipeline --debug` shows whole traces."""
     from isotherm.cli.pipeline_options import debugging
 
     causes = []

@@ -67,15 +67,15 @@ DEFAULT_BOOTSTRAP_SERVER = "localhost:9092"
 
 
 def parse_pairs(pairs: list[str] | None) -> dict[str, str]:
-    """`key=value` options as a mapping; ConfigError for one without `=`."""
+    """The mapping of `key=value` options. Raises ConfigError for an option without `=`."""
     return dict(parse_override(pair) for pair in pairs or [])
 
 
 def client_settings(command_config: Path | None, pairs: list[str] | None) -> Properties:
-    """The properties of `--command-config` and `--client-property`, by the names they came with.
+    """The properties of `--command-config` and `--client-property`, under the names that were given.
 
-    The brokers are those of the command line, as with Kafka's tools. Raises ConfigError for a key that
-    nothing knows, a contradiction, or a store that cannot be used; it names key and file.
+    The brokers are those of the command line, as with Kafka's tools. Raises ConfigError, which names key and
+    file, for an unknown key, a contradiction, or a key store that cannot be used.
     """
     given = parse_pairs(pairs)
     if command_config is None and not given:
@@ -94,7 +94,7 @@ def _check_names(properties: Properties) -> None:
     translated = librdkafka_properties(properties)
     translated.pop("bootstrap.servers", None)
     try:
-        # Without brokers it connects to nothing.
+        # A client without brokers connects to nothing, but checks its properties.
         Consumer({"group.id": "isotherm-cli", **translated, "log_level": 0}).close()
     except KafkaException as error:
         raise ConfigError(

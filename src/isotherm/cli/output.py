@@ -21,7 +21,7 @@ def print_rows(
     as_json: bool,
     title: str | None = None,
 ) -> None:
-    """Print rows as a table, or as JSON: one object per line, so that a long list can stream."""
+    """Print rows as a table, or as JSON with one object per line, so that a long list can stream."""
     if as_json:
         for row in rows:
             print_json(row)
@@ -43,14 +43,17 @@ def print_rows(
 
 
 _SETTLED_ROWS = 200
-"""The column widths of a stream follow from so many of its first rows."""
+"""The number of first rows of a stream that determine the widths of its columns."""
 
 
 def print_stream(
     columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, as_json: bool
 ) -> None:
-    """Print rows as they come, and keep none: as JSON, or in columns as wide as the first rows
-    need. Nothing is cut off: a longer value shifts the rest of its line, and the terminal wraps."""
+    """Print rows as they arrive, as JSON or in columns, and keep none of them.
+
+    The first rows determine the widths of the columns. A longer value is not cut off: it shifts the
+    rest of its line.
+    """
     if as_json:
         for row in rows:
             print_json(row)
@@ -73,16 +76,16 @@ def _print_line(cells: Sequence[str], widths: Sequence[int]) -> None:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    # One write: `dump` writes token by token, in Python.
+    # `json.dump` would write token by token, in Python code.
     sys.stdout.write(json.dumps(value, default=str, ensure_ascii=False) + "\n")
 
 
 _PIPE_WIDTH = 1_000_000
-"""Wider than any value: lines are wrapped on a terminal only, never in a pipe or a file."""
+"""A width beyond any value, so that lines are wrapped only on a terminal, never in a pipe or a file."""
 
 
 def console() -> Console:
-    """Standard output. If it is not a terminal, each value is printed whole, on one line."""
+    """Standard output. If it is not a terminal, no line is wrapped."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
@@ -113,7 +116,7 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, Mapping) and value.keys() == {"key", "value"}:
-        # A header: several may have the same name.
+        # This is a header. Headers are a list, since several may have the same name.
         return f"{value['key']}={value['value']}"
     if isinstance(value, Mapping):
         return ", ".join(f"{key}={item}" for key, item in value.items())

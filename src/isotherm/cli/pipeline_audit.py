@@ -162,11 +162,12 @@ def print_tables(tables: dict[str, list[dict[str, Any]]], *, as_json: bool) -> N
 
 
 def money_rows(tables: dict[str, list[dict[str, Any]]], prices: PriceList) -> list[dict[str, Any]]:
-    """What logs of segments cost a month, at the mean price of all of them: those of each cause of being
-    left over, and those that retention should have deleted. A cause may be of finished segments too."""
+    """The monthly costs of segments' logs: of all finished segments, of leftovers by cause, and of segments
+    beyond retention. The price is the mean price for all finished segments. Leftovers may be finished
+    segments, so the rows overlap."""
     stored = {"finished": [(row["segments"], row["log_bytes"]) for row in tables["sizes"]]}
     for row in tables["orphans"]:
-        size = row["size_in_bytes"] or 0  # unknown with the segment's start
+        size = row["size_in_bytes"] or 0  # None if the segment's start is not known
         stored.setdefault(f"left over: {row['cause']}", []).append((1, size))
     beyond = [(1, row["size_in_bytes"]) for row in tables["retention"]]
     if beyond:
@@ -184,7 +185,7 @@ def money_rows(tables: dict[str, list[dict[str, Any]]], prices: PriceList) -> li
 
 
 def _in_dollars(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For people: with the money of rows that have some as texts."""
+    """The rows for people, with costs as texts."""
     name = "cost_per_month"
     return [{**row, name: dollars(row[name])} if name in row else row for row in rows]
 

@@ -1,4 +1,4 @@
-"""Common options of the jobs over a bucket: its settings, metadata, and cost."""
+"""Common code of the jobs over a bucket: its settings, metadata, and cost."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the cost, and read
 def bucket(
     path: str | None, option: list[str] | None, *, writes: bool = False
 ) -> tuple[SourceOptions, ObjectStoreSettings]:
-    """The options of the source, and their store, after a successful request to it (a write, with
-    `writes`). Brokers are not needed."""
+    """The options of the source, and their store, after a test request to it: a read, or with `writes` a
+    write. Brokers are not needed."""
     from isotherm.remote.storage.store_check import check_store
     from isotherm.spark.driver.tiers import named_store, tier_settings
     from isotherm.spark.option_parsing import parse_options
@@ -46,9 +46,8 @@ def bucket(
 def storage_of(
     path: str | None, option: list[str] | None, *, writes: bool = False
 ) -> tuple[SourceOptions, ObjectStoreSettings | SourceOptions]:
-    """As `bucket`. If the options name a storage manager of the user's, the second item is the
-    options again; the manager is created once here, so that an unusable one fails before any
-    read."""
+    """As `bucket`. If the options name a user's RemoteStorageManager, the second item is the options again.
+    The manager is created here once, so that an unusable one fails before the job starts."""
     from isotherm.spark.option_parsing import parse_options
     from isotherm.spark.source_task import open_users_storage
 
@@ -60,8 +59,8 @@ def storage_of(
 
 
 def listed_segments(spark: SparkSession, options: SourceOptions) -> DataFrame:
-    """Rows (segment_frames) of the segments that a storage manager of the user's lists, whole or
-    not. UnsupportedVersionError if it cannot list them."""
+    """The rows (segment_frames) of the segments that a user's RemoteStorageManager lists, finished or not.
+    Raises UnsupportedVersionError if it cannot list them."""
     from isotherm.spark.driver.segment_frames import segment_frame
     from isotherm.spark.source_task import open_users_storage
 
@@ -78,15 +77,15 @@ def bucket_metadata(
     audit: bool = False,
     max_bytes: int | None = None,
 ) -> MetadataLog | None:
-    """The metadata log; None without an option that names one: then the job reads the bucket's
-    manifests. Raises PolicyViolationError for a log of more than `max_bytes`."""
+    """The metadata log that the options name. If they name none, the result is None, and the job reads the
+    bucket's manifests. Raises PolicyViolationError for a log of more than `max_bytes`."""
     if bootstrap_server is None and not log_dirs and dump is None:
         return None
     from isotherm.spark.option_parsing import KEY_PAIRS
     from isotherm.spark.options import STORAGE_SETTINGS
 
-    # The bucket's store settings also apply to a dump in a bucket. Key pairs do not: segments may
-    # be encrypted, metadata is not.
+    # The bucket's store settings also apply to a dump in a bucket, except key pairs: segments may be
+    # encrypted, but metadata is not.
     of_store = [
         f"{name}={value}"
         for name, value in parse_pairs(option).items()
@@ -134,7 +133,7 @@ def topics_chosen(options: SourceOptions) -> Column:
 
 
 def share_of(text: str) -> float:
-    """A share such as `0.05` or `5%`."""
+    """Parse a share such as `0.05` or `5%`."""
     try:
         return float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError as error:
@@ -142,7 +141,7 @@ def share_of(text: str) -> float:
 
 
 def is_bucket(store: ObjectStoreSettings | SourceOptions) -> TypeIs[ObjectStoreSettings]:
-    """Whether `storage_of` found a bucket, and not a storage manager of the user's."""
+    """Whether `storage_of` found a bucket in a built-in layout, not a user's RemoteStorageManager."""
     from isotherm.remote.storage.settings import ObjectStoreSettings
 
     return isinstance(store, ObjectStoreSettings)

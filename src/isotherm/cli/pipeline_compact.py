@@ -1,4 +1,4 @@
-"""`isotherm pipeline compact`: a tiered topic compacted by key, in place or as a copy."""
+"""`isotherm pipeline compact`: compacts a tiered topic by key, in place or as a copy."""
 
 from __future__ import annotations
 
@@ -205,7 +205,8 @@ def _print_reports(reports: list[PartitionReport], *, as_json: bool) -> None:
 def _wait_for_broker(
     plan: CompactionPlan, settings: CompactionSettings, wait_s: int, clock: Clock
 ) -> None:
-    """RequestTimedOutError when the broker has not published by then; it will, all the same."""
+    """Wait until the broker has published the runs. Raises RequestTimedOutError after the time limit. The broker
+    publishes them even after that."""
     from isotherm.spark.jobs.compact import unpublished_runs
 
     deadline_s = clock.monotonic_s() + wait_s

@@ -87,8 +87,8 @@ def metadata_log(
     audit: bool = False,
     max_bytes: int | None = None,
 ) -> MetadataLog:
-    """ConfigError unless exactly one place is named; PolicyViolationError for a log of more than
-    `max_bytes`."""
+    """The metadata log that the options name. Raises ConfigError unless they name exactly one place, and
+    PolicyViolationError for a log of more than `max_bytes`."""
     from isotherm.spark.driver.metadata_log import DumpMetadataLog, TopicMetadataLog
     from isotherm.spark.jobs.cost import check_cost
     from isotherm.spark.jobs.replay import cost_of_log
@@ -111,7 +111,8 @@ def metadata_log(
 def store_settings(
     place: str, store_option: list[str] | None, *, writes: bool = False
 ) -> ObjectStoreSettings:
-    """A folder's path or a bucket's URL, which has answered; with `writes` it takes objects."""
+    """The store for a folder's path or a bucket's URL, after a test request: a read, or with `writes` a
+    write."""
     from isotherm.remote.storage.settings import ObjectStoreSettings
     from isotherm.remote.storage.store_check import check_store
     from isotherm.spark.options import storage_url
@@ -123,14 +124,14 @@ def store_settings(
 
 
 def as_of(time: str | None, offsets: str | None) -> AsOf:
-    """ConfigError for texts that are not such."""
+    """Parse the options for a point in history. Raises ConfigError for invalid texts."""
     from isotherm.spark.jobs.replay import AsOf
 
     return AsOf(_parsed_offsets(offsets), None if time is None else time_ms(time))
 
 
 def time_ms(text: str) -> int:
-    """Milliseconds since 1970, or a time of ISO 8601; UTC when it names no zone."""
+    """Parse milliseconds since 1970, or an ISO 8601 time, which is in UTC unless it names a zone."""
     if _MILLISECONDS.fullmatch(text):
         return int(text)
     try:

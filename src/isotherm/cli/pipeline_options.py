@@ -18,18 +18,18 @@ from isotherm.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# The job found damage, or a difference between two sides that should be equal.
+# The exit code if the job found damage, or a difference between two sides that should be equal.
 EXIT_FOUND = 3
 _MASTERS = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
-# `isotherm pipeline --debug`, of the command that runs.
+# Whether the running command has `isotherm pipeline --debug`.
 debugging: ContextVar[bool] = ContextVar("debugging", default=False)
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _SILENT = "-Disotherm.spark.log.level=off"
 _JAVA_TRACE = "spark.sql.pyspark.jvmStacktrace.enabled"
 _PYTHON_TRACE = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
-# Spark's own is 200, made for clusters: here each of them would be a task of Python's, for rows that
-# are few. More bytes than fit into memory go to disk.
+# Spark's default is 200, which is meant for clusters. On one machine each partition would be a Python
+# task for a few rows. If the rows do not fit into memory, Spark spills them to disk.
 _SHUFFLE_PARTITIONS_LOCAL = 8
 _CHOICES_OF_TOPICS = frozenset({"subscribe", "subscribepattern", "assign"})
 TABLE_ROWS_MAX = 100
@@ -88,8 +88,8 @@ def source_texts(
     bootstrap_server: str | None,
     client: Mapping[str, str],
 ) -> dict[str, str]:
-    """The options of the Spark source (isotherm.spark.option_parsing) from a command line. Without
-    a choice of topics, all of them. -o overrides the other options."""
+    """The options of the Spark source (isotherm.spark.option_parsing) from a command line. If they choose no
+    topics, all topics are read. -o overrides the other options."""
     texts = {} if path is None else {"path": path}
     if bootstrap_server is not None:
         texts["kafka.bootstrap.servers"] = bootstrap_server
@@ -102,7 +102,7 @@ def source_texts(
 
 @contextmanager
 def spark_session(master: str, spark_config: list[str] | None) -> Iterator[SparkSession]:
-    """Isotherm's Spark session; stopped afterwards, unless it was there before.
+    """Isotherm's Spark session. It is stopped at the end, unless it existed before.
 
     Errors of Spark and its tasks become Isotherm's errors, and Spark logs nothing. With `isotherm
     pipeline --debug` the error has the trace as its cause, and Spark logs errors. Raises
@@ -138,7 +138,7 @@ def spark_session(master: str, spark_config: list[str] | None) -> Iterator[Spark
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """Errors of Spark and its tasks as Isotherm's; see spark_session."""
+    """Turn errors of Spark and its tasks into Isotherm's, as `spark_session` describes."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -151,7 +151,7 @@ def spark_errors() -> Iterator[None]:
 
 
 def progress(description: str) -> AbstractContextManager[Callable[[str], None]]:
-    """A line on a terminal with the present step; call it to name the next step."""
+    """A line on a terminal with the current step. Call the result to name the next step."""
     return shown_progress(error_console(), description)
 
 
@@ -163,8 +163,8 @@ def print_frame(
     limit: int = TABLE_ROWS_MAX,
     title: str | None = None,
 ) -> None:
-    """Print the rows of a DataFrame: all of them as JSON, or the first ones as a table, with the
-    number of all rows if there are more."""
+    """Print the rows of a DataFrame: all of them as JSON, or the first ones as a table. If there are more, the
+    table ends with the number of all rows."""
     if as_json:
         for row in frame.toLocalIterator():
             print_json(row.asDict(recursive=True))

@@ -108,7 +108,7 @@ def project(
 
     if max_bytes is not None:
         cost = job.cost_of_projecting(log, target)
-        # The topic is compared with the whole history.
+        # A projection to a topic reads the whole history in each run.
         check_cost(cost if to_topic is None else cost + cost_of_log(log), max_bytes)
     written = None
     with spark_session(master, spark_config) as spark, progress("metadata is read") as tell:

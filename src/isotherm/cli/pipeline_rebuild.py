@@ -1,4 +1,4 @@
-"""`isotherm pipeline rebuild`: metadata from the bucket's manifests alone."""
+"""`isotherm pipeline rebuild`: rebuilds metadata from the bucket's manifests alone."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ def _broker_config(log_dirs: list[Path] | None, config: Path | None) -> BrokerCo
     texts = {"log.dirs": ",".join(str(each) for each in log_dirs or ())}
     if config is not None:
         texts = read_properties(config)
-    # The tier is there: its bucket is what is rebuilt from.
+    # The broker will serve this tier, so the remote storage system is on whatever the file says.
     return parse_broker_config({**texts, "remote.log.storage.system.enable": "true"})
 
 
@@ -307,7 +307,7 @@ def _print_plan(rebuilt: Rebuilt, *, as_json: bool) -> int:
 
 
 def _rebuilt_partitions(rebuilt: Rebuilt, ids: dict[str, str]) -> list[RebuiltPartition]:
-    """The partitions, under the new ids of their topics."""
+    """The partitions, with the new ids of their topics."""
     from isotherm.broker.startup.rebuilt_partitions import RebuiltPartition
     from isotherm.segment.leader_epoch_checkpoint import EpochEntry
     from isotherm.types import TopicIdPartition, uuid_from_text
@@ -337,7 +337,7 @@ def _write_partition_dirs(rebuilt: Rebuilt, ids: dict[str, str], folder: Path) -
 
 
 def _write_broker(rebuilt: Rebuilt, config: BrokerConfig) -> int:
-    # A broker takes half a second to import.
+    # The import of a broker takes half a second.
     from isotherm.broker.log_dir_rebuild import metadata_partition_count, rebuild_log_dirs
     from isotherm.log.fs import OsFileSystem
     from isotherm.remote.metadata.api import NewMetadataRecord

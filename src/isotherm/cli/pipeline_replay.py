@@ -110,7 +110,7 @@ def replay(
 
 
 def print_findings(findings: Iterable[dict[str, Any]], *, as_json: bool) -> bool:
-    """Print them on standard error, one line each; returns whether there are any."""
+    """Print findings on standard error, one line each, and return whether there are any."""
     rows = list(findings)
     if as_json:
         for row in rows:

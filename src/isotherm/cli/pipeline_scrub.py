@@ -154,8 +154,8 @@ def _segments(
     store: ObjectStoreSettings | SourceOptions,
     log: MetadataLog | None,
 ) -> tuple[DataFrame, DataFrame | None, list[dict[str, Any]]]:
-    """The segments; damaged manifests, if manifests are the source; findings about the metadata
-    topic, if that is."""
+    """The segments, and the findings of their source: about damaged manifests, or about the metadata
+    topic."""
     from isotherm.remote.storage.settings import ObjectStoreSettings
     from isotherm.spark.jobs.bucket_listing import list_bucket, plan_listing
     from isotherm.spark.jobs.manifests import read_manifests

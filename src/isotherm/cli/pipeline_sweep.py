@@ -1,4 +1,4 @@
-"""`isotherm pipeline sweep`: the bucket's objects against the metadata."""
+"""`isotherm pipeline sweep`: compares the bucket's objects with the metadata."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def _check_goes_with(
     everywhere: bool,
     moves: bool,
 ) -> None:
-    """Raises ConfigError for what a storage manager of the user's does not have."""
+    """Raise ConfigError for options that do not work with a user's RemoteStorageManager."""
     if is_bucket(store):
         return
     if inventory is not None or everywhere:
@@ -223,7 +223,7 @@ def _tell_sizes(
     *,
     as_json: bool,
 ) -> None:
-    """Print the cost of the sizes of compressed and encrypted logs, before a manifest is read."""
+    """Print the cost of reading manifests for the sizes of compressed or encrypted logs, before it is done."""
     from isotherm.spark.jobs.cost import check_cost
     from isotherm.spark.jobs.sweep import asks_manifests, cost_of_sizes
 
@@ -279,7 +279,7 @@ def _print_report(report: SweepReport, prices: PriceList, *, as_json: bool) -> i
 
 
 def _left_over(report: SweepReport, prices: PriceList) -> dict[str, Any]:
-    """Objects that no reader can reach any more, and what they cost a month by themselves."""
+    """The count and bytes of deletable objects, and their monthly cost."""
     from pyspark.sql import functions as sql
 
     deletable = report.findings.where("is_deletable")
@@ -300,7 +300,7 @@ def _take_away(
     *,
     as_json: bool,
 ) -> None:
-    """Move the objects into the quarantine of that time; None deletes them permanently."""
+    """Move the objects into the quarantine of that time. With None delete them permanently."""
     from isotherm.spark.jobs.quarantine import (
         delete_users_segments,
         quarantine_prefix,

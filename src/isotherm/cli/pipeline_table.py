@@ -1,4 +1,4 @@
-"""`isotherm pipeline table`: a topic as a table, of which each run appends what is new."""
+"""`isotherm pipeline table`: keeps a topic as a table, to which each run appends new records."""
 
 from __future__ import annotations
 

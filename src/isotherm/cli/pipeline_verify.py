@@ -106,7 +106,7 @@ def verify(
         spark = kept.enter_context(spark_session(master, spark_config))
         if against is not None:
             target = store_settings(against, option)
-            # Before the history is read: records that are projected meanwhile do not count.
+            # Read this before the history, so that records projected in between are not compared.
             found, point = projected_segments(spark, target), projected_point(target, log)
         else:
             other: MetadataLog = KeyedRecordsOf(log)

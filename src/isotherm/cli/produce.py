@@ -91,7 +91,7 @@ def _send(
         try:
             client.produce(topic, value, key, partition=partition, on_delivery=on_delivery)
         except BufferError:
-            # librdkafka's queue is full (queue.buffering.max.messages): let it send.
+            # librdkafka's queue is full (queue.buffering.max.messages). Wait until it has sent some.
             client.poll(_BUFFER_FULL_WAIT_S)
         else:
             return

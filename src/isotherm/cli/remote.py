@@ -1,4 +1,4 @@
-"""`isotherm remote`: the content of the remote tier, from any cluster's metadata topic."""
+"""`isotherm remote`: shows the content of the remote tier, from any cluster's metadata topic."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def segments(
 
 
 def _joined_names(keys: list[str]) -> str:
-    """`a.log`, `a.indexes` -> `a.{log,indexes}`: a segment's objects differ in their suffix."""
+    """Join the keys of a segment, which differ in their suffix: `a.log`, `a.indexes` -> `a.{log,indexes}`."""
     if not keys:
         return ""
     suffixes = ",".join(key.rpartition(".")[2] for key in keys)
@@ -141,7 +141,7 @@ def _local_rows(
     topic: str,
     found: list[RemoteLogSegmentMetadata],
 ) -> list[Row]:
-    """Per partition the offsets after the last one in the remote tier, which only a broker has."""
+    """One row per partition for the offsets after the last one in the remote tier, which only a broker has."""
     copied_up_to: dict[int, int] = {}
     for metadata in filter(_is_finished, found):
         partition = metadata.topic_id_partition.partition

@@ -1,7 +1,7 @@
-"""`isotherm remote events`: the records of the metadata topic, decoded while they are read.
+"""`isotherm remote events`: prints the records of the metadata topic while they are read.
 
-A record is printed as soon as it is read, and none is kept: a topic of any size takes the memory of
-one read. What is not asked for is not decoded either.
+A record is printed as soon as it is read and not kept, so memory is bounded by one read, whatever the
+size of the topic. Records that are not wanted are not decoded.
 """
 
 from __future__ import annotations
@@ -108,12 +108,12 @@ def open_metadata_topic(
 def _starts(
     bootstrap_server: str, extra: dict[str, str], name: str, partition_count: int, since_ms: int
 ) -> dict[int, Offset]:
-    """Per metadata partition the first offset that was appended at this time or later."""
+    """The first offset of each metadata partition that was appended at `since_ms` or later."""
     reader = consumer(bootstrap_server, extra)
     try:
         asked = [TopicPartition(name, number, since_ms) for number in range(partition_count)]
         answers = reader.offsets_for_times(asked, timeout=REQUEST_TIMEOUT_S)
-        # Where there is no such record the answer is the end.
+        # If there is no such record, start at the end.
         return {
             each.partition: reader.get_watermark_offsets(each, timeout=REQUEST_TIMEOUT_S)[1]
             if each.offset in (OFFSET_END, -1)
@@ -132,7 +132,7 @@ def event_rows(
     starts: Mapping[int, Offset] | None = None,
     columnar_records_min: int = COLUMNAR_RECORDS_MIN,
 ) -> Iterator[Row]:
-    """A row per record, of all topics or one; `damage` gets a line for what cannot be decoded."""
+    """One row per record, of all topics or one. `damage` gets a line for each record that cannot be decoded."""
     with _progress() as bars:
         task = bars.add_task("metadata records read", total=None)
         for metadata_partition in range(metadata_topic.partition_count):
@@ -148,7 +148,7 @@ def event_rows(
 
 
 def _progress() -> Progress:
-    """On a terminal that gets nothing else: rows that are printed there show the progress."""
+    """A progress bar on the terminal. It is off if rows are printed there, because these show the progress."""
     terminal = error_console()
     is_off = not terminal.is_terminal or sys.stdout.isatty()
     columns = (

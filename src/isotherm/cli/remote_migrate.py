@@ -1,4 +1,4 @@
-"""`isotherm remote migrate`: bring the metadata topic to keyed, compacted records (KIP-1266)."""
+"""`isotherm remote migrate`: migrates the metadata topic to keyed, compacted records (KIP-1266)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _FEATURE = "remote.log.metadata.compaction"
 _META_PROPERTIES = "meta.properties"
 _EXIT_NEEDED = 4
 _WATCH_INTERVAL_S = 0.5
-# A record's own fields and its batch's header, where each record is a batch of its own.
+# Bytes of a record's fields and of its batch's header, where each record has its own batch.
 _BATCH_OVERHEAD = 71
 _COLUMNS = [
     "metadata_partition", "records", "without_key", "tombstones", "live_segments",
@@ -60,7 +60,7 @@ class _Options:
     as_json: bool
 
     def on_corrupt(self, error: CorruptMetadataError) -> None:
-        """Raises unless damage is to be passed over."""
+        """Raise the error, or with --skip-corrupt print it."""
         if not self.skip_corrupt:
             raise error
         typer.echo(f"isotherm: passed over: {error}", err=True)
@@ -148,7 +148,7 @@ def _broker_texts(log_dirs: list[Path] | None, config: Path | None) -> dict[str,
 
 
 def _migrate_log_dirs(texts: dict[str, str], options: _Options, *, run: bool) -> None:
-    # A broker takes half a second to import.
+    # The import of a broker takes half a second.
     from isotherm.broker.startup.log_dir_migration import check_is_isotherms, migrate_log_dirs
     from isotherm.config.server_properties import parse_broker_config
     from isotherm.log.fs import OsFileSystem
@@ -179,7 +179,7 @@ def _migrate_log_dirs(texts: dict[str, str], options: _Options, *, run: bool) ->
 def _migrate_broker(
     bootstrap_server: str, extra: dict[str, str], options: _Options, *, run: bool
 ) -> None:
-    # The protocol's classes load half of what other commands of this group do not need.
+    # The protocol's classes take long to import, and other commands of this group do not need them.
     from isotherm.cli.broker_features import raise_feature, read_features
 
     features = read_features(bootstrap_server, extra)
@@ -232,7 +232,7 @@ def _check(topic: MetadataTopic, options: _Options, *, is_isotherms: bool) -> No
 
 
 def _surveys(topic: MetadataTopic, options: _Options) -> list[PartitionSurvey]:
-    """Surveys one metadata partition at a time, and keeps only the surveys."""
+    """Survey one metadata partition at a time. Only the surveys stay in memory."""
     with _progress() as tell:
         surveys = []
         for number in range(topic.partition_count):
@@ -245,7 +245,7 @@ def _surveys(topic: MetadataTopic, options: _Options) -> list[PartitionSurvey]:
 
 
 def _await_compaction(bootstrap_server: str, extra: dict[str, str], options: _Options) -> None:
-    """The broker migrates its partitions one by one, and switches compaction on at the end."""
+    """Wait until the broker has migrated its metadata partitions. It switches compaction on at the end."""
     clock = SystemClock()
     deadline_s = clock.monotonic_s() + options.timeout_s
     admin = admin_client(bootstrap_server, extra)

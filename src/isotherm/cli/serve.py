@@ -75,8 +75,8 @@ def serve(
         _print_settings(settings(), as_json=as_json)
         return
     _start_logging(log_level)
-    # A broker takes half a second to import; the other commands do not wait for it. Modules are no
-    # garbage: searching them for some took a tenth of that.
+    # The import of a broker takes half a second, so other commands do not do it. Garbage collections would
+    # take a tenth of that and free nothing, because modules stay.
     gc.disable()
     from isotherm.broker.process import exit_at_once, run
 
@@ -89,8 +89,8 @@ def serve(
 def broker_settings(
     config: Path | None, override: list[str] | None, data_dir: Path
 ) -> dict[str, Setting]:
-    """The settings of a broker's start, each key with its source. Warns of a file with secrets that
-    others may read."""
+    """The settings with which a broker starts, each with its source. Logs a warning for a file with secrets
+    that other users may read."""
     texts = read_properties(config) if config else {}
     if config and any(is_secret(each) for each in texts):
         warn_of_readers(config)

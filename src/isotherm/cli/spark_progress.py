@@ -1,4 +1,4 @@
-"""A progress line on a terminal: the step of a job, and Spark's finished tasks."""
+"""Shows the progress of a job in a line on a terminal: its step, and Spark's finished tasks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from rich.text import Text
 
 @contextmanager
 def shown_progress(terminal: Console, description: str) -> Iterator[Callable[[str], None]]:
-    """A line with the elapsed time and the finished tasks; call it to name the next step. Prints
-    nothing if `terminal` is not one."""
+    """A line with the elapsed time and the finished tasks. Call the result to name the next step. Nothing is
+    shown if `terminal` is not a terminal."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -38,7 +38,7 @@ def shown_progress(terminal: Console, description: str) -> Iterator[Callable[[st
 class TasksColumn(ProgressColumn):
     """The finished tasks of Spark's running stages."""
 
-    # In seconds: each refresh is a call into Java.
+    # Seconds between two refreshes, since each is a call into Java.
     max_refresh = 0.5
 
     def render(self, task: Task) -> Text:
@@ -48,7 +48,7 @@ class TasksColumn(ProgressColumn):
 
 
 def tasks_of_running_stages() -> tuple[int, int]:
-    """The numbers of finished and of all tasks; none before and after Spark runs."""
+    """The numbers of finished tasks and of all tasks. Both are 0 before Spark starts and after it stops."""
     if "pyspark" not in sys.modules:
         return 0, 0
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM for a command that ends when it has finished a step."""
+"""Handles SIGINT and SIGTERM for a command that finishes its current step before it ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def stop_signals(stop: threading.Event) -> Iterator[None]:
-    """The first signal sets `stop`, another one raises KeyboardInterrupt. Only in the main thread."""
+    """Handle signals: the first one sets `stop`, the next one raises KeyboardInterrupt. Call it in the main
+    thread only."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         del number, frame

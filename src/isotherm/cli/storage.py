@@ -1,4 +1,4 @@
-"""`isotherm storage`: what kafka-storage.sh does, for a broker's log directories."""
+"""`isotherm storage`: formats a broker's log directories, like kafka-storage.sh."""
 
 from __future__ import annotations
 

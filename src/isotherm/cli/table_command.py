@@ -1,5 +1,5 @@
-"""What `isotherm pipeline table` does with its options: one run, or runs until it is stopped, and the
-upkeep after them. Prints what was done.
+"""Runs `isotherm pipeline table` with parsed options: one run, or runs until it is stopped, and the upkeep after
+them. Prints what was done.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _OpenSpark = Callable[[], "SparkSession"]
 def upkeep_settings(
     to: str, options: SourceOptions, *, compacts: bool, expire: str | None, retention: str
 ) -> UpkeepSettings:
-    """Raises ConfigError for what cannot be, and for tables without upkeep."""
+    """The settings of upkeep. Raises ConfigError for invalid options, and for a kind of table that has no
+    upkeep."""
     if retention not in RETENTIONS:
         raise ConfigError(
             f"no such retention option=--retention value={retention} known={','.join(RETENTIONS)}"
@@ -78,7 +79,7 @@ def _age_ms(text: str) -> int:
 
 
 class TableCommand:
-    """The acts of the command on one table."""
+    """The actions of the command on one table."""
 
     def __init__(
         self,
@@ -120,10 +121,10 @@ class TableCommand:
                 self._keep(spark)
 
     def follow(self, settings: FollowSettings, upkeep_every: int) -> None:
-        """Upkeep comes after each `upkeep_every` commits."""
+        """Run until a signal stops it. Upkeep runs after every `upkeep_every` commits."""
         stop, commits = threading.Event(), 0
 
-        # PySpark takes SIGINT for itself when a session starts, so the signals come after it.
+        # PySpark installs its own handler of SIGINT when a session starts, so install ours after that.
         with spark_session(self._master, self._spark_config) as spark, stop_signals(stop):
 
             def run_once() -> None:

@@ -1,4 +1,4 @@
-"""`isotherm top`: the console's overview in a terminal, kept up to date."""
+"""`isotherm top`: shows the console's overview in a terminal, and updates it."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 _BAR_WIDTH = 24
 _NARROW_BAR_WIDTH = 10
-# Below it, columns are left out.
+# On a narrower terminal some columns are left out.
 _WIDTH_OF_ALL_COLUMNS = 130
 _NAME_WIDTH_MIN = 12
 _NARROW = ("topic", "where", "in all", "remote", "copy lag", "missing")
 _BLOCK = "█"
 _COLOURS = {"local": "yellow", "both": "magenta", "remote": "blue"}
-# Of the screen: the lines above and below the rows of topics.
+# Lines of the screen above and below the rows of topics.
 _OTHER_LINES = 6
 _SCREEN_LINES_MIN = 3
 
@@ -104,8 +104,8 @@ def screen(
     rows_max: int | None = None,
     width: int = _WIDTH_OF_ALL_COLUMNS,
 ) -> RenderableType:
-    """The whole screen; with all topics, unless there are more than `rows_max`. A look that failed shows the storage of the last one that
-    did not."""
+    """The whole screen. It has the `rows_max` largest topics, or all of them with None. After a failed read it
+    shows the last storage that was read."""
     assert look.content is not None
     price = prices.mean_price(look.content.remote_bytes)
     found = [each for each in look.content.topics.values() if not each.state.name.startswith("__")]
@@ -176,7 +176,7 @@ def _cells(topic: TopicStorage, price: float, bar_width: int) -> dict[str, Text 
 
 
 def tier_bar(sums: StorageSums, width: int) -> Text:
-    """The shares of the tiers, each with a block at least where it has a byte."""
+    """A bar with the shares of the tiers. A tier with a byte has at least one block."""
     parts = {
         "local": sums.local_bytes - sums.overlap_bytes,
         "both": sums.overlap_bytes,

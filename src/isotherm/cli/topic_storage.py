@@ -1,4 +1,4 @@
-"""`isotherm topics describe-storage`: where a topic's bytes lie, what is late, what they cost."""
+"""`isotherm topics describe-storage`: shows where a topic's bytes are, what is late, and what they cost."""
 
 from __future__ import annotations
 

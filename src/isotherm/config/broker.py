@@ -1,4 +1,4 @@
-"""The keys of a broker, with Kafka's names and defaults. `server_properties` makes one of texts."""
+"""The keys of a broker, with Kafka's names and defaults. `server_properties` parses them from texts."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ PATHS: ConfigType[tuple[Path, ...]] = ConfigType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """The configuration of `isotherm serve`. `topic_defaults` holds for topics without settings of
-    their own. For DescribeConfigs, `explicit` has the texts set at the start, by key; the other two
-    have those set while running, for all brokers and for this one."""
+    """The configuration of `isotherm serve`. `topic_defaults` applies to topics without their own
+    settings. DescribeConfigs needs the texts by key: `explicit` has those set at the start, and the
+    two other mappings those set while running, for all brokers and for this one."""
 
     node_id: int = key(INT, 1, "Id of this broker.", check=at_least(0), synonyms=["broker.id"])
     process_roles: tuple[str, ...] = key(
@@ -331,7 +331,8 @@ class BrokerConfig:
             self._check_metadata_listener()
 
     def _check_one_replica(self) -> None:
-        """The embedded controller makes one replica. A request for more is refused, not ignored."""
+        """Raise ConfigError for more than one replica, which the embedded controller cannot create.
+        To ignore the key would promise copies that do not exist."""
         if not self.has_embedded_controller:
             return
         for name in REPLICATION_FACTORS:
@@ -343,7 +344,8 @@ class BrokerConfig:
                 )
 
     def _check_metadata_listener(self) -> None:
-        """It is not used, but a name that is no listener is a typing error, and Kafka's refusal."""
+        """Raise ConfigError for a name that is no listener. The key has no effect, but such a name is a
+        typing error, and Kafka refuses it."""
         name = self.remote.remote_log_metadata_manager_listener_name
         names = [listener.name for listener in self.listener_layout.brokers]
         if name is not None and name.upper() not in names:
@@ -368,31 +370,31 @@ class BrokerConfig:
 
     @property
     def has_embedded_controller(self) -> bool:
-        """Whether the controller is in this process; else the broker is a member of a quorum's
-        cluster."""
+        """Whether the controller is in this process. Otherwise the broker is a member of a cluster
+        with a quorum of controllers."""
         return has_embedded_controller(self.process_roles)
 
     @property
     def quorum_addresses(self) -> tuple[ControllerAddress, ...]:
-        """Addresses of controllers; any of them names the leader of the quorum."""
+        """The addresses of controllers. Each of them can name the leader of the quorum."""
         return quorum_addresses(
             self.controller_quorum_voters, self.controller_quorum_bootstrap_servers
         )
 
     @property
     def metadata_log_dir(self) -> Path:
-        """The log folder that has the cluster's metadata."""
+        """The log directory that has the cluster's metadata."""
         text = self.quorum.metadata_log_dir
         return self.log_dirs[0] if text is None else Path(text)
 
     @property
     def alter_log_dirs_threads(self) -> int:
-        """How many threads move replicas between log folders."""
+        """The number of threads that move replicas between log directories."""
         return self.num_replica_alter_log_dirs_threads or len(self.log_dirs)
 
     @property
     def listener_layout(self) -> ListenerLayout:
-        """The listeners that these keys amount to."""
+        """The listeners that these keys define."""
         return lay_out_listeners(
             ListenerKeys(
                 self.listeners,
@@ -406,7 +408,7 @@ class BrokerConfig:
         )
 
     def limits_of(self, listener: str) -> Mapping[str, int]:
-        """The limits of connections as they hold for one listener, by their keys."""
+        """The connection limits of one listener, by their keys."""
         texts = {**self.explicit, **self.dynamic_for_all, **self.dynamic_for_this}
         limits = {}
         for name in LISTENER_LIMITS:
@@ -416,7 +418,7 @@ class BrokerConfig:
         return limits
 
     def security_of(self, listener: str, mechanism: str | None = None) -> SecurityConfig:
-        """The keys of access as they hold for one listener, or for one mechanism of it."""
+        """The security keys of one listener, or of one SASL mechanism of it."""
         texts = {**self.explicit, **self.dynamic_for_this}
         return self.security.for_listener(texts, listener, mechanism)
 

@@ -13,7 +13,7 @@ _BUFFER_SIZE_PER_THREAD_MIN = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerConfig:
-    """Broker-level keys of compaction; those of a topic are in TopicConfig."""
+    """Broker-level keys of compaction. Those of a topic are in TopicConfig."""
 
     log_cleaner_enable: bool = key(
         BOOLEAN, True, "Whether topics with cleanup.policy=compact are compacted."

@@ -25,8 +25,8 @@ def _is_pattern(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientMetricsConfig:
-    """Subscriptions are kept and shown. No client is asked for metrics: as in a broker of Kafka
-    without a plug-in that would take them."""
+    """The keys of a subscription. Subscriptions are stored and shown, but no client is asked for
+    metrics. A Kafka broker without a plug-in that receives metrics does the same."""
 
     metrics: tuple[str, ...] = key(LIST, (), "Prefixes of the names of metrics; * for all.")
     interval_ms: int = key(
@@ -44,5 +44,5 @@ class ClientMetricsConfig:
 
     @classmethod
     def parse(cls, texts: Mapping[str, str]) -> Self:
-        """ConfigError names the key that is wrong."""
+        """Parse a subscription. Raises ConfigError, which names the key."""
         return cls(**parse_fields(cls, texts))

@@ -1,11 +1,11 @@
-"""Kafka's client properties of security as librdkafka's: the one place that translates them.
+"""Translates Kafka's security properties of clients to librdkafka's. No other module does that.
 
-A file for Kafka's tools (`--command-config`) names a login module and Java's stores. librdkafka takes a
-user, a password and PEM. What is returned here has librdkafka's names alone, so it may be translated
-again; `isotherm.protocol.node_security` makes connections of our own from it. All other properties
-are passed on.
+A file for Kafka's tools (`--command-config`) names a login module and Java's key stores. librdkafka needs a
+user, a password and PEM. The result has librdkafka's names only, so translating it again changes nothing.
+`isotherm.protocol.node_security` makes Isotherm's own connections from it. All other properties are
+passed on.
 
-    security.protocol                    the same; a key of TLS or SASL that it leaves without effect is refused
+    security.protocol                    the same; keys of TLS or SASL are refused if it makes them useless
     sasl.mechanism, sasl.jaas.config     sasl.mechanism, sasl.username, sasl.password
     sasl.oauthbearer.*                   see `isotherm.config.token_login`
     ssl.truststore.*                     ssl.ca.pem
@@ -59,7 +59,7 @@ _KEYSTORE = "ssl.keystore."
 _KEY_PASSWORD = "ssl.key.password"  # noqa: S105
 _PROTOCOLS = "ssl.enabled.protocols"
 _SERVED_PROTOCOLS = frozenset({"TLSv1.2", "TLSv1.3"})
-# librdkafka's names for what Kafka's stores are translated to.
+# librdkafka's names of the properties that stand for Kafka's stores.
 _OTHER_TRUST = ("ssl.ca.location", CA_PEM)
 _OTHER_KEYS = ("ssl.key.location", KEY_PEM, "ssl.certificate.location", CHAIN_PEM)
 _KAFKA_KEYS = frozenset(
@@ -67,7 +67,7 @@ _KAFKA_KEYS = frozenset(
     | {_TRUSTSTORE + each for each in ("type", "location", "password", "certificates")}
     | {_KEYSTORE + each for each in ("type", "location", "password", "key", "certificate.chain")}
 )
-# Kafka's names of what only a Java virtual machine has.
+# Kafka's properties that only a Java virtual machine can use.
 _OF_JAVA = (
     "sasl.client.callback.handler.class",
     "sasl.login.",
@@ -81,7 +81,7 @@ _OF_JAVA = (
 
 
 class ClientProperties(dict[str, Any]):
-    """Properties whose secrets are not in their text. `place` says where they come from."""
+    """Properties whose `repr` shows no secrets. `place` names the file that they come from."""
 
     def __init__(self, properties: Mapping[str, Any], place: str = "") -> None:
         super().__init__(properties)
@@ -92,9 +92,10 @@ class ClientProperties(dict[str, Any]):
 
 
 def read_client_properties(path: Path) -> ClientProperties:
-    """The properties of a file as they are. Warns of a file with passwords that others may read.
+    """The properties of a file, not translated. Logs a warning if the file has passwords and other users
+    may read it.
 
-    Raises ConfigError naming the file.
+    Raises ConfigError, which names the file.
     """
     texts = read_properties(path)
     if any(is_secret(each) for each in texts):
@@ -103,9 +104,9 @@ def read_client_properties(path: Path) -> ClientProperties:
 
 
 def librdkafka_properties(texts: Mapping[str, Any]) -> ClientProperties:
-    """`texts` with what Kafka calls otherwise translated; stores are read. Idempotent.
+    """Translate Kafka's names in `texts` to librdkafka's, and read key and trust stores. Idempotent.
 
-    Raises ConfigError that names the key, and the place of ClientProperties, and shows no secret.
+    Raises ConfigError, which names the key and the `place` of ClientProperties, and shows no secret.
     """
     given = GivenProperties(texts, getattr(texts, "place", ""))
     protocol = _protocol(given)
@@ -118,7 +119,7 @@ def librdkafka_properties(texts: Mapping[str, Any]) -> ClientProperties:
     if _with_tls(protocol):
         translated |= _tls(given)
         if given.text(_KEYSTORE + "location") is not None or given.text(_KEYSTORE + "key"):
-            # It was the store's: the key that is passed on has none.
+            # The password was that of the store. The key that is passed on is not encrypted.
             translated.pop(_KEY_PASSWORD, None)
     return ClientProperties(translated, given.place)
 
@@ -143,7 +144,8 @@ def _protocol(given: GivenProperties) -> SecurityProtocol:
 
 
 def _check_effect(given: GivenProperties, protocol: SecurityProtocol) -> None:
-    """A password that is given and then not used is a mistake that looks like safety."""
+    """Raise ConfigError for keys of TLS or SASL that the protocol does not use. A user with a password that
+    is never sent would believe the connection to be safe."""
     for key in given.texts:
         is_tokens = key == LOGIN_HANDLER and given.text(key) == TOKEN_HANDLER
         if key.startswith(_OF_JAVA) and not is_tokens:
@@ -288,7 +290,7 @@ def _key_pair(given: GivenProperties) -> dict[str, str]:
                 )
             pair = read_key_pair(Path(location), store_type, password, key_password)
     except (OSError, ValueError, TypeError) as error:
-        # cryptography raises TypeError for a password that is missing, or that is not needed.
+        # cryptography raises TypeError for a password that is missing or superfluous.
         raise _unusable(given, key, location, error) from error
     return {KEY_PEM: pair.key.decode("ascii"), CHAIN_PEM: pair.chain.decode("ascii")}
 
@@ -313,7 +315,8 @@ def _check_is_pem(given: GivenProperties, store_type: str, prefix: str, key: str
 def _unusable(
     given: GivenProperties, key: str, location: str | None, error: Exception
 ) -> ConfigError:
-    # The texts of OpenSSL, cryptography and Python name files and formats, never their content.
+    # It is safe to show these texts: OpenSSL, cryptography and Python name files and formats, never their
+    # content.
     reason = getattr(error, "strerror", None) or str(error)
     path = "" if location is None else f" path={location}"
     return given.error(f"the store cannot be used{path} reason={reason!r}", key)

@@ -1,9 +1,9 @@
-"""Configuration keys, each declared once.
+"""Declares configuration keys, each once.
 
-A group of keys is a frozen dataclass whose fields are made by `key`. The field's name is the
-Kafka key with underscores for dots, so `segment_bytes` is `segment.bytes`; type, default, check
-and documentation stand in the field's metadata. Parsing, DescribeConfigs, the command line's help
-and docs/configuration.md are all read from these declarations.
+A group of keys is a frozen dataclass whose fields are made by `key`. The field's name is the Kafka
+key with underscores for dots: `segment_bytes` is `segment.bytes`. The field's metadata has type,
+default, check and documentation. Parsing, DescribeConfigs, the command line's help and
+docs/configuration.md all use these declarations.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ INT_MAX = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class ConfigType(Generic[T]):
-    """How the text of a value becomes a value, and back. `name` is Kafka's name of the type."""
+    """Converts the text of a value to the value, and back. `name` is Kafka's name of the type."""
 
     name: str
     parse: Callable[[str], T]
@@ -71,15 +71,15 @@ DOUBLE: ConfigType[float] = ConfigType(
     lambda text: float(text.strip()),
     lambda value: repr(value).replace("e+", "E"),  # as Java writes it
 )
-# Never shown.
+# The text of a value is never shown.
 PASSWORD: ConfigType[str] = ConfigType("PASSWORD", str, lambda value: "[hidden]")
 LIST: ConfigType[tuple[str, ...]] = ConfigType("LIST", _parse_list, ",".join)
-# Of values that stand there twice Kafka takes the first; an empty one, or none, is refused.
+# As in Kafka, the second of two equal values is dropped. An empty value or list is refused.
 DISTINCT_LIST: ConfigType[tuple[str, ...]] = ConfigType("LIST", _parse_distinct, ",".join)
 
 
 def optional(inner: ConfigType[T]) -> ConfigType[T | None]:
-    """The same type with None, which no text stands for: it means that the key is not set."""
+    """The same type with None, which means that the key is not set. No text is parsed to None."""
     return ConfigType(
         inner.name, inner.parse, lambda value: "" if value is None else inner.format(value)
     )
@@ -87,7 +87,7 @@ def optional(inner: ConfigType[T]) -> ConfigType[T | None]:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A rule on a value and the words that state it, as they appear in errors and docs."""
+    """A rule for a value, and the words that describe it in errors and docs."""
 
     holds: Callable[[Any], bool]
     words: str
@@ -114,7 +114,7 @@ ANYTHING = Check(lambda value: True, "")
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """Another key that sets the same thing at the broker's level, in a larger unit perhaps."""
+    """Another key that sets the same value at broker level, perhaps in a larger unit."""
 
     name: str
     multiplier: int = 1
@@ -122,10 +122,13 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """One key. A `dynamic` key can be changed while the broker runs. `internal` keys are for tests and
-    are left out of the documentation. `no_effect` is the reason why an accepted key changes nothing;
-    a broker that sets the key logs it as a warning. `thread_pool`: the key is the size of a pool,
-    which a running broker changes at most to half or double at a time."""
+    """The declaration of one key.
+
+    A `dynamic` key can be changed while the broker runs. `internal` keys are for tests, and are left
+    out of the documentation. `no_effect` is the reason why an accepted key changes nothing; a broker
+    that sets the key logs it as a warning. A `thread_pool` key is the size of a pool, which one change
+    may at most halve or double while the broker runs.
+    """
 
     name: str
     type: ConfigType[Any]
@@ -170,7 +173,7 @@ def key(
     no_effect: str | None = None,
     thread_pool: bool = False,
 ) -> T:
-    """Declare a key as a field of a config dataclass; see the module's head."""
+    """Declare a key as a field of a config dataclass, as the module's docstring explains."""
     settled = tuple(
         synonym if isinstance(synonym, Synonym) else Synonym(synonym) for synonym in synonyms
     )
@@ -184,7 +187,7 @@ def key(
 
 
 def config_keys(config_class: type) -> dict[str, tuple[str, ConfigKey]]:
-    """Every key of a config dataclass: key name -> (field name, key), in declaration order."""
+    """All keys of a config dataclass, in declaration order: key name -> (field name, key)."""
     keys: dict[str, tuple[str, ConfigKey]] = {}
     for field in dataclasses.fields(config_class):
         declared = field.metadata.get(_METADATA_KEY)
@@ -195,7 +198,7 @@ def config_keys(config_class: type) -> dict[str, tuple[str, ConfigKey]]:
 
 
 def parse_fields(config_class: type, texts: Mapping[str, str]) -> dict[str, Any]:
-    """Field values for the keys in `texts`; UnknownConfigError for a key the class lacks."""
+    """The field values for the keys in `texts`. Raises UnknownConfigError for an undeclared key."""
     keys = config_keys(config_class)
     fields: dict[str, Any] = {}
     for name, text in texts.items():
@@ -207,19 +210,19 @@ def parse_fields(config_class: type, texts: Mapping[str, str]) -> dict[str, Any]
 
 
 def unknown_key(name: str, known: Iterable[str]) -> UnknownConfigError:
-    """The error for an undeclared key. It names the nearest declared one."""
+    """The error for an undeclared key. It names the most similar declared key."""
     nearest = nearest_key(name, known)
     hint = f" nearest={nearest}" if nearest else ""
     return UnknownConfigError(f"unknown configuration key key={name}{hint}")
 
 
 def nearest_key(name: str, known: Iterable[str]) -> str | None:
-    """The one of `known` that `name` may be a misspelling of."""
+    """The key in `known` that is most similar to `name`. None if none is similar."""
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)), None)
 
 
 def format_fields(config: object) -> dict[str, str]:
-    """The texts of every key of a config dataclass's instance; keys that are None are left out."""
+    """The texts of all keys of a config dataclass's instance. Keys that are None are left out."""
     return {
         name: declared.format(getattr(config, field_name))
         for name, (field_name, declared) in config_keys(type(config)).items()

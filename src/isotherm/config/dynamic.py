@@ -1,9 +1,9 @@
-"""The broker's keys that can be changed while it runs, and the configuration they make.
+"""The broker's keys that can be changed while it runs, and the configuration that results.
 
-A topic's key is set for all topics by its first synonym (log.retention.ms, as in Kafka, not
-log.retention.hours). Keys and certificates are set for one listener of one broker, limits of connections
-also for a listener of all brokers. Where a key is set in several places, that of one broker wins over that of
-all brokers, and both win over the file. Source: KIP-226, Kafka DynamicBrokerConfig.
+The default of a topic's key is set by its first synonym (log.retention.ms, as in Kafka, not
+log.retention.hours). Private keys and certificates are set for one listener of one broker. Connection
+limits may also be set for a listener of all brokers. A value for one broker overrides that for all
+brokers, and both override the file. Source: KIP-226, Kafka DynamicBrokerConfig.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from isotherm.errors import ConfigError
 
 
 class DynamicKey(NamedTuple):
-    """Where a key's value is: `group` is the field of BrokerConfig, "" for its own keys. `listener` is the
-    one that it is set for."""
+    """The place of a key's value. `group` is a field of BrokerConfig, or "" for its own keys. `listener` is
+    the listener that the key is set for, or None for the whole broker."""
 
     group: str
     field_name: str
@@ -38,7 +38,8 @@ class DynamicKey(NamedTuple):
 
 
 class DynamicKeys(Mapping[str, DynamicKey]):
-    """Lists the keys of the whole broker, and knows those of any listener as well."""
+    """The dynamic keys by name. Iteration gives only keys of the whole broker. A look-up also finds the keys
+    of any listener, whose names are not known in advance."""
 
     def __init__(self, keys: Mapping[str, DynamicKey]) -> None:
         self._keys = keys
@@ -67,7 +68,7 @@ _KEYS_OF_LISTENERS: tuple[tuple[str, type, Callable[[str], tuple[str, str] | Non
     ("", BrokerConfig, split_listener_limit),
 )
 
-# The keys of BrokerConfig by its fields that hold groups of them; "" for its own.
+# The classes of BrokerConfig's groups of keys, by field. "" stands for its own keys.
 CONFIG_GROUPS: Mapping[str, type] = {
     "": BrokerConfig,
     "remote": RemoteLogManagerConfig,
@@ -97,16 +98,16 @@ def dynamic_broker_keys() -> DynamicKeys:
 def with_dynamic_texts(
     config: BrokerConfig, *, for_all: Mapping[str, str], for_this: Mapping[str, str]
 ) -> BrokerConfig:
-    """The file's `config` with what was set for all brokers, and for this one, while running.
+    """The file's `config` with the values that were set while running, for all brokers and for this one.
 
-    Every key must be one of `dynamic_broker_keys`. ConfigError names the key that is wrong.
+    Every key must be in `dynamic_broker_keys`. Raises ConfigError, which names the key.
     """
     keys = dynamic_broker_keys()
     by_group: dict[str, dict[str, Any]] = {}
     for name, text in {**for_all, **for_this}.items():
         group, field_name, declared, listener = keys[name]
         value = declared.parse(text)
-        # Those of listeners are looked up where they are used: BrokerConfig.security_of, limits_of.
+        # The keys of listeners have no field. BrokerConfig.security_of and limits_of look them up.
         if listener is None:
             by_group.setdefault(group, {})[field_name] = value
     own = by_group.pop("", {})
@@ -123,7 +124,7 @@ def with_dynamic_texts(
 
 
 def check_for_all(names: Iterable[str]) -> None:
-    """ConfigError, in Kafka's words, for keys that are set for one broker alone."""
+    """Raise ConfigError, with Kafka's message, for keys that can be set for one broker only."""
     of_listeners = sorted(name for name in names if split_key_material(name) is not None)
     if of_listeners:
         raise ConfigError(
@@ -133,7 +134,8 @@ def check_for_all(names: Iterable[str]) -> None:
 
 
 def check_connection_limits(texts: Mapping[str, str | None]) -> None:
-    """ConfigError, in Kafka's words, for a limit of connections that a file may have and a change may not."""
+    """Raise ConfigError, with Kafka's message, for connection limits that a file may have but a change at run
+    time may not."""
     for name, text in texts.items():
         _, base_name = split_listener_limit(name) or ("", name)
         if base_name in LISTENER_LIMITS and text is not None:
@@ -143,8 +145,8 @@ def check_connection_limits(texts: Mapping[str, str | None]) -> None:
 
 
 def check_thread_pools(running: BrokerConfig, changed: BrokerConfig) -> None:
-    """ConfigError when a pool would shrink below half of what it is, or grow beyond double; in
-    Kafka's words, which tools look for. Source: Kafka DynamicThreadPool, DynamicRemoteLogConfig."""
+    """Raise ConfigError if a pool would shrink to less than half, or grow to more than double. The message
+    is Kafka's, because tools search for it. Source: Kafka DynamicThreadPool, DynamicRemoteLogConfig."""
     for name, found in dynamic_broker_keys().items():
         if not found.declared.thread_pool:
             continue
@@ -157,13 +159,13 @@ def check_thread_pools(running: BrokerConfig, changed: BrokerConfig) -> None:
 
 
 def is_dynamic_listener_key(name: str) -> bool:
-    """Whether the key is one that is set for a listener, and holds at once."""
+    """Whether the key is set for a listener and takes effect while the broker runs."""
     found = dynamic_broker_keys().get(name)
     return found is not None and found.listener is not None
 
 
 def dynamic_text(config: BrokerConfig, name: str) -> str:
-    """The text of the value that a dynamic key has in `config`."""
+    """The text of a dynamic key's value in `config`."""
     found = dynamic_broker_keys()[name]
     return found.declared.format(_value(config, found))
 

@@ -1,4 +1,4 @@
-"""The properties of a client as they were given, and errors that name them. Shows no value by itself."""
+"""The properties of a client as they were given, and errors that name them but show no value."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class GroupConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLevelConfig:
-    """The keys that one group of the consumer protocol can be given (GroupConfig in Kafka)."""
+    """The keys that can be set for one group of the consumer protocol (GroupConfig in Kafka)."""
 
     consumer_session_timeout_ms: int = key(
         INT,
@@ -149,7 +149,7 @@ class GroupLevelConfig:
 
     @classmethod
     def parse(cls, texts: Mapping[str, str], broker: GroupConfig) -> Self:
-        """What a group with these settings has; ConfigError names the key that is wrong."""
+        """The configuration of a group with these settings. Raises ConfigError, which names the key."""
         fields = {
             "consumer_session_timeout_ms": broker.group_consumer_session_timeout_ms,
             "consumer_heartbeat_interval_ms": broker.group_consumer_heartbeat_interval_ms,
@@ -157,7 +157,7 @@ class GroupLevelConfig:
         return cls(**{**fields, **parse_fields(cls, texts)})
 
     def check(self, broker: GroupConfig) -> None:
-        """ConfigError, in Kafka's words, when a value is beyond what the broker allows."""
+        """Raise ConfigError, with Kafka's message, for a value outside the broker's limits."""
         session, interval = self.consumer_session_timeout_ms, self.consumer_heartbeat_interval_ms
         for name, value, low, high in (
             (

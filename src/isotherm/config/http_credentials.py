@@ -1,4 +1,4 @@
-"""Names and passwords of HTTP basic authentication, in a file with NAME:PASSWORD on each line."""
+"""Reads and checks credentials of HTTP basic authentication, from a file with NAME:PASSWORD on each line."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from isotherm.errors import ConfigError
 
 
 def read_credentials(file: str, key: str) -> Mapping[bytes, bytes]:
-    """Password by name. Warns of a file that others may read. ConfigError names the `key` that named the
-    file, and shows nothing of what it holds."""
+    """The passwords by name. Logs a warning if other users may read the file. Raises ConfigError, which names
+    the `key` that named the file, and shows none of its content."""
     place = f"key={key} value={file}"
     try:
         path = Path(file)
@@ -36,8 +36,8 @@ def read_credentials(file: str, key: str) -> Mapping[bytes, bytes]:
 
 
 def is_known(token: bytes, credentials: Mapping[bytes, bytes]) -> bool:
-    """Whether what follows `Basic ` in a request is a name with its password. Takes as long for a wrong
-    password as for the right one."""
+    """Whether `token`, the text after `Basic ` in a request, is a name with its password. It takes the same
+    time for a wrong and a right password, so that the time reveals nothing."""
     try:
         name, _, password = base64.b64decode(token, validate=True).partition(b":")
     except binascii.Error:

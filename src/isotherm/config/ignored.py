@@ -1,7 +1,7 @@
-"""Keys of Apache Kafka's server.properties that have no effect here, and those that are refused.
+"""The keys of Apache Kafka's server.properties that are ignored, and those that are refused.
 
-Operators paste the file they have. A key whose absence would break a promise (authorization, limits
-on topics) is refused. The other keys have no effect, for the reason beside each.
+Operators use the file that they have. A key is refused if ignoring it would break a promise
+(authorization, limits on topics). The other keys are ignored, for the reason beside each.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _IGNORED_KEYS: dict[str, str] = {
     "security.providers": _NO_TLS,
 }
 
-# By the beginning of a key; tried after the keys themselves.
+# By the prefix of a key. These are tried after the whole keys.
 _IGNORED_PREFIXES: dict[str, str] = {
     "controller.quorum.": _ONE_PROCESS,
     "controller.performance.": _ONE_PROCESS,
@@ -100,7 +100,7 @@ _IGNORED_PREFIXES: dict[str, str] = {
 
 
 def reason_to_ignore(name: str) -> str | None:
-    """Why a key of Kafka has no effect here; None for one that is not known at all."""
+    """The reason why a Kafka key is ignored. None for a key that Kafka does not have."""
     reason = _IGNORED_KEYS.get(name)
     if reason is not None:
         return reason

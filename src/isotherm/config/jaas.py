@@ -1,9 +1,9 @@
-"""The text of `sasl.jaas.config`: a login module, and its options. Pure.
+"""Parses the text of `sasl.jaas.config`: a login module and its options. Pure.
 
     org.apache.kafka.common.security.plain.PlainLoginModule required
         username="admin" password="secret" user_admin="secret" user_alice="hers";
 
-The class is not loaded: its name says what the options mean. Errors never show an option's value.
+The class is not loaded; its name only decides what the options mean. Errors never show an option's value.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class LoginModule(NamedTuple):
 
 
 def parse_login_module(text: str, place: str) -> LoginModule:
-    """ConfigError with `place`, as `file=x`, and without any of the text, which has passwords in it."""
+    """Parse a login module. Raises ConfigError, which contains `place` (such as `file=x`) and none of the
+    text, because that has passwords."""
     found = _ENTRY.fullmatch(text)
     if found is None:
         raise _unparsable(place)
@@ -50,7 +51,8 @@ def parse_login_module(text: str, place: str) -> LoginModule:
 
 
 def plain_passwords(text: str | None, listener: str) -> Mapping[str, str]:
-    """The passwords of the users of SASL/PLAIN, by name."""
+    """The passwords of the users of SASL/PLAIN, by name. Raises ConfigError if `text` has no PLAIN
+    module."""
     if text is None:
         raise ConfigError(
             "a listener with SASL/PLAIN has users"

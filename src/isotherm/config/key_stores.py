@@ -1,15 +1,16 @@
-"""Keys and certificates out of Kafka's stores, in PEM: the form that OpenSSL and librdkafka take.
+"""Reads keys and certificates from Kafka's stores as PEM, the form that OpenSSL and librdkafka need.
 
-Stores are PEM, PKCS12 or JKS. As in Java, the types PKCS12 and JKS read both formats: keytool has written
-PKCS12 since Java 9, also into files that are called `.jks`. ValueError says what is wrong with a store
-and never shows any of it.
+Stores are PEM, PKCS12 or JKS. As in Java, the types PKCS12 and JKS read both formats, because since Java 9
+keytool writes PKCS12 even into files named `.jks`. Errors are a ValueError, which describes the fault and
+never shows the content.
 
     JKS   0xFEEDFEED int32 | version int32 | count int32 | entries | SHA-1
     entry tag int32 (1 key, 2 certificate) | alias utf | time int64 |
           of a key: size int32, data, count int32, certificates | of a certificate: one
     certificate   type utf (version 2) | size int32, DER
 
-The library for JKS, pyjks, has had no release since 2020. Source: OpenJDK JavaKeyStore, KeyProtector.
+JKS is parsed here because its library, pyjks, has had no release since 2020. Source: OpenJDK JavaKeyStore,
+KeyProtector.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ _DIGEST_SIZE = 20
 _KEY_TAG = 1
 _CERTIFICATE_TAG = 2
 _JKS_WHITENER = b"Mighty Aphrodite"
-# SEQUENCE of an algorithm and an OCTET STRING: what a protected key is in.
+# A protected key is in a SEQUENCE of an algorithm and an OCTET STRING.
 _DER_SEQUENCE, _DER_OCTETS = 0x30, 0x04
 
 
 class KeyPair(NamedTuple):
-    """In PEM: a private key without a password, and the chain that begins with its certificate."""
+    """A private key without a password, and the chain that begins with its certificate, in PEM."""
 
     key: bytes
     chain: bytes
@@ -64,7 +65,7 @@ class KeyPair(NamedTuple):
 
 
 class _Contents(NamedTuple):
-    """In DER, but for the key, which is in PEM."""
+    """The content of a store: certificates in DER, and the key in PEM."""
 
     key: bytes | None
     chain: list[bytes]
@@ -72,13 +73,13 @@ class _Contents(NamedTuple):
 
 
 def pem_key_pair(key: bytes, chain: bytes, password: str | None) -> KeyPair:
-    """Of PEM texts, which may be the same one. `password` is of an encrypted key."""
+    """The pair in two PEM texts, which may be the same one. `password` is that of an encrypted key."""
     private = load_pem_private_key(key, None if password is None else password.encode())
     return KeyPair(_key_pem(private), pem_certificates(chain))
 
 
 def pem_certificates(text: bytes) -> bytes:
-    """Only the certificates of a PEM text; ValueError if there is none."""
+    """The certificates of a PEM text, without anything else. Raises ValueError if there is none."""
     found = x509.load_pem_x509_certificates(text)
     return b"".join(each.public_bytes(Encoding.PEM) for each in found)
 
@@ -86,9 +87,9 @@ def pem_certificates(text: bytes) -> bytes:
 def read_key_pair(
     path: Path, store_type: str, password: str | None, key_password: str | None = None
 ) -> KeyPair:
-    """The one private key of a store. Raises OSError, and ValueError. `key_password` is that of the
-    store, unless given. Warns of a key without a password in a file that others may
-    read."""
+    """The private key of a store, with its certificates. `key_password` defaults to the store's password.
+    Logs a warning if a PEM key has no password and other users may read the file. Raises OSError and
+    ValueError."""
     data = path.read_bytes()
     if store_type == PEM:
         if key_password is None:
@@ -101,7 +102,7 @@ def read_key_pair(
 
 
 def read_trusted(path: Path, store_type: str, password: str | None) -> bytes:
-    """All certificates of a store, in PEM. Raises OSError, and ValueError."""
+    """All certificates of a store, in PEM. Raises OSError and ValueError."""
     data = path.read_bytes()
     if store_type == PEM:
         return pem_certificates(data)
@@ -152,7 +153,8 @@ def _read_jks(data: bytes, password: str | None, key_password: str | None) -> _C
             for _ in range(chain_length):
                 certificate, position = _read_certificate(data, position, version)
                 chain.append(certificate)
-            # As in Java, the first key is taken; a trust store needs no password for one.
+            # As in Java, the first key counts. A trust store is read without a key's password, so its
+            # keys are skipped.
             if found.key is None and key_password is not None:
                 found = found._replace(key=_unprotected(protected, key_password), chain=chain)
         elif tag == _CERTIFICATE_TAG:
@@ -186,7 +188,7 @@ def _read_sized(data: bytes, position: int) -> tuple[bytes, int]:
 
 
 def _unprotected(protected: bytes, password: str) -> bytes:
-    """A key in PEM. Its protection: salt | key XOR a stream of SHA-1 | SHA-1 of password and key."""
+    """The key in PEM. It is protected as: salt | key XOR a stream of SHA-1 | SHA-1 of password and key."""
     secret = password.encode("utf-16-be")
     inner, _ = _der_value(protected, 0, _DER_SEQUENCE)
     _, position = _der_value(inner, 0, _DER_SEQUENCE)
@@ -218,7 +220,7 @@ def _der_value(data: bytes, position: int, expected_tag: int) -> tuple[bytes, in
 
 
 def _sha1(*parts: bytes) -> bytes:
-    # The format's own algorithm: nothing here is protected by it anew.
+    # SHA-1 is the format's algorithm. It is used only to read, never to protect anything.
     return hashlib.sha1(b"".join(parts), usedforsecurity=False).digest()
 
 

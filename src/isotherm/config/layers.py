@@ -1,4 +1,4 @@
-"""Reading `server.properties` files, and the layers a broker's configuration is made of."""
+"""Reads `server.properties` files, and joins the layers of a broker's configuration."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _BITNAMI_PREFIX = "KAFKA_CFG_"
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The entries of a text in the format of Java's properties. Kafka trims values, and so does this.
+    """The entries of a text in the format of Java's properties. Values are trimmed, as in Kafka.
 
     Raises ConfigError for `\\u` without four digits.
     """
-    import javaproperties  # not above: a command without a file does without
+    import javaproperties  # here, so that commands without a file do not load it
 
     try:
         entries = javaproperties.loads(text)
@@ -31,7 +31,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """ConfigError naming the file when it cannot be read."""
+    """The entries of a file. Raises ConfigError, which names the file, if it cannot be read."""
     try:
         return parse_properties(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -39,9 +39,9 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def environment_properties(environment: Mapping[str, str]) -> dict[str, str]:
-    """KAFKA_* variables as keys: `_` is a dot, `__` an underscore, `___` a dash.
+    """The keys in KAFKA_* variables: `_` is a dot, `__` an underscore, `___` a dash.
 
-    Bitnami's images write KAFKA_CFG_* for keys; these win over the others.
+    Bitnami's images use KAFKA_CFG_* for keys. These override the others.
     """
     kafkas: dict[str, str] = {}
     bitnamis: dict[str, str] = {}
@@ -53,7 +53,7 @@ def environment_properties(environment: Mapping[str, str]) -> dict[str, str]:
     return kafkas | bitnamis
 
 
-# Variables of Kafka's own scripts and images that share the prefix and are no keys. Source:
+# Variables of Kafka's own scripts and images that have the prefix, but are not keys. Source:
 # KafkaDockerWrapper.ExcludeServerPropsEnv; bin/kafka-run-class.sh; Bitnami's libkafka.sh.
 _NOT_KEYS = frozenset(
     {"KAFKA_OPTS", "KAFKA_HEAP_OPTS", "KAFKA_JVM_PERFORMANCE_OPTS", "KAFKA_GC_LOG_OPTS"}
@@ -69,7 +69,7 @@ def _environment_key(name: str) -> str:
 
 
 def parse_override(text: str) -> tuple[str, str]:
-    """`key=value`; ConfigError when there is no `=`."""
+    """Split `key=value`. Raises ConfigError if there is no `=`."""
     name, separator, value = text.partition("=")
     if not separator or not name.strip():
         raise ConfigError(f"an override is written key=value text={text!r}")
@@ -77,14 +77,14 @@ def parse_override(text: str) -> tuple[str, str]:
 
 
 class Setting(NamedTuple):
-    """A value and the layer it came from."""
+    """A value, and the name of its layer."""
 
     value: str
     source: str
 
 
 def layer_settings(layers: Iterable[tuple[str, Mapping[str, str]]]) -> dict[str, Setting]:
-    """Join layers of settings, the later one winning; each value keeps its layer's name."""
+    """Join layers of settings. A later layer overrides an earlier one."""
     joined: dict[str, Setting] = {}
     for source, texts in layers:
         for name, value in texts.items():
@@ -93,13 +93,11 @@ def layer_settings(layers: Iterable[tuple[str, Mapping[str, str]]]) -> dict[str,
 
 
 def embedded_defaults(data_dir: Path) -> dict[str, str]:
-    """What `isotherm serve` starts from: one folder holds both tiers.
-
-    The lowest layer: a file, the environment or an override replaces any of it.
-    """
+    """The lowest layer of `isotherm serve`, with both tiers in one folder. A file, the environment or an
+    override may replace each value."""
     root = data_dir.absolute()
     return {
-        # Not log.dirs: that would win over a file's log.dir.
+        # log.dirs would override a log.dir in the file.
         "log.dir": str(root / "log"),
         "remote.log.storage.system.enable": "true",
         "rsm.config.url": (root / "bucket").as_uri(),

@@ -1,6 +1,6 @@
-"""Listeners: the broker's addresses, their protocols, and the addresses that clients get.
+"""Parses and checks listeners: the broker's addresses, their protocols, and the advertised addresses.
 
-Pure. The rules, their order and their words are Kafka's. Source: Kafka SocketServerConfigs,
+Pure. The rules, their order and their messages are Kafka's. Source: Kafka SocketServerConfigs,
 AbstractKafkaConfig, KafkaConfig.validateValues.
 """
 
@@ -17,7 +17,7 @@ from isotherm.errors import ConfigError
 
 
 class SecurityProtocol(enum.IntEnum):
-    """The numbers are those of a broker's registration record."""
+    """A security protocol, with its id in a broker's registration record."""
 
     PLAINTEXT = 0
     SSL = 1
@@ -27,7 +27,7 @@ class SecurityProtocol(enum.IntEnum):
 
 DEFAULT_PROTOCOL_MAP = "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"
 
-# Any text before "://": a name that no protocol is known for is refused by the map.
+# The name may be any text before "://". A name without a protocol in the map is refused later.
 _LISTENER = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)")
 
 _PORT_MAX = 65535
@@ -35,7 +35,7 @@ _NOT_ROUTABLE = "0.0.0.0"  # noqa: S104 - as the operator may write it
 
 
 class Address(NamedTuple):
-    """An empty host means every interface; port 0 means any free port."""
+    """An address to bind. An empty host means every interface, port 0 any free port."""
 
     host: str
     port: int
@@ -46,8 +46,9 @@ class Address(NamedTuple):
 
 
 class Listener(NamedTuple):
-    """`advertised` is the address that clients get: an empty host stands for this machine's name,
-    port 0 for the port that was bound. Clients of a listener without it get no broker's address."""
+    """A listener. `advertised` is the address that clients get, where an empty host stands for this
+    machine's name, and port 0 for the bound port. If it is None, clients of the listener get no address
+    of this broker."""
 
     name: str
     protocol: SecurityProtocol
@@ -60,7 +61,7 @@ class Listener(NamedTuple):
 
 
 class ListenerKeys(NamedTuple):
-    """What is set of listeners, under the names of the keys; None where a key is not set."""
+    """The values of the listener keys, named like the keys. None if a key is not set."""
 
     listeners: Sequence[str]
     advertised_listeners: Sequence[str] | None = None
@@ -69,14 +70,16 @@ class ListenerKeys(NamedTuple):
     inter_broker_listener_name: str | None = None
     security_inter_broker_protocol: str | None = None
     has_controller: bool = True
-    """Whether this process is a controller too: then its listeners may be a controller's."""
+    """Whether this process is a controller too, so that it may have controller listeners."""
 
 
 class ListenerLayout(NamedTuple):
-    """`brokers` are for clients, in their order; `controllers` are those of a controller.
+    """The listeners of a process. `brokers` are for clients, in the order of the key; `controllers` are
+    controller listeners.
 
-    `inter_broker` is the name of the listener that brokers use among each other. At
-    `controller_protocol` the controllers of a quorum elsewhere are dialled, if there is one."""
+    `inter_broker` is the name of the listener between brokers. `controller_protocol` is the protocol of
+    connections to controllers in other processes; None with an embedded controller.
+    """
 
     brokers: tuple[Listener, ...]
     controllers: tuple[Listener, ...]
@@ -85,7 +88,8 @@ class ListenerLayout(NamedTuple):
 
 
 def lay_out_listeners(keys: ListenerKeys) -> ListenerLayout:
-    """ConfigError, in Kafka's words, when Kafka would not start with these keys."""
+    """The listeners that the keys define. Raises ConfigError, with Kafka's message, if Kafka would not start
+    with these keys."""
     protocols = _protocols_by_name(keys)
     listeners = _parse(keys.listeners, protocols, ports_differ=True)
     advertised = listeners
@@ -120,7 +124,8 @@ def _protocols_by_name(keys: ListenerKeys) -> dict[str, SecurityProtocol]:
 
 
 def _parse_protocol_map(text: str) -> dict[str, SecurityProtocol]:
-    """A name that stands there twice has its last protocol if it is written alike, as in Kafka."""
+    """The protocols by listener name. As in Kafka, a repeated name has its last protocol if it is written
+    the same way each time, and is refused if only the case differs."""
     by_written_name: dict[str, str] = {}
     for item in re.split(r"\s*,\s*", text) if text else ():
         name, separator, protocol = item.rpartition(":")
@@ -167,7 +172,7 @@ def _name_before_colon(text: str) -> str:
 def _parse(
     texts: Sequence[str], protocols: Mapping[str, SecurityProtocol], *, ports_differ: bool
 ) -> list[Listener]:
-    """Each as it stands there, which is also what is advertised if nothing else is."""
+    """Parse listeners. Each is advertised at its own address until `advertised.listeners` says otherwise."""
     try:
         parsed = [_parse_listener(text, protocols) for text in texts]
         _check_differ(parsed, texts, ports_differ=ports_differ)
@@ -207,7 +212,7 @@ def _check_differ(
 
 
 def _check_share_a_port(port: int, hosts: Sequence[str], texts: Sequence[str]) -> None:
-    """Two may, of which one is an IPv4 address and the other an IPv6 one."""
+    """Raise ConfigError unless the port has two listeners, one with an IPv4 and one with an IPv6 address."""
     versions = [version for host in hosts if (version := _ip_version(host))]
     listed = f"listeners: {_list_text(texts)}"
     if len(hosts) - len(versions) > 1:
@@ -232,7 +237,7 @@ def _ip_version(host: str) -> int | None:
 
 
 def _list_text(texts: Sequence[str]) -> str:
-    """As Java prints a list."""
+    """The list in Java's format, for Kafka's messages."""
     return f"[{', '.join(texts)}]"
 
 
@@ -244,7 +249,8 @@ def _is_controllers(listener: Listener, keys: ListenerKeys) -> bool:
 
 
 def _check_controllers(keys: ListenerKeys, listeners: Sequence[Listener]) -> None:
-    """Without names of a controller's listeners there are none: an embedded one needs no port."""
+    """Check the controller listeners of a process that is a controller. There may be none, because the
+    embedded controller needs no port."""
     names = keys.controller_listener_names
     known = {each.name for each in listeners}
     where = "appearing in the 'listeners' configuration when running the KRaft controller role"
@@ -257,7 +263,8 @@ def _check_controllers(keys: ListenerKeys, listeners: Sequence[Listener]) -> Non
 def _check_controllers_elsewhere(
     keys: ListenerKeys, listeners: Sequence[Listener], protocols: Mapping[str, SecurityProtocol]
 ) -> None:
-    """The first name is that of the controllers' listener, whose protocol is used to dial them."""
+    """Check the listener names of controllers in other processes. The protocol of the first name is used
+    for connections to them."""
     names, role = keys.controller_listener_names, "when running KRaft with just the broker role"
     if not names:
         raise ConfigError(f"controller.listener.names must contain at least one value {role}")
@@ -302,7 +309,8 @@ def _check_advertised(
             f" in listeners. Found {','.join(advertised_names)}. The valid options based on the current"
             f" configuration are {','.join(known)}"
         )
-    # No client gets the address of a controller listener that is not explicitly advertised.
+    # A controller listener may have 0.0.0.0 if it is not advertised explicitly: no client gets its
+    # address.
     is_implied = keys.advertised_listeners is None
     if any(
         each.host == _NOT_ROUTABLE and not (is_implied and _is_controllers(each, keys))

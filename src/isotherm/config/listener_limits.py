@@ -1,7 +1,8 @@
-"""The limits of connections that a listener may have of its own.
+"""The connection limits that can be set for one listener.
 
-Without `listener.name.NAME.` before it a key holds for the whole broker, and for each listener that has
-none of its own. Source: KIP-306, KIP-612; Kafka DynamicBrokerConfig, ConnectionQuotas.
+A key with the prefix `listener.name.NAME.` applies to that listener. Without the prefix it applies to the
+whole broker, and to each listener without its own value. Source: KIP-306, KIP-612; Kafka
+DynamicBrokerConfig, ConnectionQuotas.
 """
 
 from __future__ import annotations
@@ -12,5 +13,5 @@ LISTENER_LIMITS = ("max.connections", "max.connection.creation.rate")
 
 
 def split_listener_limit(name: str) -> tuple[str, str] | None:
-    """The listener, in small letters, and the key; None for a key that is no listener's limit."""
+    """The listener, in lower case, and the key. None for a name that is not a listener's limit."""
     return split_listener_key(name, LISTENER_LIMITS)

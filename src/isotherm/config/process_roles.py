@@ -1,8 +1,8 @@
-"""What a process is, by `process.roles` and `controller.quorum.*`: which controllers its broker has.
+"""Finds the controllers of a broker, from `process.roles` and `controller.quorum.*` alone. Pure.
 
-Pure. Either the embedded one, which is the only voter of its quorum and has neither a port nor an
-address; or those of a quorum of Apache Kafka's controllers, elsewhere. Nothing else decides that.
-Source: Kafka KafkaConfig.validateValues, QuorumConfig.
+A broker has either the embedded controller, which is the only voter of its quorum and has no address, or a
+quorum of Apache Kafka's controllers in other processes. Source: Kafka KafkaConfig.validateValues,
+QuorumConfig.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HOST_AND_PORT = re.compile(r"\[?([0-9a-zA-Z\-%._:]+)\]?:([0-9]+)")
 
 
 class ControllerAddress(NamedTuple):
-    """`controller_id` is None for a bootstrap server, whose id is not known."""
+    """The address of a controller. `controller_id` is None for a bootstrap server, whose id is unknown."""
 
     controller_id: int | None
     host: str
@@ -28,7 +28,8 @@ class ControllerAddress(NamedTuple):
 
 
 def has_embedded_controller(roles: Sequence[str]) -> bool:
-    """Raises ConfigError for a process that is a controller only."""
+    """Whether the roles include the controller. Raises ConfigError for a process that is only a
+    controller."""
     if set(roles) == {CONTROLLER}:
         raise ConfigError(
             "a process is a broker, with the cluster's only controller in it or with Apache Kafka's"
@@ -40,8 +41,8 @@ def has_embedded_controller(roles: Sequence[str]) -> bool:
 def quorum_addresses(
     voters: Sequence[str], bootstrap_servers: Sequence[str]
 ) -> tuple[ControllerAddress, ...]:
-    """Where the controllers of a quorum are asked for their leader; bootstrap servers win over voters,
-    as in Kafka. The texts have been checked."""
+    """The addresses at which the broker asks for the quorum's leader. As in Kafka, bootstrap servers override
+    voters. The texts must have passed `check_quorum`."""
     if bootstrap_servers:
         return tuple(_address(None, text) for text in bootstrap_servers)
     parts = (text.split("@") for text in voters)
@@ -49,7 +50,7 @@ def quorum_addresses(
 
 
 def check_quorum(voters: Sequence[str], bootstrap_servers: Sequence[str], node_id: int) -> None:
-    """ConfigError, in Kafka's words, unless these keys name a quorum that a broker can join."""
+    """Raise ConfigError, with Kafka's message, unless these keys name a quorum that a broker can join."""
     voter_ids = {_parse_voter(text) for text in voters}
     if not voters and not bootstrap_servers:
         raise ConfigError(
@@ -70,7 +71,7 @@ def check_quorum(voters: Sequence[str], bootstrap_servers: Sequence[str], node_i
 def check_embedded_controller(
     voters: Sequence[str], bootstrap_servers: Sequence[str], node_id: int
 ) -> None:
-    """ConfigError unless the embedded controller is the quorum's only one."""
+    """Raise ConfigError unless the embedded controller is the only one of its quorum."""
     voter_ids = {_parse_voter(text) for text in voters}
     if voter_ids and node_id not in voter_ids:
         raise ConfigError(

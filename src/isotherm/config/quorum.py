@@ -1,5 +1,5 @@
-"""Configuration of a broker's membership in a cluster of Kafka controllers (KRaftConfigs and
-QuorumConfig in Kafka). A broker with the embedded controller uses none of it."""
+"""Configuration of a broker in a cluster with a quorum of Kafka controllers (KRaftConfigs and QuorumConfig in
+Kafka). A broker with the embedded controller does not use it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumConfig:
-    """Broker-level keys that matter with process.roles=broker."""
+    """Broker-level keys that have an effect with process.roles=broker."""
 
     broker_heartbeat_interval_ms: int = key(
         INT,

@@ -1,7 +1,7 @@
-"""A configuration that is read again while the broker runs: what of it holds at once.
+"""Applies a configuration that is read again while the broker runs.
 
-That is what Kafka lets change while running. The rest stays as the start found it, and is named, so
-that the operator knows what the next start will change.
+Only keys that Kafka can change at run time take effect. The others keep their values from the start, and are
+named, so that the operator knows what the next start will change.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from isotherm.config.topic import TopicConfig
 
 
 class ReloadedConfig(NamedTuple):
-    """`config` is the running one with `applied` changed; `need_restart` differ as well."""
+    """`config` is the running configuration with the keys `applied` changed. The keys `need_restart` differ
+    too, but are not changed."""
 
     config: BrokerConfig
     applied: tuple[str, ...]
@@ -30,7 +31,7 @@ class ReloadedConfig(NamedTuple):
 
 
 class _Changed(NamedTuple):
-    """A key whose value differs; `name` is the one it has for the whole broker."""
+    """A key whose value differs. `name` is its broker-level name."""
 
     group: str
     field_name: str
@@ -40,7 +41,8 @@ class _Changed(NamedTuple):
 
 
 def reload_config(running: BrokerConfig, reread: BrokerConfig) -> ReloadedConfig:
-    """Both as `parse_broker_config` made them, without what was set while running."""
+    """Compare two configurations, and apply what may change. Both must be results of `parse_broker_config`,
+    without values that were set while running."""
     changed = list(_changed_keys(running, reread))
     applied = [each for each in changed if each.name in dynamic_broker_keys()]
     by_group: dict[str, dict[str, Any]] = {}
@@ -76,7 +78,8 @@ def _changed_keys(running: BrokerConfig, reread: BrokerConfig) -> Iterator[_Chan
 
 
 def _changed_plugin_keys(running: BrokerConfig, reread: BrokerConfig) -> set[str]:
-    """Keys that are handed on to the remote tier's plug-ins, which are made once."""
+    """The changed keys of the remote tier's plug-ins. They need a restart, because a plug-in is configured
+    only once."""
     changed: set[str] = set()
     for prefix, before, after in (
         (
@@ -108,8 +111,8 @@ def _changed_listener_keys(running: BrokerConfig, reread: BrokerConfig) -> set[s
 def _explicit_texts(
     running: Mapping[str, str], reread: Mapping[str, str], applied: list[_Changed]
 ) -> dict[str, str]:
-    """The texts of applied keys, under whichever of their names, and of dynamic keys of listeners, are
-    those read again."""
+    """The explicit texts of the result. Those of applied keys (by any of their names) and of dynamic keys of
+    listeners are the new ones, all others the old ones."""
     names = {
         name
         for each in applied

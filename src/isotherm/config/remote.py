@@ -21,7 +21,7 @@ from isotherm.config.definition import (
 
 NATIVE_STORAGE_MANAGER = "isotherm.remote.storage.object_store.ObjectStoreRemoteStorageManager"
 NATIVE_METADATA_MANAGER = "isotherm.remote.metadata.topic_based.TopicBasedRemoteLogMetadataManager"
-# Kafka's own name of the same thing, which operators paste.
+# Kafka's class of the same manager. Operators have it in their files, so it is accepted.
 KAFKAS_METADATA_MANAGER = (
     "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
 )
@@ -33,8 +33,8 @@ _NOT_EMPTY = Check(lambda value: value is None or value != "", "not empty")
 class RemoteLogManagerConfig:
     """Broker-level keys of the remote tier.
 
-    rsm_config and rlmm_config hold the keys under the two prefixes, with the prefix cut: they
-    belong to the storage manager and to the metadata manager, which check them themselves.
+    rsm_config and rlmm_config have the keys with the two prefixes, without the prefix. The storage
+    manager and the metadata manager check them themselves.
     """
 
     remote_log_storage_system_enable: bool = key(
@@ -226,6 +226,6 @@ class RemoteLogManagerConfig:
 
     @property
     def keeps_metadata_in_topic(self) -> bool:
-        """Whether the metadata manager is the one on `__remote_log_metadata`."""
+        """Whether the metadata manager is the one that uses `__remote_log_metadata`."""
         topic_based = (NATIVE_METADATA_MANAGER, KAFKAS_METADATA_MANAGER)
         return self.remote_log_metadata_manager_class_name in topic_based

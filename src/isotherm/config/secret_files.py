@@ -1,4 +1,4 @@
-"""Files with passwords or private keys: those that other users of the machine may read are warned of."""
+"""Warns of files with passwords or private keys that other users of the machine may read."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _READABLE_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
 
 
 def warn_of_readers(path: Path) -> None:
-    """A line of the log if others than the owner may read the file."""
+    """Log a warning if users other than the owner may read the file."""
     try:
         mode = path.stat().st_mode
     except OSError:
-        # Reading it says why.
+        # The later attempt to read the file raises, with the reason.
         return
     if mode & _READABLE_BY_OTHERS:
         logger.warning(

@@ -1,7 +1,7 @@
-"""Configuration of access: who a client is (SASL), and who may do what (Kafka's authorizer).
+"""Configuration of authentication (SASL, TLS) and authorization (Kafka's authorizer).
 
-The keys of authentication hold for every listener, and with `listener.name.NAME.` before them for one;
-that of a login module has the mechanism before it, too.
+A key of authentication applies to all listeners, or with the prefix `listener.name.NAME.` to one. The key of
+a login module also has the mechanism as a prefix.
 """
 
 from __future__ import annotations
@@ -49,18 +49,19 @@ def _parse_principals(text: str) -> tuple[str, ...]:
     return principals
 
 
-# With semicolons: a principal may be the distinguished name of a certificate, which has commas.
+# Principals are separated by semicolons, because the distinguished name of a certificate has commas.
 PRINCIPALS: ConfigType[tuple[str, ...]] = ConfigType("STRING", _parse_principals, ";".join)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecurityConfig:
-    """Broker-level keys of access."""
+    """Broker-level keys of authentication and authorization."""
 
     def for_listener(
         self, texts: Mapping[str, str], listener: str, mechanism: str | None = None
     ) -> SecurityConfig:
-        """With what is set for one listener, or for one mechanism of it; in `texts` are all keys."""
+        """The configuration of one listener, or of one SASL mechanism of it. `texts` has all keys of the
+        broker."""
         prefix = f"{LISTENER_PREFIX}{listener.lower()}."
         prefixes = [prefix]
         if mechanism is not None:
@@ -280,12 +281,13 @@ _OF_LISTENER = re.compile(
 
 
 def is_listener_key(name: str) -> bool:
-    """Whether the key is one of these, for one listener, or for one mechanism of it."""
+    """Whether the key is one of SecurityConfig, for one listener or for one mechanism of it."""
     found = _OF_LISTENER.fullmatch(name)
     return found is not None and found["key"] in config_keys(SecurityConfig)
 
 
-# What a running broker reads again for one listener. Source: Kafka SslConfigs.RECONFIGURABLE_CONFIGS.
+# The keys that can be changed for one listener of a running broker. Source: Kafka
+# SslConfigs.RECONFIGURABLE_CONFIGS.
 KEY_MATERIAL = frozenset(
     {
         "ssl.keystore.type",
@@ -304,12 +306,12 @@ _KEY_OF_LISTENER = re.compile(r"listener\.name\.(?P<listener>[^.]+)\.(?P<key>.+)
 
 
 def split_key_material(name: str) -> tuple[str, str] | None:
-    """The listener, in small letters, and the key; None for a key that is no listener's key material."""
+    """The listener, in lower case, and the key. None for a name that is not a listener's key material."""
     return split_listener_key(name, KEY_MATERIAL)
 
 
 def split_listener_key(name: str, known: Container[str]) -> tuple[str, str] | None:
-    """The listener, in small letters, and the key, one of `known`; None for any other key."""
+    """The listener, in lower case, and the key, which is in `known`. None for any other name."""
     found = _KEY_OF_LISTENER.fullmatch(name)
     if found is None or found["key"] not in known:
         return None
@@ -331,5 +333,6 @@ _SECRET_ENDINGS = (
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of a key is never shown: by its ending, so that plug-ins' keys count too."""
+    """Whether the value of a key is never shown. The end of the name decides, so that keys of plug-ins are
+    hidden too."""
     return name.endswith(_SECRET_ENDINGS)

@@ -1,6 +1,6 @@
-"""From the texts of a server.properties to a BrokerConfig.
+"""Parses the texts of a server.properties into a BrokerConfig.
 
-Each group of keys takes the texts that are its own; what is left is passed over with a reason, or refused.
+Each group of keys takes its own texts. The remaining keys are ignored with a warning, or refused.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
     """The configuration that `texts` (key -> value, as in server.properties) describes.
 
-    Raises ConfigError naming key and value. Keys without a meaning here are passed over with a warning
-    that says why, or names the nearest key; those whose absence would break a promise are refused.
+    Keys without an effect are ignored with a warning, which has the reason or names the most similar key. Raises
+    ConfigError, which names key and value, for wrong values, and for keys that `ignored.py` refuses.
     """
     remaining = dict(texts)
     _check_ids(texts)
@@ -99,7 +99,7 @@ def _warn_of_no_effect(name: str, reason: str) -> None:
 
 
 def broker_key_names() -> list[str]:
-    """Every key that `parse_broker_config` gives a meaning to."""
+    """All keys that have an effect in `parse_broker_config`."""
     groups = (
         BrokerConfig,
         RemoteLogManagerConfig,
@@ -120,10 +120,11 @@ def broker_key_names() -> list[str]:
 def _take_fields(
     config_class: type, remaining: dict[str, str], *, synonyms_only: bool = False
 ) -> dict[str, Any]:
-    """Parse and remove the keys of one group; a key wins over its synonyms, in their order.
+    """Parse the keys of one group, and remove them from `remaining`. A key overrides its synonyms, and an earlier
+    synonym a later one.
 
-    With `synonyms_only` a key's own name is not taken: segment.bytes is a topic's key, and its
-    broker-wide default is set by the synonym log.segment.bytes. Internal keys have no synonym.
+    With `synonyms_only` a key's own name is not taken: segment.bytes is a topic's key, whose broker-wide
+    default is set by the synonym log.segment.bytes. Internal keys have no synonym.
     """
     taken: dict[str, Any] = {}
     for field_name, declared in config_keys(config_class).values():

@@ -1,6 +1,6 @@
-"""OAUTHBEARER of a client: where its tokens come from, in Kafka's names and librdkafka's.
+"""Translates the OAUTHBEARER properties of a client from Kafka's names to librdkafka's.
 
-A provider gives a token over https for the client's id and secret (RFC 6749, section 4.4).
+A provider issues tokens over https for the client's id and secret (RFC 6749, section 4.4).
 
     Kafka                                                    librdkafka
     sasl.oauthbearer.token.endpoint.url                      the same
@@ -11,9 +11,9 @@ A provider gives a token over https for the client's id and secret (RFC 6749, se
     extension_NAME of the login module                       sasl.oauthbearer.extensions
     ssl.truststore.* of the login module                     https.ca.pem
 
-Names of classes are taken to mean what Kafka's classes do. With librdkafka's own
-`sasl.oauthbearer.method` the rest is left to it. Source: Kafka ClientCredentialsJwtRetriever,
-ClientSecretRequestFormatter, OAuthBearerLoginCallbackHandler; librdkafka CONFIGURATION.md.
+Class names stand for the behaviour of Kafka's classes. If librdkafka's own `sasl.oauthbearer.method` is set,
+nothing is translated. Source: Kafka ClientCredentialsJwtRetriever, ClientSecretRequestFormatter,
+OAuthBearerLoginCallbackHandler; librdkafka CONFIGURATION.md.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _CLASSES = {
         f"{_PACKAGE}.DefaultJwtRetriever",
         f"{_PACKAGE}.ClientCredentialsJwtRetriever",
     ),
-    # The broker checks the token: Kafka's client looks at it only before it is sent.
+    # The broker validates the token. Kafka's client only inspects it before it sends it.
     "sasl.oauthbearer.jwt.validator.class": (
         f"{_PACKAGE}.DefaultJwtValidator",
         f"{_PACKAGE}.ClientJwtValidator",
@@ -68,7 +68,7 @@ _MODULE_OPTIONS = frozenset({"clientId", "clientSecret", "scope"})
 
 
 def token_login(given: GivenProperties) -> dict[str, str]:
-    """librdkafka's names for what `given` has in Kafka's. ConfigError that names the key."""
+    """The properties of `given` under librdkafka's names. Raises ConfigError, which names the key."""
     if given.text(METHOD) is not None or given.texts.get("oauth_cb") is not None:
         if (other := given.any_of((_JAAS, *sorted(KAFKA_TOKEN_KEYS)))) is not None:
             raise given.error(f"the source of tokens is given twice other_key={other}", METHOD)
@@ -79,7 +79,7 @@ def token_login(given: GivenProperties) -> dict[str, str]:
     options = _options(given)
     url = given.text(TOKEN_URL)
     if url is None:
-        # Kafka's client would sign nothing, and make up a token of its own.
+        # Kafka's client would then make up an unsigned token by itself.
         raise given.error("the login has no source of tokens", TOKEN_URL)
     _check_url(given, url)
     client_id = _credential(given, options, KAFKA_ID, CLIENT_ID, "clientId")
@@ -154,7 +154,7 @@ def _check_url(given: GivenProperties, url: str) -> None:
 def _credential(
     given: GivenProperties, options: Mapping[str, str], key: str, other: str, option: str
 ) -> str:
-    """As in Kafka, the key comes before the option of the login module."""
+    """The value of a credential. As in Kafka, the key overrides the option of the login module."""
     if given.text(key) is not None and given.text(other) is not None:
         raise given.error(f"it is given twice other_key={other}", key)
     found = (given.text(key) or given.text(other) or options.get(option) or "").strip()
@@ -164,7 +164,8 @@ def _credential(
 
 
 def _trust(given: GivenProperties, options: Mapping[str, str]) -> dict[str, str]:
-    """Of the provider's address: the authorities that the login module names, or the system's."""
+    """The properties with the authorities for the provider's address: those of the login module, or the
+    system's."""
     texts = {name: each for name, each in options.items() if name.startswith(_TRUST_STORE)}
     if not texts:
         return {}
@@ -184,7 +185,7 @@ def _trust(given: GivenProperties, options: Mapping[str, str]) -> dict[str, str]
             password = texts.get(f"{_TRUST_STORE}password")
             trusted = read_trusted(Path(location), store_type, password)
     except (OSError, ValueError) as error:
-        # These texts name files and formats, never their content.
+        # It is safe to show these texts: they name files and formats, never their content.
         reason = getattr(error, "strerror", None) or str(error)
         raise given.error(f"the store cannot be used reason={reason!r}", _JAAS) from error
     return {HTTPS_CA_PEM: trusted.decode("ascii")}

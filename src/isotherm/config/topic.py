@@ -30,7 +30,7 @@ from isotherm.config.definition import (
 )
 from isotherm.errors import ConfigError
 
-# What local.retention.* say by default: the same as the total retention.
+# The default of local.retention.*: the same as the total retention.
 SAME_AS_TOTAL_RETENTION = -2
 UNLIMITED = -1
 
@@ -49,9 +49,9 @@ _COMPRESSION_TYPES = ("uncompressed", "none", "gzip", "snappy", "lz4", "zstd", "
 
 @dataclass(frozen=True, kw_only=True)
 class TopicConfig:
-    """The configuration in effect for one topic. `TopicConfig()` holds Kafka's defaults.
+    """The configuration in effect for one topic. `TopicConfig()` has Kafka's defaults.
 
-    Without slots: appends read properties that are computed once for each configuration.
+    It has no slots, so that properties which every append reads can be cached.
     """
 
     cleanup_policy: tuple[str, ...] = key(
@@ -339,8 +339,8 @@ class TopicConfig:
     def parse(cls, texts: Mapping[str, str], base: TopicConfig | None = None) -> Self:
         """`base` (or the defaults) with the keys in `texts` set.
 
-        Raises UnknownConfigError or ConfigError naming the key; rules that join several keys are
-        checked by `check_remote_rules`, because they depend on the broker.
+        Raises UnknownConfigError or ConfigError, which name the key. Rules that join several keys depend
+        on the broker, so `check_remote_rules` checks them.
         """
         start = base if base is not None else cls()
         return replace(start, **parse_fields(cls, texts))  # type: ignore[return-value, unused-ignore]
@@ -358,7 +358,8 @@ class TopicConfig:
 
     @cached_property
     def effective_segment_ms(self) -> int:
-        """A record can be compacted only once its segment is closed."""
+        """The age at which a segment is closed. With compaction it is at most
+        max.compaction.lag.ms, because only records of closed segments can be compacted."""
         return (
             min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
         )
@@ -390,7 +391,7 @@ class TopicConfig:
         return self.local_retention_bytes
 
     def check_remote_rules(self, *, remote_system_enabled: bool) -> None:
-        """Kafka's rules that join several keys (LogConfig.validate*); ConfigError if one breaks."""
+        """Raise ConfigError if a rule that joins several keys is broken (Kafka's LogConfig.validate*)."""
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise ConfigError(
                 "min.compaction.lag.ms is above max.compaction.lag.ms"
@@ -407,7 +408,8 @@ class TopicConfig:
         self.check_retention_rules()
 
     def check_retention_rules(self) -> None:
-        """The rules between total and local retention: those that hold for defaults as well."""
+        """Raise ConfigError if a rule between total and local retention is broken. These rules apply to the
+        defaults too."""
         _check_local_retention(
             "bytes", self.retention_bytes, self.local_retention_bytes, self.remote_log_copy_disable
         )

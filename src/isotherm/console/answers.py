@@ -1,4 +1,4 @@
-"""The JSON of the API: plain values from a look at the cluster. Pure."""
+"""Builds the JSON of the API from the state of the cluster. Pure."""
 
 from __future__ import annotations
 
@@ -38,16 +38,17 @@ from isotherm.storage_view.traffic import ALL_TOPICS, Traffic, request_cost, req
 from isotherm.types import Offset, TimestampMs
 
 PARTITIONS_KEPT = 8
-"""Partitions whose spans are kept, with the columns that they were made from: a person zooms in one."""
+"""The most partitions whose spans are cached, so that zooming in one is fast."""
 EPOCHS_MAX = 200
-"""Leader epochs of a map, the newest."""
+"""The most leader epochs of a map. The newest ones are shown."""
 RECORDS_OF_A_COPY = 2
 HISTORY_MS = 24 * 3_600_000
 Window = tuple[Offset | None, Offset | None]
 SECOND_LANE = tuple(kind for kind in SpanKind if kind not in FIRST_LANE)
 
 
-# Of one look at the cluster: the next one has columns and a time of its own where something is new.
+# The cache serves the pages of one state of the cluster. The next state has another time, and other column objects
+# where events came, so stale entries are never found.
 _spans = functools.lru_cache(PARTITIONS_KEPT)(tier_spans)
 
 
@@ -68,8 +69,8 @@ def overview(storage: ClusterStorage, prices: PriceList, metrics: MetricsLook | 
 
 
 def metadata_topic_row(storage: ClusterStorage) -> Row | None:
-    """`restart_s` is what reading it takes, by what it took here. It gets two records for each copy; the
-    rates are null while the copies are too young to tell."""
+    """The size and growth of the metadata topic. `restart_s` estimates the time to read it, from the time that
+    it took here. Each copy adds two records. The rates are null while the history of copies is too short."""
     topic = storage.metadata_topic
     if topic is None:
         return None
@@ -91,8 +92,8 @@ def metadata_topic_row(storage: ClusterStorage) -> Row | None:
 
 
 def _traffic_row(metrics: MetricsLook | None, prices: PriceList) -> Row | None:
-    """The rates of minutes, and what an hour's requests would cost in a month. Null without metrics, and
-    before their second reading; the cost is null where requests have no price."""
+    """The rates over some minutes, and the monthly cost at the rate of the last hour. Null without metrics, and
+    before their second reading. The cost is null if requests have no price."""
     if metrics is None or metrics.traffic is None or metrics.hourly_traffic is None:
         return None
     hour = metrics.hourly_traffic.get(ALL_TOPICS, Traffic())
@@ -121,7 +122,7 @@ def tier_maps(
     columns: int,
     window: Window,
 ) -> list[Row]:
-    """A map for each partition with a leader that answers, of the whole log or of a window."""
+    """One map for each partition whose leader answers, of the whole log or of a window."""
     return [
         _tier_map(each, _spans_of(each, now_ms), columns, window)
         for each in partitions
@@ -136,8 +137,9 @@ def past_tier_maps(
     columns: int,
     window: Window,
 ) -> list[Row]:
-    """As they were then, as far as events tell: `remote` is what the remote tier had, whatever the disks
-    had too. All times have the same offsets to show."""
+    """The maps at an earlier time, as far as events have it. `remote` means in the remote tier at that time;
+    whether it was also local is unknown. Maps of all times cover the same offsets, so that they can be
+    compared."""
     return [
         _past_tier_map(each, histories.by_partition[each.state.partition], at_ms, columns, window)
         for each in partitions
@@ -146,7 +148,8 @@ def past_tier_maps(
 
 
 def history_reach(histories: Histories | None, now_ms: TimestampMs) -> Row:
-    """How far back `at` may go: a day at most, as far as events are kept. `since_ms` is null without any."""
+    """The range of times for `at`: as far back as events are kept, but at most a day. `since_ms` is null without
+    events."""
     known = () if histories is None else histories.by_partition.values()
     first = [each.first_ms for each in known if each.first_ms is not None]
     return {
@@ -186,7 +189,7 @@ def _spans_of(partition: PartitionStorage, now_ms: TimestampMs) -> Spans:
 
 
 def _reach(local: LocalTier, spans: Spans) -> tuple[Offset, Offset]:
-    """The first offset to show, and the one after the last."""
+    """The range of offsets to show."""
     starts, ends = [local.log_start_offset], [local.high_watermark, local.log_start_offset + 1]
     if len(spans):
         starts.append(int(spans.start.min()))
@@ -234,7 +237,8 @@ def _tier_map(
 
 @dataclass(frozen=True, slots=True)
 class GroupReading:
-    """How groups read: what they commit, and what metrics say of topics, if there are any."""
+    """The data about the reads of groups: their committed offsets over time, and the traffic by topic, which is
+    None without metrics."""
 
     progress: GroupProgress
     traffic: Mapping[str, Traffic] | None
@@ -243,7 +247,8 @@ class GroupReading:
 def group_rows(
     groups: Iterable[GroupState], storage: ClusterStorage, reading: GroupReading
 ) -> list[Row]:
-    """A row for each group: its lags added up, its oldest age, where its partitions read from."""
+    """One row for each group: the sum of its lags, its oldest age, and the tiers that its partitions read
+    from."""
     return [_group_row(each, _partition_rows(each, storage, reading), reading) for each in groups]
 
 
@@ -274,7 +279,8 @@ def _partition_rows(group: GroupState, storage: ClusterStorage, reading: GroupRe
 def _remote_bytes_per_s(
     lag: PartitionLag, rate: float | None, storage: ClusterStorage
 ) -> float | None:
-    """By the mean size of an offset there; 0 for what is read elsewhere."""
+    """The bytes that a group reads from the remote tier, estimated by the mean size of an offset there. 0 if it
+    reads from another place."""
     if rate is None or lag.reads_from is not ReadsFrom.REMOTE:
         return None if rate is None else 0.0
     for each in storage.topics[lag.place.topic].partitions:
@@ -326,7 +332,8 @@ def _group_row(group: GroupState, rows: Sequence[Row], reading: GroupReading) ->
 
 
 def _cell(cell: Cell, partition: PartitionStorage) -> Row:
-    """`start` and `end` in offsets, the second exclusive; `id` if it is one segment."""
+    """The row of a cell. `start` and `end` are offsets, `end` is exclusive. A cell of one segment has its
+    `id`."""
     row: dict[str, Any] = {
         "start": cell.start,
         "end": cell.end,

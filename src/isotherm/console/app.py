@@ -1,7 +1,7 @@
-"""The console's web application: pages, and the JSON that they are made of. It has no state but its
-look at the cluster.
+"""The console's web application: pages, and the JSON that they show. Its only state is the cached state of the
+cluster.
 
-Every answer forbids the browser to load anything from elsewhere, and to show the page in a frame.
+Every answer forbids the browser to load anything from another site, and to show the page in a frame.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
-    """`hosts` are the names that a request may ask for; `sweep_command` is shown to be copied. Without
-    `credentials`, names with their passwords, there is no login."""
+    """`hosts` are the host names that a request may have. Pages show `sweep_command` for users to copy.
+    `credentials` has passwords by name; with None there is no login."""
 
     prices: PriceList
     layout: Layout
@@ -110,7 +110,7 @@ def console_app(
     reports: JobReports,
     runner: JobRunner | None = None,
 ) -> Starlette:
-    """With a `runner` pages can start the jobs that it has; without one they only read."""
+    """The application. With a `runner` pages can start its jobs; without one they only read."""
     pages = _Pages(cluster, records, settings)
     return Starlette(
         routes=[
@@ -131,7 +131,7 @@ def console_app(
         ],
         exception_handlers={HTTPException: _problem},
         middleware=[
-            # A page of another site that has its name point here asks for that name.
+            # DNS rebinding: a website whose name points to this address sends requests with its own name.
             Middleware(TrustedHostMiddleware, allowed_hosts=list(settings.hosts)),
             Middleware(_SafeHeaders),
             Middleware(_Login, credentials=settings.credentials),
@@ -150,7 +150,8 @@ class _SafeHeaders:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers[name] = value
-                # Modules and data are asked for again after an upgrade; an unchanged file is a 304.
+                # The browser revalidates each file, so that an upgrade takes effect. An unchanged file is
+                # a 304.
                 headers.setdefault("cache-control", "no-cache")
             await send(message)
 
@@ -158,7 +159,7 @@ class _SafeHeaders:
 
 
 class _Login:
-    """HTTP basic: the browser asks for a name and a password, and keeps them."""
+    """HTTP basic authentication. The browser asks for a name and a password, and remembers them."""
 
     def __init__(self, app: ASGIApp, credentials: Mapping[bytes, bytes] | None) -> None:
         self._app = app
@@ -200,7 +201,7 @@ async def _problem(_: Request, error: Exception) -> Response:
 
 
 class _Pages:
-    """Functions that are not coroutines: the server calls each in a thread."""
+    """The handlers of requests. They are plain functions, so the server calls each in a thread, and may block."""
 
     def __init__(
         self, cluster: WatchedCluster, records: RecordSource, settings: ConsoleSettings
@@ -334,7 +335,8 @@ class _Pages:
             raise HTTPException(_UPSTREAM_FAILED, str(error)) from error
 
     def _answer(self, content: Callable[[ClusterStorage], Row]) -> Response:
-        """`error` is why the cluster does not answer now; the content is then of the last time."""
+        """The answer with `content`. If the cluster does not answer now, `error` has the reason, and the content
+        is that of the last successful read."""
         look = self._cluster.look()
         if look.content is None:
             return JSONResponse({"error": look.error}, UNAVAILABLE)

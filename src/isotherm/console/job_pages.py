@@ -1,5 +1,5 @@
-"""The routes of jobs. The only request of the console that changes anything is the start of one, and it is there only
-where that is allowed."""
+"""The routes of jobs. Starting a job is the only request of the console that changes anything. Its route exists only
+if --allow-changes is given."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def job_routes(reports: JobReports, runner: JobRunner | None) -> list[Route]:
 
 
 class _JobPages:
-    """Functions that are not coroutines: the server calls each in a thread."""
+    """The handlers of requests. They are plain functions, so the server calls each in a thread, and may block."""
 
     def __init__(self, reports: JobReports, runner: JobRunner | None) -> None:
         self._reports = reports

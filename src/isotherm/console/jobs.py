@@ -1,7 +1,7 @@
-"""The last runs of `isotherm pipeline`'s checks: reports in a folder, and new ones where changes are allowed.
+"""Reads the reports of `isotherm pipeline`'s checks from a folder, and starts new checks if that is allowed.
 
-A report is a file JOB-ANYTHING.jsonl: what `isotherm pipeline JOB ... --json` prints, wherever it ran. One that the
-console has started ends with a line of its own, which has the exit code.
+A report is a file JOB-ANYTHING.jsonl with the output of `isotherm pipeline JOB ... --json`, wherever it ran. If the
+console has started the job, the last line has the exit code.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _SUFFIX = ".jsonl"
 _UNFINISHED = ".part"
 _ENDED = "console_ended"
 _NAME = re.compile(rf"(?P<job>{'|'.join(JOBS)})-[\w.:+-]+\.jsonl")
-# Tables of an audit whose rows are faults; the others describe.
+# The tables of an audit whose rows are faults. The other tables only describe.
 _FAULTS = ("orphans", "coverage", "retention")
 _PLACE = ("topic", "partition", "start_offset", "segment_id")
 
 
 class JobReports:
-    """Of a folder that others may write to at any time."""
+    """The reports in a folder. Other programs may write to it at any time."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
     def newest(self) -> list[Row]:
-        """REPORTS_MAX at most, the newest first, without their findings. Raises OSError."""
+        """The newest reports, at most REPORTS_MAX, without their findings. Raises OSError."""
         if self._folder is None:
             return []
         found = [
@@ -54,7 +54,7 @@ class JobReports:
         return [self._summary(path, modified_s) for modified_s, path in found[:REPORTS_MAX]]
 
     def report(self, name: str) -> Row | None:
-        """With its findings, FINDINGS_MAX at most. None if there is none of that name. Raises OSError."""
+        """A report with its findings, at most FINDINGS_MAX. None if it does not exist. Raises OSError."""
         if self._folder is None or _NAME.fullmatch(name) is None:
             return None
         path = self._folder / name
@@ -84,8 +84,8 @@ class JobReports:
 
 
 def _read(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """The objects of the file's first REPORT_BYTES_MAX, and its lines that are none: why a job failed, or half
-    a line at the end."""
+    """The JSON objects in the file's first REPORT_BYTES_MAX, and its other lines: the reason why a job failed, or
+    half a line where the file was cut."""
     with path.open("rb") as file:
         lines = file.read(REPORT_BYTES_MAX).splitlines()
     rows, texts = [], []
@@ -107,7 +107,7 @@ def _is_finding(row: Mapping[str, Any]) -> bool:
 
 def _finding_row(row: Mapping[str, Any]) -> Row:
     rest = {key: value for key, value in row.items() if key not in (*_PLACE, "kind", "table")}
-    # An audit's gaps and overlaps begin at an offset of their own.
+    # In an audit, gaps and overlaps have `first_offset` instead.
     place = {**row, "start_offset": row.get("start_offset", row.get("first_offset"))}
     return {
         "kind": str(row.get("kind") or row.get("cause") or row.get("table")),
@@ -123,10 +123,10 @@ class _Running:
 
 
 class JobRunner:
-    """Starts one job at a time, each by the command that a person would type. Thread-safe."""
+    """Starts one job at a time, as a process with the same command that a user would type. Thread-safe."""
 
     def __init__(self, folder: Path, commands: Mapping[str, Sequence[str]], clock: Clock) -> None:
-        """`commands` are the jobs that can be started; none of them changes anything."""
+        """`commands` has the command of each job that can be started. None of them changes anything."""
         self._folder = folder
         self._commands = commands
         self._clock = clock
@@ -144,7 +144,7 @@ class JobRunner:
         return None if running is None else running.job
 
     def start(self, job: str) -> None:
-        """Raises InvalidRequestError for an unknown job, and while another one runs."""
+        """Start a job. Raises InvalidRequestError for an unknown job, and while another one runs."""
         with self._guard:
             if job not in self._commands:
                 raise InvalidRequestError(f"no such job can be started job={job}")
@@ -166,7 +166,7 @@ class JobRunner:
             self._waiting.start()
 
     def close(self) -> None:
-        """End what runs, and wait for it."""
+        """Terminate the running job, and wait until it has ended."""
         with self._guard:
             running, waiting = self._running, self._waiting
         if running is not None:
@@ -188,5 +188,6 @@ class JobRunner:
 
 
 def new_token() -> str:
-    """What a request that changes something must bring: another site's page cannot read it."""
+    """A token against cross-site request forgery. A request that changes something must contain it, and a page of
+    another site cannot read it."""
     return os.urandom(16).hex()

@@ -1,4 +1,4 @@
-"""The API's own description, as OpenAPI 3.1 has it."""
+"""The description of the API as an OpenAPI 3.1 document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The records of a partition as the console shows them: one bounded step of a scan for each request."""
+"""Searches the records of a partition for the console, one bounded step of a scan for each request."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from isotherm.types import Offset, TimestampMs
 
 SCANS_AT_ONCE = 4
 SHOWN_BYTES_MAX = 64 * 1024
-"""Of a key, a value or a header's value. The rest is left out of the answer, which says so."""
+"""The most bytes shown of a key, a value or a header's value. The answer says if there are more."""
 
 SegmentLookup = Callable[[PartitionStorage, bytes], RemoteLogSegmentMetadata | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsWanted:
-    """`offset`, else the first record since `timestamp_ms`, else the log start. With `prefers_bucket`
-    whatever finished segments have is read from the bucket."""
+    """A request. The scan starts at `offset`, else at the first record since `timestamp_ms`, else at the log
+    start. With `prefers_bucket` all offsets of finished segments are read from the bucket."""
 
     offset: Offset | None
     timestamp_ms: TimestampMs | None
@@ -48,11 +48,11 @@ class RecordsWanted:
 
 
 class TooManyScansError(Exception):
-    """SCANS_AT_ONCE are under way."""
+    """SCANS_AT_ONCE scans are in progress."""
 
 
 class RecordBrowser:
-    """Thread-safe."""
+    """Runs the steps of scans. Thread-safe."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class RecordBrowser:
         segment: SegmentLookup,
         registered: RegisteredValues | None = None,
     ) -> None:
-        """Without `registered` values, keys and values are bytes alone."""
+        """Without `registered`, keys and values are shown only as bytes."""
         self._source = source
         self._segment = segment
         self._registered = registered
@@ -73,7 +73,8 @@ class RecordBrowser:
     def step(
         self, storage: ClusterStorage, partition: PartitionStorage, wanted: RecordsWanted
     ) -> Row:
-        """Raises TooManyScansError, CorruptDataError for damaged records, and what the source raises."""
+        """Run one step. Raises TooManyScansError, CorruptDataError for damaged records, and what the source
+        raises."""
         if not self._room.acquire(blocking=False):
             raise TooManyScansError
         try:
@@ -140,13 +141,13 @@ class _FinishedSegments:
         self._ids = [segments.ids[each] for each in chosen]
 
     def id_of(self, offset: Offset) -> bytes | None:
-        """The segment that has it; of several, the one that begins last."""
+        """The id of the segment that has the offset. If several have it, the one that begins last."""
         place = int(np.searchsorted(self._start, offset, side="right")) - 1
         return self._ids[place] if place >= 0 and offset <= self._end[place] else None
 
 
 def _cost(step: ScanStep) -> list[Row]:
-    """What each tier and source took."""
+    """The reads, bytes and seconds of each tier and source."""
     by_place: dict[tuple[str, str], list[Fetched]] = defaultdict(list)
     for each in step.fetched:
         by_place[each.tier, each.source].append(each)
@@ -163,7 +164,8 @@ def _cost(step: ScanStep) -> list[Row]:
 
 
 def _record_row(found: FoundRecord, segments: _FinishedSegments) -> Row:
-    """`segment` is the remote segment that has it, whichever tier it was read from."""
+    """The row of a record. `segment` is the remote segment that has it, even if it was read from the local
+    tier."""
     record, batch = found.record, found.batch
     segment = segments.id_of(record.offset)
     return {
@@ -187,7 +189,7 @@ def _record_row(found: FoundRecord, segments: _FinishedSegments) -> Row:
 
 
 def _registered_row(read: RegisteredValue) -> Row:
-    """`text` is JSON; what is longer than SHOWN_BYTES_MAX letters is cut off."""
+    """The row of a decoded value. `text` is JSON, cut off after SHOWN_BYTES_MAX characters."""
     text = read.text
     return {
         "schema_id": read.schema_id,

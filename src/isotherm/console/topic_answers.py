@@ -1,4 +1,5 @@
-"""The JSON of the page "Answers": why a topic's local tier is so large, what is left over, what it will cost. Pure."""
+"""Builds the JSON of the page "Answers": why a topic's local tier is large, what is left over, what it will cost.
+Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ _REMEDIES = {
 
 
 def topic_answers(storage: ClusterStorage, prices: PriceList, sweep_command: str) -> Row:
-    """Of all topics that have bytes, the largest local tier first."""
+    """The answers for all topics with bytes, the largest local tier first."""
     price = prices.mean_price(storage.remote_bytes)
     topics = [_topic_row(each, price, storage.read_at_ms) for each in storage.topics.values()]
     return {
@@ -65,7 +66,7 @@ def _topic_row(topic: TopicStorage, price: float, now_ms: TimestampMs) -> Row:
 
 
 def _hold_rows(topic: TopicStorage, now_ms: TimestampMs) -> list[Row]:
-    """Those of all partitions together, with the partition that has most of it."""
+    """The sums over all partitions by cause, each with the partition that has the most bytes of it."""
     found: dict[HoldCause, list[tuple[Hold, int]]] = defaultdict(list)
     for each in topic.partitions:
         for hold in _holds(topic, each, now_ms):
@@ -104,7 +105,7 @@ def _holds(topic: TopicStorage, partition: PartitionStorage, now_ms: TimestampMs
 
 
 def _forecast_row(topic: TopicStorage, price: float, now_ms: TimestampMs) -> Row:
-    """Null for a topic one of whose partitions has too short a history."""
+    """The forecast of a topic. Null if the history of one of its partitions is too short."""
     growths = [growth(each.segments, now_ms) for each in topic.partitions if len(each.segments)]
     rates = [each.bytes_per_ms for each in growths]
     row: Row = {"growth_bytes_per_day": _sum(None if r is None else r * DAY_MS for r in rates)}

@@ -1,4 +1,4 @@
-"""The newest looks at a cluster, shared by all pages that ask. No page asks, no request goes out."""
+"""Caches the state of a cluster for all open pages. Without an open page no request is sent to the cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Reader(Protocol):
-    """A StorageReader is one."""
+    """The part of StorageReader that is used here."""
 
     @property
     def source(self) -> SegmentSource | None: ...
@@ -40,15 +40,16 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Look(Generic[T]):
-    """`content` is that of the last look that succeeded, None before that; `error` says why a later
-    one did not."""
+    """`content` is that of the last successful read, None before the first. `error` is the reason if a later
+    read failed."""
 
     content: T | None
     error: str | None
 
 
 class Newest(Generic[T]):
-    """Thread-safe. At most one thread reads, at most once in `interval_s`; the others get the last look."""
+    """The newest result of `read`, which runs at most once per `interval_s`, in one thread at a time. Meanwhile other
+    threads get the last result. Thread-safe."""
 
     def __init__(
         self, read: Callable[[], T], lock: threading.Lock, clock: Clock, interval_s: float
@@ -87,14 +88,14 @@ class Newest(Generic[T]):
 
 
 class WatchedCluster:
-    """Thread-safe. A look waits for the cluster if the last one is older than the interval, or if there
-    is none and another thread is at it."""
+    """The newest state of a cluster. Thread-safe. `look` blocks while it reads the cluster itself, and, before the
+    first result, while another thread reads it."""
 
     def __init__(self, open_reader: Callable[[], Reader], clock: Clock, interval_s: float) -> None:
         self._open_reader = open_reader
         self._reader: Reader | None = None
         self._clock = clock
-        self._reading = threading.Lock()  # of the reader and its source
+        self._reading = threading.Lock()  # guards the reader and its source
         self.progress = GroupProgress()
         self._storage = Newest(self._read_storage, self._reading, clock, interval_s)
         self._groups = Newest(self._read_groups, self._reading, clock, interval_s)
@@ -103,14 +104,14 @@ class WatchedCluster:
         return self._storage.look()
 
     def groups(self) -> Look[list[GroupState]]:
-        """Of the brokers of the last look at the cluster, which this takes first."""
+        """The groups that the brokers coordinate. Looks at the cluster first, to know its brokers."""
         self.look()
         return self._groups.look()
 
     def metadata(
         self, partition: TopicIdPartition, segment_id: uuid.UUID
     ) -> RemoteLogSegmentMetadata | None:
-        """All facts of a segment as of the last look."""
+        """The metadata of a segment at the last read. None if it is unknown."""
         with self._reading:
             source = self._reader.source if self._reader is not None else None
             return None if source is None else source.metadata(partition, segment_id)
@@ -118,7 +119,7 @@ class WatchedCluster:
     def histories(
         self, storage: ClusterStorage, partitions: Sequence[TopicIdPartition]
     ) -> Histories | None:
-        """See StorageReader.read_histories. What is new since the last call is read now."""
+        """As StorageReader.read_histories. Blocks while the events since the last call are read."""
         with self._reading:
             return self._opened().read_histories(storage, partitions)
 

@@ -1,5 +1,5 @@
-"""What went wrong on the brokers in the last hour, and what they do with the remote tier, from their metrics. No page
-asks, no request goes out."""
+"""Reads the brokers' errors of the last hour, and their traffic with the remote tier, from their metrics. Without an
+open page no request is sent."""
 
 from __future__ import annotations
 
@@ -37,18 +37,20 @@ TRAFFIC_WINDOW_MS = 300_000
 
 @dataclass(frozen=True, slots=True)
 class MetricsAddresses:
-    """Each as `http://broker:9404/metrics`; `authorization` is sent to all of them."""
+    """The URLs of brokers' metrics, such as `http://broker:9404/metrics`. `authorization` is a header for all of
+    them."""
 
     urls: Sequence[str]
     authorization: str | None = None
 
 
 def metrics_addresses(urls: Sequence[str], login_file: str | None) -> MetricsAddresses:
-    """Raises ConfigError for what is no address, or a file without one name and its password."""
+    """Check the URLs, and read the login. Raises ConfigError for an invalid URL, and for a file that does not have
+    exactly one name with its password."""
     for url in urls:
         parts = urlsplit(url)
         if "@" in parts.netloc:
-            # Pages show the address.
+            # Pages show the address, and would show the password.
             hint = "write NAME:PASSWORD into the file of --metrics-login"
             raise ConfigError(f"no password in an address key=--metrics hint='{hint}'")
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -64,8 +66,9 @@ def metrics_addresses(urls: Sequence[str], login_file: str | None) -> MetricsAdd
 
 @dataclass(frozen=True, slots=True)
 class MetricsLook:
-    """`errors` are those of the last hour. Traffic by topic is the mean of minutes, or of the hour (for what
-    it costs); None before the second look. `since_ms` is the beginning of the hour's."""
+    """`errors` are those of the last hour. `traffic` by topic is the mean over some minutes, `hourly_traffic`, from
+    which costs are computed, over the hour. Both are None before the second reading. `since_ms` is the time at
+    which the hour's counts begin."""
 
     errors: Row
     traffic: Mapping[str, Traffic] | None
@@ -74,7 +77,8 @@ class MetricsLook:
 
 
 class WatchedMetrics:
-    """Thread-safe. The first look at a broker counts nothing: it is what later ones are compared with."""
+    """The newest metrics of all brokers. The first reading of a broker counts nothing, because later ones are compared
+    with it. Thread-safe."""
 
     def __init__(self, addresses: MetricsAddresses, clock: Clock, interval_s: float) -> None:
         self._addresses = addresses
@@ -85,7 +89,7 @@ class WatchedMetrics:
         self._newest = Newest(self._read, threading.Lock(), clock, interval_s)
 
     def look(self) -> MetricsLook | None:
-        """None without addresses."""
+        """The newest metrics. None without addresses."""
         return self._newest.look().content if self._addresses.urls else None
 
     def close(self) -> None:
@@ -103,7 +107,7 @@ class WatchedMetrics:
         )
 
     def _note(self, url: str) -> Row | None:
-        """Returns why the broker's metrics cannot be read."""
+        """Read the metrics of one broker. Returns the reason if they cannot be read, else None."""
         authorization = self._addresses.authorization
         headers = {} if authorization is None else {"Authorization": authorization}
         try:
@@ -129,7 +133,8 @@ def _all_seen(histories: Mapping[str, MeterHistory], window_ms: int) -> dict[str
 def _errors_row(
     seen: Mapping[str, CountsSeen], since_ms: TimestampMs | None, unanswered: list[Row]
 ) -> Row:
-    """`total` errors `since_ms`, the most of them as `rows`, and the addresses that do not answer now."""
+    """The row of errors: their `total` since `since_ms`, the most frequent ones as `rows`, and the addresses that do
+    not answer now."""
     counts = Counter(
         {
             (url, meter, topic): count

@@ -14,7 +14,7 @@ from pathlib import Path
 from isotherm.testing.embedded_broker import TEST_SETTINGS
 
 ISOTHERM = ("-m", "isotherm.cli.main")
-"""Arguments of the interpreter, before those of `isotherm`."""
+"""The arguments of the interpreter that come before those of `isotherm`."""
 
 _SERVES = re.compile(rb"broker serves .*listeners=[A-Z_]+://([^,\s]+)")
 
@@ -28,8 +28,8 @@ class BrokerDiedError(AssertionError):
 
 
 class BrokerProcess:
-    """A broker that runs from construction, which waits until clients can connect, to `kill` or
-    `stop`."""
+    """A broker in its own process, from construction until `kill` or `stop`. The constructor waits until
+    clients can connect."""
 
     bootstrap_servers: str
 
@@ -73,19 +73,19 @@ class BrokerProcess:
         self._end(signal.SIGKILL)
 
     def stop(self, timeout_s: float | None = None) -> int:
-        """Wait for the exit status. Raises TimeoutExpired after the timeout."""
+        """Stop the broker in order, and return its exit status. Raises TimeoutExpired after the timeout."""
         return self._end(signal.SIGTERM, timeout_s)
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has ended without a signal from here. Its log is then complete."""
+        """Whether the process has ended by itself. Its log is then complete."""
         if self.process.poll() is None:
             return False
         self._reader.join()
         return True
 
     def reload(self) -> None:
-        """Make it read its configuration again. A line of its log confirms that."""
+        """Make the broker read its configuration again. A line of its log confirms that."""
         self.process.send_signal(signal.SIGHUP)
 
     def await_log(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""The files of a bucket in a folder, also while a broker writes to it and deletes from it."""
+"""Lists the files of a bucket in a folder, even while a broker writes and deletes there."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """The files at any depth, in no order; none if there is no folder.
+    """The files at any depth, in no order. None if there is no folder.
 
-    The store removes a directory with its last object. `Path.rglob` ends with FileNotFoundError
-    when a directory goes between the listing that names it and its own; this passes it over.
+    The store removes a directory with its last object. `Path.rglob` raises FileNotFoundError if a directory
+    is removed before it is listed itself. This function skips it.
     """
     for directory, _, names in os.walk(folder):
         for name in names:

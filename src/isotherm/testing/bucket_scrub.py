@@ -1,7 +1,7 @@
 """Checks independently that a bucket and the metadata of the remote tier agree.
 
-This module uses neither the storage manager, its layout nor the metadata cache. It parses object
-names by the patterns of the layouts, folds events by a rule of its own, finds batches by their
+To be independent, this module uses neither the storage manager, nor its layout, nor the metadata cache.
+It parses object names with its own patterns, folds events with its own rule, finds batches by their
 length fields and computes their CRCs. Segments must be neither compressed nor encrypted.
 
 Findings, one line each:
@@ -33,8 +33,8 @@ from isotherm.types import NO_LEADER_EPOCH, REMOTE_LOG_METADATA_TOPIC, uuid_from
 
 
 class Layout(NamedTuple):
-    """How objects are named: `name` has the segment's id and the suffix as its groups. `required` are
-    the suffixes that every finished segment has."""
+    """The names of objects. The groups of `name` are the segment's id and the suffix. `required` has the
+    suffixes that every finished segment has."""
 
     name: re.Pattern[str]
     required: tuple[str, ...]
@@ -59,8 +59,8 @@ _CRC_FROM = 21
 def scrub(
     objects: Mapping[str, bytes], values: Iterable[bytes | None], layout: Layout = AIVEN
 ) -> list[str]:
-    """`values` are the values of the metadata topic's records, in offset order for each
-    partition."""
+    """The findings, one line each. `values` are those of the metadata topic's records, in offset order for
+    each partition."""
     live = live_segments(values)
     held: dict[uuid.UUID, dict[str, bytes]] = {}
     findings = []
@@ -78,8 +78,8 @@ def scrub(
 
 
 def live_segments(values: Iterable[bytes | None]) -> dict[uuid.UUID, RemoteLogSegmentMetadata]:
-    """Segments by id. A state never goes back to an earlier one. A record with a leader epoch is
-    keyed, and replaces an earlier segment under its key."""
+    """The live segments by id. A segment never returns to an earlier state. A record with a leader epoch is
+    keyed, and replaces an earlier segment with its key."""
     segments: dict[uuid.UUID, RemoteLogSegmentMetadata] = {}
     keyed: dict[tuple[object, ...], uuid.UUID] = {}
     for value in values:
@@ -140,14 +140,14 @@ def _check(
 
 
 def objects_below(folder: Path) -> dict[str, bytes]:
-    """Every object of a bucket in a folder."""
+    """All objects of a bucket in a folder, by key."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files_below(folder)}
 
 
 def metadata_values_below(
     log_directory: Path, topic: str = REMOTE_LOG_METADATA_TOPIC
 ) -> list[bytes | None]:
-    """Values of a stopped broker's metadata topic, or its audit topic, from its segment files."""
+    """The values of a stopped broker's metadata topic, or of its audit topic, from its segment files."""
     values: list[bytes | None] = []
     for partition in sorted(log_directory.glob(f"{topic}-[0-9]*")):
         for path in sorted(partition.glob("*.log")):

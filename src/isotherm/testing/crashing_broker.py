@@ -3,9 +3,9 @@
     python -m isotherm.testing.crashing_broker '{"write": "put .log", "side": "after", "nth": 2,
         "delays": {"read audit": 0.8}}' serve --data-dir ...
 
-The first argument names the crash point, and delays in seconds of kinds of reads and writes; both
+The first argument names the crash point, and delays in seconds for kinds of reads and writes; both
 are optional. The other arguments are the command line of Isotherm. The file system, the object
-client and the metadata topics are wrapped; the broker is unchanged. The first write of each kind is
+client and the metadata topics are wrapped, and the broker is unchanged. The first write of each kind is
 printed on standard error (see `isotherm.testing.correctness.crash_points`).
 """
 
@@ -56,7 +56,7 @@ _NUMBERED = re.compile(r"\d+(_[\w-]{22})?(?=\.)")
 
 
 class Watch:
-    """Counts reads and writes by name, delays them, and kills the process. Any thread."""
+    """Counts reads and writes by name, delays them, and kills the process. Thread-safe."""
 
     def __init__(self, plan: CrashPlan | None, delays: Mapping[str, float]) -> None:
         self._plan = plan
@@ -148,7 +148,7 @@ class WatchedFileSystem(OsFileSystem):
 
 
 def file_name(path: Path) -> str:
-    """A file's or directory's kind: without offsets, partition numbers and names of topics."""
+    """The kind of a file or directory: its name without offsets, partition numbers and topics."""
     if own := _PARTITION.fullmatch(path.name):
         return f"{_topic_kind(own[1])} directory{'.delete' if own[2] else ''}"
     name = _NUMBERED.sub("", path.name).removesuffix(TEMPORARY_SUFFIX)
@@ -191,7 +191,7 @@ def watch_metadata_topics(watch: Watch) -> None:
         records: Sequence[NewMetadataRecord],
         expected_end: Offset | None,
     ) -> Offset:
-        # Tombstones go with the state that they come before or after.
+        # A tombstone is appended with a state, which names the write.
         named = next((each for each in records if each.value is not None), records[0])
         with watch.write(f"{kind(topic)} {_event_name(named)}"):
             return append(topic, partition, records, expected_end)

@@ -1,4 +1,4 @@
-"""A broker inside the test's process, on a free port, with its own folder."""
+"""Runs a broker inside the test's process, on a free port, with its own folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from isotherm.config.layers import embedded_defaults
 from isotherm.config.server_properties import parse_broker_config
 from isotherm.log.fs import FileSystem
 
-# Quick to start and quick to tier; everything else as `isotherm serve` has it.
+# Settings for a quick start and quick copies. All others are those of `isotherm serve`.
 TEST_SETTINGS: Mapping[str, str] = {
     "listeners": "PLAINTEXT://127.0.0.1:0",
     "rlmm.config.remote.log.metadata.topic.num.partitions": "3",
@@ -27,7 +27,7 @@ TEST_SETTINGS: Mapping[str, str] = {
     "log.retention.check.interval.ms": "100",
 }
 
-# Settings of a topic whose closed segments are soon only in the remote tier, and stay there.
+# Settings of a topic whose closed segments are soon in the remote tier only, and stay there.
 TIERED_TOPIC: dict[str, str] = {
     "remote.storage.enable": "true",
     "local.retention.bytes": "1",
@@ -38,10 +38,11 @@ TIERED_TOPIC: dict[str, str] = {
 
 
 class EmbeddedBroker:
-    """Started by `start` or `with`; stopped in order at the end. Its folder can be opened again.
+    """A broker that `start` or `with` starts, and that is stopped in order at the end. Another broker can
+    then open its folder.
 
-    The broker runs in a thread with an event loop of its own. `node` is for looking at its parts;
-    they belong to that thread unless they say otherwise.
+    The broker runs in a thread with its own event loop. `node` gives access to its parts, which belong to
+    that thread unless they say otherwise.
     """
 
     def __init__(
@@ -52,8 +53,8 @@ class EmbeddedBroker:
         fs: FileSystem | None = None,
         without: tuple[str, ...] = (),
     ) -> None:
-        """`directory` gets `log/` and `bucket/`. `settings` override TEST_SETTINGS, without the
-        keys that begin with one of `without`."""
+        """`directory` gets the folders `log` and `bucket`. `settings` override TEST_SETTINGS, of which keys
+        that begin with one of `without` are left out."""
         presets = {**embedded_defaults(directory), **TEST_SETTINGS}
         kept = {key: value for key, value in presets.items() if not key.startswith(without)}
         texts = {**kept, **(settings or {})}
@@ -72,11 +73,11 @@ class EmbeddedBroker:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The broker's event loop. It runs in its own thread."""
+        """The broker's event loop, which runs in another thread."""
         return self._loop
 
     def start(self) -> Self:
-        """Returns when clients can connect. Raises as `BrokerNode.start`."""
+        """Start, and return when clients can connect. Raises as `BrokerNode.start`."""
         started: Future[None] = Future()
         self._thread = threading.Thread(
             target=self._run, args=(started,), name="isotherm-embedded-broker", daemon=True
@@ -91,7 +92,7 @@ class EmbeddedBroker:
         return self
 
     def stop(self) -> None:
-        """Idempotent."""
+        """Stop the broker in order. Idempotent."""
         if self._thread is None:
             return
         self._loop.call_soon_threadsafe(self._stopping.set)
@@ -99,7 +100,7 @@ class EmbeddedBroker:
         self._thread = None
 
     def wait_failed(self, timeout_s: float) -> None:
-        """Wait for a failure of the broker; the caller stops it. Raises TimeoutError after the
+        """Wait until the broker has failed. It must still be stopped. Raises TimeoutError after the
         timeout."""
         failed: Future[None] = Future()
         self._loop.call_soon_threadsafe(

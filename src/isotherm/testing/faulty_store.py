@@ -5,9 +5,9 @@
     store.fail_always(Operation.FETCH_LOG, Fault.ERROR_BEFORE)   # down, until heal()
     store.fail_at_random(Operation.DELETE, Fault.THROTTLED, probability=0.2)
 
-`trace` has every call with its fault: the same seed, script and order of calls give the same trace.
-It has only the methods of the interface: any other call is an AttributeError, not a silent call of
-the real store.
+`trace` has every call with its fault. The same seed, script and order of calls give the same trace.
+The class has only the methods of the interface, so that any other call is an AttributeError and not a
+silent call of the real store.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Operation(enum.Enum):
 class Fault(enum.Enum):
     """The fault of a call.
 
-    ERROR_BEFORE  the request did not reach the store
-    ERROR_AFTER   the store executed it, and the reply was lost
-    THROTTLED     refused because of the request rate
-    SHORT_BODY    the object is too short: the manager detects that
-    CORRUPT_BODY  the right size, one wrong bit: the manager cannot detect that
+    ERROR_BEFORE  the request does not reach the store
+    ERROR_AFTER   the store executes it, and the reply is lost
+    THROTTLED     the store refuses it because of the request rate
+    SHORT_BODY    the object is too short, which the manager detects
+    CORRUPT_BODY  the object has its size and one wrong bit, which the manager cannot detect
     MISSING       the store reports that there is no such object
     FULL          writes fail; deletions and reads work
     SLOW          the call takes `slow_s` of the clock's time and then succeeds
@@ -75,7 +75,7 @@ _POSSIBLE = {
     Fault.MISSING: _READS,
     Fault.FULL: frozenset({Operation.COPY}),
 }
-"""Faults of some operations only."""
+"""Faults that only some operations can have."""
 
 
 class Call(NamedTuple):
@@ -85,7 +85,7 @@ class Call(NamedTuple):
 
 
 class FaultyStore:
-    """Implements isotherm.remote.storage.api.RemoteStorageManager around another; thread-safe.
+    """A RemoteStorageManager (isotherm.remote.storage.api) around another one. Thread-safe.
 
     A call gets the next fault of its script, else the permanent fault, else a random one.
     """
@@ -109,7 +109,7 @@ class FaultyStore:
         self.trace: list[Call] = []
 
     def fail_next(self, operation: Operation, *faults: Fault | None) -> None:
-        """Set the faults of the next calls, one each; None lets a call pass."""
+        """Set the faults of the next calls, one for each. None lets a call succeed."""
         for fault in faults:
             _check_possible(operation, fault)
         with self._lock:
@@ -126,7 +126,7 @@ class FaultyStore:
             self._random[operation].append((fault, probability))
 
     def heal(self) -> None:
-        """Remove all faults: every later call succeeds."""
+        """Remove all faults, so that every later call succeeds."""
         with self._lock:
             for kind in Operation:
                 self._scripts[kind].clear()
@@ -209,7 +209,7 @@ class FaultyStore:
             return fault
 
     def _damaged(self, content: bytes | memoryview) -> bytes:
-        """The content with one bit flipped; empty content is unchanged."""
+        """The content with one bit flipped. Empty content is unchanged."""
         damaged = bytearray(content)
         if damaged:
             with self._lock:

@@ -1,4 +1,4 @@
-"""The binaries and ports of servers that tests start."""
+"""Finds the binaries and ports of servers that tests start."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import socket
 from pathlib import Path
 from typing import Final
 
-# Below the ports that systems give to outgoing connections and to port 0 (Linux from 32768, others
-# from 49152): those are taken again at once, by a client of the server that is to have the port too.
+# These ports lie below those that systems give to outgoing connections and to port 0 (Linux from 32768,
+# others from 49152). Such a port may be taken again at once, even by a client of the server that should
+# get it.
 _PORTS: Final = range(12_000, 32_000)
 _DRAWS_MORE_MAX: Final = 100
 
 
 def find_binary(name: str, variable: str) -> Path | None:
-    """The file that an environment variable names, on the PATH, or in `.tools/bin` of the current
-    folder."""
+    """The binary that an environment variable names, or the one on the PATH, or in `.tools/bin` of the
+    current folder. None if there is none."""
     candidates = (
         os.environ.get(variable),
         shutil.which(name),
@@ -30,10 +31,10 @@ def find_binary(name: str, variable: str) -> Path | None:
 def free_ports(count: int) -> list[int]:
     """Free ports of the loopback interface, for servers that keep the same port.
 
-    They stay free until a server is bound to them, but for another process that draws the same of
-    20,000. Raises OSError if most are taken.
+    They stay free until a server binds them, unless another process draws the same one of 20,000.
+    Raises OSError if most are taken.
     """
-    # Not a caller's generator: processes that begin with one seed must not draw the same ports.
+    # A caller's generator would not do: processes with the same seed must not draw the same ports.
     rng = random.SystemRandom()
     found: list[int] = []
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Random segments for tests of the remote tier: files with their metadata, from one seed."""
+"""Creates random segments for tests of the remote tier: files with their metadata, from one seed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MadeSegment:
         return self.data.log_path.read_bytes()
 
     def index_bytes(self, index_type: IndexType) -> bytes | None:
-        """Content of an index, None for a transaction index that does not exist."""
+        """The content of an index. None for a transaction index that does not exist."""
         if index_type is IndexType.LEADER_EPOCH:
             return self.data.leader_epoch_checkpoint
         path = {
@@ -40,10 +40,10 @@ class MadeSegment:
 
 
 class SegmentMaker:
-    """Writes segments of random bytes into `directory`; the same seed makes the same ones.
+    """Writes segments of random bytes into `directory`. The same seed makes the same segments.
 
-    A storage manager does not look into a segment, so the bytes are no record batches. Indexes
-    have whole entries that rise, as far as their codecs check it.
+    The bytes are not record batches, because a storage manager does not look into a segment. Indexes
+    have whole, ascending entries, as far as their codecs check that.
     """
 
     def __init__(self, directory: Path, seed: int = 0) -> None:

@@ -8,21 +8,21 @@ import threading
 from isotherm.types import TimestampMs
 
 _POLL_REAL_S = 0.001
-"""The real time after which a waiting thread sees a moved clock or a set event.
+"""The real seconds after which a waiting thread notices a moved clock or a set event.
 
-A thread cannot wait for a `threading.Event` and another condition at once. The value affects the
-speed of a test, never its result.
+Threads poll because a thread cannot wait for a `threading.Event` and another condition at once. The value
+affects the speed of a test, never its result.
 """
 
 
 class SimClock:
-    """`isotherm.clock.Clock` in simulated time; thread-safe.
+    """`isotherm.clock.Clock` in simulated time. Thread-safe.
 
-    Wall clock and monotonic clock move together by `advance`. `jump_wall_clock` moves the wall
-    clock alone, as an operator or NTP does.
+    `advance` moves wall clock and monotonic clock together. `jump_wall_clock` moves only the wall clock, as
+    an operator or NTP does.
 
-    With `auto_advance`, a `wait` whose event is not set moves the clock to its own deadline and
-    returns at once: for single-threaded code that waits between retries.
+    With `auto_advance`, a `wait` whose event is not set moves the clock to its deadline and returns at once.
+    That is for single-threaded code that waits between retries.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class SimClock:
                 self._condition.notify_all()
 
     def advance(self, ms: int) -> None:
-        """Move both clocks forward; threads whose deadline is reached wake up."""
+        """Move both clocks forward. Threads whose deadline is reached wake up."""
         if ms < 0:
             raise ValueError(f"simulated time does not go back ms={ms}")
         with self._condition:
@@ -76,12 +76,12 @@ class SimClock:
     def await_waiters(
         self, count: int, *, within_s: float = math.inf, real_timeout_s: float = 10
     ) -> None:
-        """Block until at least `count` threads are inside `wait` with a deadline still ahead.
+        """Block until at least `count` threads are inside `wait` with a deadline ahead.
 
-        Lets a test advance time only after a background thread has gone to sleep. `within_s`
-        counts only those that sleep no longer than that, so that a thread which idles is not
-        taken for one that waits for its next run. TimeoutError after `real_timeout_s` seconds of
-        real time, so that a wrong test ends.
+        With it a test can advance time only after a background thread has gone to sleep. Only threads
+        that sleep for at most `within_s` count, so that an idle thread is not mistaken for one that waits
+        for its next run. Raises TimeoutError after `real_timeout_s` seconds of real time, so that a wrong
+        test ends.
         """
         with self._condition:
             if not self._condition.wait_for(

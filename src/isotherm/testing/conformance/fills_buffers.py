@@ -1,6 +1,6 @@
-"""What every remote storage manager must do that fills buffers (storage.api.FillsBuffers).
+"""The test suite for a RemoteStorageManager that fills buffers (storage.api.FillsBuffers).
 
-One that does inherits it beside RemoteStorageManagerConformance, whose fixtures it uses:
+Its tests inherit this class beside RemoteStorageManagerConformance, whose fixtures it uses:
 
     class TestMyStore(FillsBuffersConformance, RemoteStorageManagerConformance):
 """

@@ -1,6 +1,6 @@
-"""What every remote storage manager must do that lists its segments (storage.api.ListsSegments).
+"""The test suite for a RemoteStorageManager that lists its segments (storage.api.ListsSegments).
 
-One that does inherits it beside RemoteStorageManagerConformance, whose fixtures it uses:
+Its tests inherit this class beside RemoteStorageManagerConformance, whose fixtures it uses:
 
     class TestMyStore(ListsSegmentsConformance, RemoteStorageManagerConformance):
 """
@@ -41,10 +41,10 @@ class ListsSegmentsConformance:
     def test_copy_that_failed_is_listed_as_begun_or_not_at_all(
         self, store: StoreUnderTest, maker: SegmentMaker
     ) -> None:
-        """Until it is copied again, or deleted."""
+        """That holds until the segment is copied again, or deleted."""
         segment = maker.segment()
         segment.data.producer_snapshot_path.unlink()
-        with pytest.raises(Exception):  # noqa: B017, PT011 - the suite of copies says which
+        with pytest.raises(Exception):  # noqa: B017, PT011 - the copy suite tests which error
             store.manager.copy_log_segment_data(segment.metadata, segment.data)
         started = RemoteLogSegmentState.COPY_SEGMENT_STARTED
         assert _listed(store) in ([], [replace(segment.metadata, state=started)])

@@ -1,7 +1,7 @@
-"""The suite every RemoteLogMetadataManager passes.
+"""The test suite that every RemoteLogMetadataManager must pass.
 
-A subclass in the tests of an implementation gives a fixture `manager`: a fresh one that has no
-events, and whose background work (if any) is running or done by `settle`.
+A subclass in the tests of an implementation provides a fixture `manager`, which returns a new one without
+events. Its background work, if any, must be running, or `settle` must do it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from isotherm.remote.segment_metadata import (
 from isotherm.types import NO_LEADER_EPOCH, TopicIdPartition
 
 WAIT_S = 30
-"""Real time until a write that should be visible counts as lost."""
+"""Real seconds after which a write that should be visible counts as lost."""
 
 PARTITION = TopicIdPartition(uuid.UUID(int=1), "flights", 0)
 OTHER = TopicIdPartition(uuid.UUID(int=1), "flights", 1)
@@ -73,14 +73,14 @@ def make_update(
 
 
 def without_leader(metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
-    """What every feature level keeps: the leader of a copy is recorded from level 1 on."""
+    """The metadata that every level stores. Only level 1 stores the leader epoch of a copy."""
     return replace(metadata, broker_leader_epoch=NO_LEADER_EPOCH)
 
 
 class RemoteLogMetadataManagerConformance:
     @pytest.fixture
     def settle(self, manager: RemoteLogMetadataManager) -> Callable[[], None]:
-        """Called after an assignment: brings the manager to where its reads are answered."""
+        """Make the manager ready for reads. It is called after an assignment."""
         return lambda: None
 
     @pytest.fixture

@@ -1,6 +1,6 @@
-"""The suite every RemoteStorageManager passes.
+"""The test suite that every RemoteStorageManager must pass.
 
-A subclass in the tests of an implementation gives a fixture `store` that answers a fresh, empty
+A subclass in the tests of an implementation provides a fixture `store`, which returns a new, empty
 `StoreUnderTest` for each test:
 
     class TestMyStore(RemoteStorageManagerConformance):
@@ -8,8 +8,8 @@ A subclass in the tests of an implementation gives a fixture `store` that answer
         def store(self, tmp_path):
             return StoreUnderTest(MyStore(tmp_path), FolderAccess(tmp_path))
 
-What fills buffers, too, inherits FillsBuffersConformance (fills_buffers.py) besides, and what lists
-its segments ListsSegmentsConformance (lists_segments.py).
+The tests of a manager that fills buffers also inherit FillsBuffersConformance (fills_buffers.py), and
+those of one that lists its segments ListsSegmentsConformance (lists_segments.py).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from isotherm.testing.bucket_files import files_below
 from isotherm.testing.segment_files import MadeSegment, SegmentMaker
 
 CUSTOM_METADATA_SIZE_MAX = 128
-"""Kafka's default of remote.log.metadata.custom.metadata.max.bytes."""
+"""Kafka's default for remote.log.metadata.custom.metadata.max.bytes."""
 
 ALL_TOGETHER_S = 30
-"""Real time until threads that should meet count as hung."""
+"""Real seconds after which threads that should meet count as hung."""
 
 
 class RawAccess(Protocol):
-    """The store's objects, behind the manager's back."""
+    """Access to the store's objects without the manager, with which tests damage them."""
 
     def object_keys(self) -> set[str]: ...
 
@@ -48,7 +48,7 @@ class RawAccess(Protocol):
 
 
 class FolderAccess:
-    """Raw access to a store that keeps each object as a file under one folder."""
+    """Raw access to a store that keeps each object as a file below one folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -74,13 +74,13 @@ class StoreUnderTest:
 
 class RemoteStorageManagerConformance:
     log_suffix = ".log"
-    """How the keys of objects that hold `.log` bytes end; what damages objects looks for it."""
+    """The end of the keys of `.log` objects, by which tests find the object to damage."""
 
     large_segment_size = 12 * 1024 * 1024 + 1
-    """Larger than one part of an upload, where the implementation has parts."""
+    """A size larger than one part of an upload, if the implementation has parts."""
 
     topic_length_max = 249
-    """Kafka's limit; a store that keeps names of files may allow less."""
+    """The longest topic name. The default is Kafka's limit; a store with files may allow less."""
 
     @pytest.fixture
     def store(self) -> StoreUnderTest:
@@ -220,7 +220,7 @@ class RemoteStorageManagerConformance:
     def test_segments_of_one_partition_do_not_mix(
         self, store: StoreUnderTest, maker: SegmentMaker
     ) -> None:
-        """Two copies of the same offsets, as after a leader change, are separate segments."""
+        """Two copies of the same offsets, as after a change of leader, are separate segments."""
         partition = maker.partition()
         segments = [maker.segment(partition, start_offset=0) for _ in range(2)]
         known = [copied(store, segment) for segment in segments]
@@ -289,7 +289,7 @@ class RemoteStorageManagerConformance:
     def test_short_object_is_corrupt_and_named(
         self, store: StoreUnderTest, maker: SegmentMaker, left: int
     ) -> None:
-        """Also when the bytes asked for are still there: the end of the segment is lost."""
+        """It is corrupt even if the requested bytes exist, because the end of the segment is lost."""
         metadata = copied(store, maker.segment(size=20_000, start_offset=300, record_count=100))
         key = self.log_key(store)
         store.raw.write(key, store.raw.read(key)[:left])
@@ -328,13 +328,13 @@ class RemoteStorageManagerConformance:
         store.manager.close()
 
     def log_key(self, store: StoreUnderTest) -> str:
-        """Key of the one `.log` object in the store."""
+        """The key of the only `.log` object in the store."""
         (key,) = (key for key in store.raw.object_keys() if key.endswith(self.log_suffix))
         return key
 
 
 def copied(store: StoreUnderTest, segment: MadeSegment) -> RemoteLogSegmentMetadata:
-    """Copy a segment; its metadata as it stands afterwards, custom metadata included."""
+    """Copy a segment, and return its metadata with the custom metadata of the copy."""
     custom = store.manager.copy_log_segment_data(segment.metadata, segment.data)
     return replace(segment.metadata, custom_metadata=custom)
 

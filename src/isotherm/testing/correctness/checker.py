@@ -1,9 +1,9 @@
-"""Anomalies in a history, by the names of Jepsen's Kafka workload. Pure.
+"""Finds anomalies in a history. Their names are those of Jepsen's Kafka workload. Pure.
 
     inconsistent-offsets     two values at one offset
     duplicate                one value at two offsets of its topic
-    lost-write               acknowledged, others read past it, never read itself
-    unseen                   acknowledged or committed, never read (final polls have to have run)
+    lost-write               an acknowledged record was never read, though later ones were
+    unseen                   an acknowledged or committed record was never read (after the final polls)
     G1a                      a record that certainly failed, or of an aborted transaction, was read
     precommitted-read        a transaction read its own write
     int-poll-skip            inside one operation a poll leaves out a record between two
@@ -13,19 +13,19 @@
     int-nonmonotonic-send    inside one operation a later send got a lower offset
     nonmonotonic-send        ... or in a later operation of the process
 
-and four that its model has no need of:
+and four that Jepsen's model does not have:
 
-    out-of-range             the log does not hold an offset that a reader has come to
-    unwritten-read           a value that no client wrote, or bytes that no writer makes
-    early-read               read_committed handed out a record before its commit was asked for
-    uncopied                 a record that a consume-transform-produce chain has left out
+    out-of-range             the log does not have an offset that a reader has reached
+    unwritten-read           a read value was written by no client, or its bytes are of no writer
+    early-read               a read_committed reader got a record before its commit was requested
+    uncopied                 a consume-transform-produce chain has left out a record
 
-Jumps between the polls of a subscribed consumer are what a rebalance does, and no anomaly. Writes
-of two transactions may lie between one another in a Kafka log, and one that reads both may see any
-order: Jepsen's cycles (G0, G1c) are not looked for.
+Jumps between the polls of a subscribed consumer are not anomalies, because a rebalance causes them. Writes
+of two transactions may interleave in a Kafka log, and a reader of both may see any order. So Jepsen's cycles
+(G0, G1c) are not searched for.
 
-A read_uncommitted reader sees aborted records too, so a value written by transactions, which may
-have been written again after an abort, is judged by what read_committed readers see of it.
+A read_uncommitted reader sees aborted records too, and a value may be written again after an abort. So
+for values written in transactions only read_committed readers count.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Anomaly(NamedTuple):
 
 
 class Write(NamedTuple):
-    """One attempt to write a value."""
+    """An attempt to write a value."""
 
     operation: Operation
     send: Send
@@ -85,12 +85,13 @@ class Observation(NamedTuple):
 
 
 class Evidence:
-    """A history, ordered by value and by place."""
+    """A history, indexed by value and by place."""
 
     def __init__(
         self, operations: Sequence[Operation], log_starts: Mapping[TopicPartition, Offset]
     ) -> None:
-        """`log_starts`: where the logs begin whose first records were deleted on purpose."""
+        """`log_starts` has the log start offsets of partitions whose first records were deleted on
+        purpose."""
         self.operations = operations
         self.log_starts = log_starts
         self.observations = [
@@ -113,7 +114,7 @@ class Evidence:
         return any(attempt.operation.kind is Kind.TXN for attempt in attempts)
 
     def trusted_observations(self, value: TopicValue) -> list[Observation]:
-        """Those that tell whether the value is in its topic for good."""
+        """The observations that prove that the value is in its topic to stay."""
         found = self.seen.get(value, [])
         if self.in_transaction(value):
             return [observation for observation in found if observation.of_committed]
@@ -121,7 +122,7 @@ class Evidence:
 
     @functools.cached_property
     def committed_writes(self) -> list[Write]:
-        """Those of operations that succeeded, or of which a value was seen committed."""
+        """The writes of operations that succeeded, or of which a reader saw a committed value."""
         return list(self._committed_writes())
 
     def _committed_writes(self) -> Iterator[Write]:
@@ -142,9 +143,9 @@ class Evidence:
 def check(
     operations: Sequence[Operation], log_starts: Mapping[TopicPartition, Offset] = _NO_STARTS
 ) -> list[Anomaly]:
-    """Every anomaly of a history whose operations come in the order in which they completed.
+    """All anomalies of a history. Its operations must be in the order in which they completed.
 
-    `log_starts` has the partitions whose oldest records expire, and where they begin in the end.
+    `log_starts` has the final log start offsets of partitions whose oldest records expire.
     """
     evidence = Evidence(operations, log_starts)
     return [Anomaly(name, detail) for find in _SEARCHES for name, detail in find(evidence)]
@@ -154,9 +155,9 @@ _Found: TypeAlias = Iterator[tuple[str, str]]
 
 
 def check_copies(operations: Sequence[Operation], source: str, target: str) -> list[Anomaly]:
-    """Values that are in one topic for good, and not in the other; call it when all is copied.
+    """The values that are committed in one topic and not in the other. Call it when all records are copied.
 
-    That none is there twice is for `check` to say.
+    `check` finds values that are there twice.
     """
     evidence = Evidence(operations, _NO_STARTS)
     committed = {
@@ -300,9 +301,9 @@ def _poll_order(evidence: Evidence) -> _Found:
 
 
 def _step(read: Read, expected: Offset, known: Sequence[Offset]) -> tuple[str, str] | None:
-    """What is wrong with `read` where the offset `expected`, or a later one, was to follow.
+    """The anomaly of a read after which the offset should have been `expected` or, after gaps, a later one.
 
-    `known` are the offsets, in order, of records that the reader has to see.
+    `known` has the offsets, in order, of records that the reader must see.
     """
     where = f"{read.partition}@{read.offset} expected={expected}"
     if read.offset < expected:
@@ -319,7 +320,7 @@ def _named(prefix: str, found: tuple[str, str] | None, process: int) -> _Found:
 def _known_offsets(
     evidence: Evidence, isolation: Isolation
 ) -> defaultdict[TopicPartition, list[Offset]]:
-    """Offsets, in order, that hold a record which every reader of this isolation has to see."""
+    """The offsets, in order, of records that every reader with this isolation level must see."""
     places = {write.place for write in evidence.committed_writes if write.place is not None}
     if isolation is Isolation.READ_UNCOMMITTED:
         places |= {observation.place for observation in evidence.observations}

@@ -1,4 +1,4 @@
-"""Workers that read: consumers that assign themselves partitions, and members of a group."""
+"""Workers that read: consumers with manual assignment, and members of a group."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ POLL_TIMEOUT_S = 0.2
 POLLS_PER_LIFE_MAX = 60
 SESSION_TIMEOUT_MS = 6_000
 
-# The log does not hold the offset that a consumer has reached.
+# Errors if the log does not have the offset that a consumer has reached.
 _OUT_OF_RANGE = frozenset(
     {
         KafkaError.OFFSET_OUT_OF_RANGE,
@@ -42,13 +42,13 @@ _OUT_OF_RANGE = frozenset(
 
 
 class Ends:
-    """Where a consumer's partitions have come to an end of some kind. One thread."""
+    """The ends that a consumer has met in its partitions. Not thread-safe."""
 
     def __init__(self) -> None:
         self.reached: set[TopicPartition] = set()
-        """The end of the log, with no record after it."""
+        """Partitions at the end of their log."""
         self.out_of_range: dict[TopicPartition, Offset] = {}
-        """Offsets that are not in the log: it may never happen here."""
+        """Offsets that the log does not have. There must never be any."""
 
     def clear(self) -> None:
         self.reached.clear()
@@ -61,7 +61,7 @@ class AssignedReader:
     def __init__(self, workload: Workload, process: int, isolation: Isolation) -> None:
         self.process = process
         self.ends = Ends()
-        """Since the last `assign`."""
+        """The ends since the last `assign`."""
         self.positions: dict[TopicPartition, Offset] = {}
         self._workload = workload
         self._isolation = isolation
@@ -84,7 +84,7 @@ class AssignedReader:
         )
 
     def poll(self, count_max: int = POLL_RECORDS_MAX, timeout_s: float = POLL_TIMEOUT_S) -> Poll:
-        """What came; the caller puts it into the history."""
+        """Poll once. The caller adds the result to the history."""
         reads = []
         for message in self._consumer.consume(count_max, timeout_s):
             read = to_read(message, self.ends)
@@ -94,7 +94,7 @@ class AssignedReader:
         return Poll(tuple(reads))
 
     def record_poll(self) -> int:
-        """Polls once as an operation of its own; how many records came."""
+        """Poll once as an operation of its own. Returns the number of records."""
         invoked_s = self._workload.clock.monotonic_s()
         poll = self.poll()
         _add_poll(self._workload, self.process, self._isolation, (poll,), invoked_s, self.ends)
@@ -102,13 +102,13 @@ class AssignedReader:
         return len(poll.reads)
 
     def _pass_over_holes(self) -> None:
-        """Go on behind an offset that is not in the log, so that what lies behind it is judged."""
+        """Continue after an offset that is not in the log, so that the records after it are checked too."""
         if not self.ends.out_of_range:
             return
         for partition, offset in self.ends.out_of_range.items():
             self.positions[partition] = offset + 1
         self.ends.out_of_range.clear()
-        # librdkafka has let go of such a partition: there is nothing to seek in.
+        # librdkafka has stopped the partition, so a seek would fail. Assign again instead.
         self._assign_positions()
 
     def _assign_positions(self) -> None:
@@ -119,7 +119,7 @@ class AssignedReader:
 
 
 def run_assigned_reader(workload: Workload, rng: random.Random, isolation: Isolation) -> None:
-    """Lives that go on where the last one ended, and lives that read all of it again."""
+    """Run one reader after the other. Some continue where the last one ended, others read from the start."""
     positions = dict.fromkeys(workload.partitions(EVENTS), 0)
     while not workload.stopping.is_set():
         reader = AssignedReader(workload, workload.history.new_process(), isolation)
@@ -139,7 +139,7 @@ def read_to_the_end(
     isolation: Isolation,
     timeout_s: float,
 ) -> None:
-    """The final polls: everything there is, from the first record on, or until time is up."""
+    """Run the final polls: read all records from `starts` on, up to the ends or the time limit."""
     reader = AssignedReader(workload, workload.history.new_process(), isolation)
     reader.assign(starts)
     deadline_s = workload.clock.monotonic_s() + timeout_s
@@ -151,7 +151,7 @@ def read_to_the_end(
 def run_group_member(
     workload: Workload, rng: random.Random, isolation: Isolation, group_settings: Mapping[str, Any]
 ) -> None:
-    """Joins a group, reads, commits now and then, leaves or dies, and joins again."""
+    """Join a group, read, commit sometimes, leave or die, and join again."""
     while not workload.stopping.is_set():
         process = workload.history.new_process()
         rebalances: list[object] = []
@@ -172,7 +172,7 @@ def run_group_member(
             ends = Ends()
             reads = [to_read(m, ends) for m in consumer.consume(POLL_RECORDS_MAX, POLL_TIMEOUT_S)]
             poll = tuple(read for read in reads if read is not None)
-            # Records from before and after a rebalance need not follow one another.
+            # Offsets from before and after a rebalance need not be consecutive.
             polls = [(Poll((read,)),) for read in poll] if rebalances else [(Poll(poll),)]
             for each in polls:
                 _add_poll(workload, process, isolation, each, invoked_s, ends)
@@ -184,10 +184,10 @@ def run_group_member(
 
 
 def close_member(consumer: Consumer) -> None:
-    """Leaves the group and closes, with every callback of the subscription served before.
+    """Leave the group and close, after all callbacks of the subscription were served.
 
-    librdkafka may wait for itself for ever, with the interpreter locked, when `close` serves a revocation
-    that no poll has served (its issue 4041).
+    If `close` itself serves a revocation, librdkafka may wait for itself for ever and hold the interpreter's
+    lock (its issue 4041).
     """
     consumer.unsubscribe()
     consumer.poll(0)
@@ -206,7 +206,7 @@ def _commit(consumer: Consumer) -> None:
 
 
 def new_consumer(workload: Workload, isolation: Isolation, **settings: Any) -> Consumer:
-    """A consumer that tells of the end of partitions and commits nothing by itself."""
+    """A consumer that reports the ends of partitions, and commits only on request."""
     return Consumer(
         workload.client_config(
             isolation_level=isolation.value,
@@ -221,10 +221,10 @@ def new_consumer(workload: Workload, isolation: Isolation, **settings: Any) -> C
 
 
 def to_read(message: Message, ends: Ends) -> Read | None:
-    """None for what is no record; `ends` takes in where a partition has come to one."""
+    """The read of a message, or None if it is not a record. If it reports an end, that is added to `ends`."""
     topic, number, offset = message.topic(), message.partition(), message.offset()
     if topic is None or number is None or offset is None:
-        return None  # an error of the client as a whole: its broker is away
+        return None  # an error of the whole client: its broker is down
     partition = TopicPartition(topic, number)
     error = message.error()
     if error is None:
@@ -262,7 +262,7 @@ def _add_poll(
 def log_starts(
     workload: Workload, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, Offset]:
-    """The first offset that the log of each partition holds, as the broker says."""
+    """The log start offset of each partition, from the broker."""
     consumer = new_consumer(workload, Isolation.READ_UNCOMMITTED, group_id="unused")
     starts = {
         each: consumer.get_watermark_offsets(ClientPartition(*each), REQUEST_TIMEOUT_S)[0]

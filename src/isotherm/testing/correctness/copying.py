@@ -1,6 +1,6 @@
-"""Consume, transform, produce: offsets of a group and what was made of them commit as one.
+"""Workers that consume, transform and produce, and commit offsets and records in one transaction.
 
-Each record of EVENTS has to arrive in COPIES once, whatever happens to broker and members.
+Each record of EVENTS has to arrive in COPIES exactly once, whatever happens to the broker and the members.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ POLL_TIMEOUT_S = 0.1
 
 
 class Copier:
-    """One life of a member of GROUP and of the producer that writes for it."""
+    """The life of one member of GROUP, with the producer that writes its copies."""
 
     def __init__(self, workload: Workload, transactional_id: str) -> None:
         self.ends = Ends()
-        """Of this member's partitions, after their last record."""
+        """The ends that the member has reached in its partitions."""
         self._workload = workload
         self._process = workload.history.new_process()
         self._producer: Producer = transactional_producer(workload, transactional_id)
@@ -63,7 +63,7 @@ class Copier:
         )
 
     def copy_some(self) -> bool:
-        """One transaction, if there is anything to copy; False when this life is over."""
+        """Run one transaction if there are records to copy. Returns False if the member must be replaced."""
         invoked_s = self._workload.clock.monotonic_s()
         reads = self._read_some()
         if not reads:
@@ -102,7 +102,8 @@ class Copier:
         close_member(self._consumer)
 
     def _read_some(self) -> list[Read]:
-        """What one assignment handed out: a rebalance takes back what came before it."""
+        """The records of one assignment. Records from before a rebalance are dropped, because another member may
+        have got their partition."""
         reads: list[Read] = []
         while len(reads) < RECORDS_PER_TRANSACTION_MAX:
             self._rebalanced = False
@@ -118,7 +119,7 @@ class Copier:
         return reads
 
     def _has_lost_a_position(self, invoked_s: float) -> bool:
-        """Whether the log lacks an offset that the group has reached; records it in the history."""
+        """Whether the log lacks an offset that the group has reached. If so, it is added to the history."""
         lost = tuple(self.ends.out_of_range.items())
         if lost:
             self._workload.history.add(
@@ -147,7 +148,7 @@ def run_copier(workload: Workload, rng: random.Random, transactional_id: str) ->
 
 
 def copy_the_rest(workload: Workload, transactional_id: str, timeout_s: float) -> None:
-    """Copies what the workers left, until the end of each partition or until time is up."""
+    """Copy the records that the workers have not copied, up to the end of each partition or the time limit."""
     deadline_s = workload.clock.monotonic_s() + timeout_s
     wanted = set(workload.partitions(EVENTS))
     copier = Copier(workload, transactional_id)

@@ -1,9 +1,9 @@
-"""Where a broker process is killed: before or after a durable write of a kind. Pure.
+"""Chooses the points at which a broker process kills itself: before or after a durable write of a kind. Pure.
 
-A kind is named by what is done and to what: `put .log`, `metadata COPY_SEGMENT_FINISHED`,
-`sync topic .log`, `checkpoint recovery-point-offset-checkpoint`. `crashing_broker` says on its
-standard error which kinds it has met, and at which it kills itself; `CrashSchedule` chooses what has
-been tried least, and counts.
+The name of a kind has the action and its object: `put .log`, `metadata COPY_SEGMENT_FINISHED`,
+`sync topic .log`, `checkpoint recovery-point-offset-checkpoint`. `crashing_broker` prints on its standard
+error the kinds that it has met, and the one at which it kills itself. `CrashSchedule` chooses the points
+that were tried least, and counts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OBJECTS = (".log", ".indexes", ".rsm-manifest")
 AUDIT, METADATA = "audit", "metadata"
 TOMBSTONE = "tombstone"
 
-# Tries of other kinds of write for each of a segment's life.
+# The share of tries of kinds of write outside a segment's life.
 _OTHER_SHARE = 0.4
 _RARE_COUNTS, _COMMON_COUNT_MAX = (1, 1, 1, 2, 3), 40
 
@@ -45,7 +45,7 @@ class CrashPoint(NamedTuple):
 
 
 class CrashPlan(NamedTuple):
-    """The process dies at the `nth` write of a kind since it has started."""
+    """A process dies at the `nth` write of a kind after its start."""
 
     point: CrashPoint
     nth: int
@@ -60,8 +60,8 @@ def kills_line(point: CrashPoint) -> str:
 
 
 def segment_life(level: int) -> tuple[str, ...]:
-    """The durable writes of a segment that is copied, leaves the local disk and is deleted, and of
-    a partition that is deleted, in this order."""
+    """The durable writes, in order, of a segment that is copied, deleted locally and deleted in the tier, and
+    of a partition that is deleted."""
 
     def events(*states: str) -> tuple[str, ...]:
         topics = (AUDIT, METADATA) if level else (METADATA,)
@@ -83,10 +83,11 @@ def segment_life(level: int) -> tuple[str, ...]:
 
 
 class CrashSchedule:
-    """Chooses points, least tried first, and counts which of them killed. One thread."""
+    """Chooses crash points, those with the fewest tries first, and counts the deaths at each. Not
+    thread-safe."""
 
     def __init__(self, level: int, rng: random.Random, only: Sequence[str] = ()) -> None:
-        """Writes of every kind, or of those in `only`."""
+        """Choose among writes of every kind, or only among the kinds in `only`."""
         self.life = tuple(only) or segment_life(level)
         self._takes_others = not only
         self.hits: Counter[CrashPoint] = Counter()
@@ -108,7 +109,7 @@ class CrashSchedule:
         return CrashPlan(point, self._rng.randint(1, _COMMON_COUNT_MAX))
 
     def learn(self, log_lines: Iterable[bytes]) -> CrashPoint | None:
-        """Take in what a process that has ended said; the point that killed it, if one did."""
+        """Learn from the log of an ended process. Returns the crash point at which it died, or None."""
         hit = None
         for line in log_lines:
             text = line.decode(errors="replace").rstrip()
@@ -122,7 +123,7 @@ class CrashSchedule:
 
 
 def table(hits: Counter[CrashPoint], life: Iterable[str]) -> list[str]:
-    """A line for each kind of write: kills before it and after it."""
+    """One line for each kind of write, with the numbers of deaths before and after it."""
     writes = [*life]
     writes += sorted({point.write for point in hits} - set(writes))
     return [

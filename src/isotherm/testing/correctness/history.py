@@ -1,12 +1,12 @@
-"""Requests of clients and the answers they got: the evidence that `checker` judges.
+"""The history of clients' requests and the answers, from which `checker` finds anomalies.
 
-A history is a sequence of operations of numbered processes. A process is one life of one client:
-it does one operation after the other, and a new client is a new process. Operations and their
-outcomes are those of Jepsen's Kafka workload (`jepsen.tests.kafka`); its `:info`, an operation with
-an unknown outcome, is `Outcome.UNKNOWN` here.
+A history is a sequence of operations of numbered processes. A process is the life of one client, which does
+one operation after the other. A new client is a new process. Operations and their outcomes are those of
+Jepsen's Kafka workload (`jepsen.tests.kafka`). Its `:info`, an operation with an unknown outcome, is
+`Outcome.UNKNOWN` here.
 
-Values are numbers. A producing process writes each number once to one topic, so that a value read
-points at the attempts to write it.
+Values are numbers. A producing process writes each number once to one topic, so that a value that is read
+identifies the attempts to write it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from isotherm.types import Offset, TopicPartition
 
 Value: TypeAlias = int
 
-# A reader records this for bytes that no writer makes.
+# A reader records this value for bytes that no writer makes.
 UNREADABLE_VALUE: Value = -1
 
 
@@ -53,7 +53,7 @@ class Isolation(enum.Enum):
 
 
 class Send(NamedTuple):
-    """One record written; `offset` is what the acknowledgement said, None without one."""
+    """A written record. `offset` is that of the acknowledgement, None without one."""
 
     partition: TopicPartition
     value: Value
@@ -61,7 +61,7 @@ class Send(NamedTuple):
 
 
 class Read(NamedTuple):
-    """One record handed out by a poll."""
+    """A record that a poll returned."""
 
     partition: TopicPartition
     offset: Offset
@@ -69,7 +69,7 @@ class Read(NamedTuple):
 
 
 class Poll(NamedTuple):
-    """The records of one poll, in the order in which the client handed them out."""
+    """The records of one poll, in the order in which the client returned them."""
 
     reads: tuple[Read, ...]
 
@@ -81,23 +81,23 @@ _NOTHING: Mapping[TopicPartition, Offset] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Invocation and completion of one step of a process; times in seconds of one clock."""
+    """One operation of a process. All times are seconds of the same monotonic clock."""
 
     process: int
     kind: Kind
     outcome: Outcome
     micro_operations: tuple[MicroOperation, ...] = ()
     isolation: Isolation = Isolation.READ_COMMITTED
-    """Of its polls."""
+    """The isolation level of its polls."""
     positions: Mapping[TopicPartition, Offset] = field(default_factory=lambda: _NOTHING)
-    """For ASSIGN: the start offset of each partition."""
+    """For ASSIGN, the start offset of each partition."""
     invoked_s: float = 0.0
     completed_s: float = 0.0
     commit_invoked_s: float | None = None
-    """For TXN: the time of the commit request; None if there was none."""
+    """For TXN, the time of the commit request. None if there was none."""
     error: str = ""
     out_of_range: tuple[tuple[TopicPartition, Offset], ...] = ()
-    """Positions of its polls that the broker refused as outside the log."""
+    """The positions of its polls that the broker refused because they are outside the log."""
 
     def sends(self) -> tuple[Send, ...]:
         return tuple(step for step in self.micro_operations if isinstance(step, Send))
@@ -107,7 +107,7 @@ class Operation:
 
 
 class History:
-    """Operations in the order in which they completed; any thread may add to it."""
+    """The operations in the order in which they completed. Any thread may add operations."""
 
     def __init__(self) -> None:
         self._operations: list[Operation] = []

@@ -1,6 +1,6 @@
 """Injects faults into the broker while clients work: kills, pauses, stops and restarts it.
 
-With a `precise` profile each process of the broker gets a durable write at which it kills itself
+With a `precise` profile each broker process gets a durable write at which it kills itself
 (`crash_points`). If it does not reach that write in time, it is killed from outside.
 """
 
@@ -19,16 +19,18 @@ from isotherm.testing.broker_process import ISOTHERM, BrokerDiedError, BrokerPro
 from isotherm.testing.correctness.crash_points import CrashPlan, CrashSchedule
 from isotherm.testing.correctness.profile import Fault, Profile
 
-# A broker may crash at a write of its start. After so many crashes it gets no crash point.
+# A broker may crash at a write of its start. After this many crashes in a row it gets no crash point, so that
+# it starts at all.
 DEATHS_AT_START_MAX = 2
-# Processes without a crash point after one with: they work on the files that it left.
+# The share of processes without a crash point after a process with one. They work on the files that the crash
+# left.
 UNPLANNED_SHARE = 0.5
 _LOOK_S = 0.02
 _MEANT = frozenset({Fault.KILL, Fault.CRASH, Fault.PAUSE})
 
 
 class Nemesis:
-    """Owns the broker process of one round. `faults` counts what it has done."""
+    """Owns the broker process of one round. `faults` counts the injected faults."""
 
     def __init__(
         self,
@@ -40,10 +42,10 @@ class Nemesis:
         rng: random.Random,
         clock: Clock,
     ) -> None:
-        """Starts the broker; `settings` name its port, which stays the same."""
+        """Start the broker. `settings` must name its port, which stays the same over restarts."""
         self.faults: Counter[Fault] = Counter()
         self.log_path = directory / "broker.log"
-        """The logs of all its ended processes."""
+        """The logs of all broker processes that have ended."""
         self._directory = directory
         self._settings = settings
         self._profile = profile
@@ -54,8 +56,8 @@ class Nemesis:
         self.broker = self._new_broker(None)
 
     def run(self, stopping: threading.Event) -> None:
-        """Inject faults, with pauses in between, until `stopping` is set or the faults of a round
-        are done (which sets it). The broker runs afterwards."""
+        """Inject faults, with pauses in between, until `stopping` is set or the faults of a round are done, which
+        sets it. At the end the broker runs."""
         try:
             while not self._is_done() and not self._await_end_of_calm(stopping):
                 if self.broker.has_ended:
@@ -76,7 +78,7 @@ class Nemesis:
             stopping.set()
 
     def stop(self) -> int:
-        """The exit status of an orderly stop."""
+        """Stop the broker in order, and return its exit status."""
         status = self.broker.stop()
         self._keep_log(self.broker.log_lines)
         return status
@@ -92,7 +94,7 @@ class Nemesis:
         return wanted is not None and sum(self.faults[fault] for fault in _MEANT) >= wanted
 
     def _await_end_of_calm(self, stopping: threading.Event) -> bool:
-        """Wait until the pause is over or the broker has died; True if the round is over."""
+        """Wait until the pause is over or the broker has died. Returns whether the round is over."""
         calm_s = self._rng.uniform(*self._profile.calm_s)
         end_s = self._clock.monotonic_s() + (self._profile.patience_s if self._has_plan else calm_s)
         while not self.broker.has_ended and self._clock.monotonic_s() < end_s:
@@ -137,7 +139,7 @@ class Nemesis:
         return self._profile.precise and is_free
 
     def _leave_a_broker_at_peace(self) -> None:
-        """A plan without a crash point and without delays."""
+        """Replace a broker with crash points or delays by one without."""
         if not self._profile.is_watched:
             return
         if self.broker.has_ended:
@@ -148,7 +150,7 @@ class Nemesis:
         self.broker = BrokerProcess(self._directory, self._settings)
 
     def _take_up_crash(self, log_lines: list[bytes]) -> None:
-        """The broker has ended. Raises AssertionError if that was not planned."""
+        """Record a crash of the broker. Raises AssertionError if it was not planned."""
         self._keep_log(log_lines)
         if self._schedule.learn(log_lines) is None:
             raise AssertionError(f"broker ended by itself\n{b''.join(log_lines).decode()}")

@@ -1,4 +1,4 @@
-"""Topics that are created, written to and deleted. The bucket may keep nothing of them."""
+"""A worker that creates, writes to and deletes topics. Nothing of them may stay in the bucket."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from isotherm.testing.correctness.workload import (
     encode_value,
 )
 
-# Few names: a new topic may have the name of one whose deletion is still in progress.
+# There are few names, so that a new topic often has the name of one whose deletion is in progress.
 NAMES = ("passing-0", "passing-1")
 RECORDS_MAX = 600
 LIFE_S_MAX = 3.0
@@ -55,7 +55,7 @@ def _delete(workload: Workload, admin: AdminClient, name: str) -> None:
 def _insist(
     workload: Workload, request: Callable[[], Mapping[str, Future[None]]], done_already: int
 ) -> None:
-    """Repeat until it succeeds, since the broker restarts. Raises the last error after the time
+    """Repeat a call until it succeeds, because the broker restarts. Raises the last error after the time
     limit."""
     deadline_s = workload.clock.monotonic_s() + PATIENCE_S
     while True:
@@ -70,7 +70,7 @@ def _insist(
                 return
             if workload.clock.monotonic_s() > deadline_s:
                 raise
-            # Its own deadline: at the end of a round this continues until the topics are deleted.
+            # `stopping` does not end this wait: at the end of a round the topics must still be deleted.
             workload.clock.wait(threading.Event(), _PAUSE_S)
         else:
             return

@@ -24,16 +24,16 @@ MESSAGE_TIMEOUT_MS = 10_000
 SENDS_PER_OPERATION_MAX = 40
 OPERATIONS_PER_LIFE_MAX = 200
 
-# The whole batch was refused, now and at any earlier attempt.
+# Errors that mean that the whole batch was refused, at this attempt and every earlier one.
 _REFUSED = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD})
 
-# The client accepts no more records: abort its transaction, or replace it.
+# Errors after which the client accepts no records. Abort its transaction, or replace it.
 _NOT_ACCEPTED = frozenset({KafkaError._STATE, KafkaError._FATAL})
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One record in flight; librdkafka's callbacks set its outcome."""
+    """A record in flight. librdkafka's callback sets its outcome."""
 
     partition: TopicPartition
     value: Value
@@ -45,7 +45,7 @@ class Attempt:
     def on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
             self.outcome = Outcome.OK
-            # The acknowledgement of a duplicate batch may lack its offset.
+            # The acknowledgement of a duplicate batch may have no offset.
             offset = message.offset()
             self.offset = offset if offset is not None and offset >= 0 else None
         else:
@@ -75,8 +75,8 @@ def send(producer: Producer, attempt: Attempt, size: int = VALUE_SIZE) -> None:
         attempt.code = error.code()
 
 
-# What comes out of a call that serves the client's callbacks once its producer has met a fatal
-# error: SystemError where a delivery callback ran with the exception already set.
+# After a fatal error of its producer, calls that serve the client's callbacks raise these. It is SystemError
+# if a delivery callback ran while the exception was already set.
 FATAL_ERRORS = (KafkaException, SystemError)
 
 
@@ -85,7 +85,8 @@ def fatal_error(raised: BaseException) -> KafkaError:
 
 
 def flush(producer: Producer, timeout_s: float) -> KafkaError | None:
-    """The fatal error that ended it, if one did; what was not delivered by then stays unknown."""
+    """Flush, and return the fatal error that ended it, or None. The outcome of records that are not delivered by
+    then stays unknown."""
     try:
         producer.flush(timeout_s)
     except FATAL_ERRORS as raised:
@@ -96,12 +97,12 @@ def flush(producer: Producer, timeout_s: float) -> KafkaError | None:
 def run_producer(
     workload: Workload, rng: random.Random, topic: str = EVENTS, *, idempotent: bool
 ) -> None:
-    """Batches of records, each batch an operation (or one for each outcome in it).
+    """Write batches of records. A batch is one operation, or one for each outcome of its records.
 
-    Without idempotence nothing is sent twice, so that a duplicate is the broker's fault too. With it one
-    request is in flight: librdkafka answers an error of one among several by a higher producer epoch,
-    under which it sends again what may be in another partition already (its issue 4953). Transactional
-    producers have several in flight; they abort.
+    Without idempotence there are no retries, so that a duplicate is the broker's fault too. With idempotence
+    only one request is in flight: with several, librdkafka reacts to an error by a higher producer epoch, and
+    sends records again that may be in another partition already (its issue 4953). Transactional producers
+    have several in flight, because they abort.
     """
     settings = (
         {"enable.idempotence": True, "max.in.flight": 1}
@@ -127,7 +128,7 @@ def run_producer(
 def _send_batch(
     workload: Workload, rng: random.Random, producer: Producer, process: int, topic: str
 ) -> set[int]:
-    """The codes of the errors that records met."""
+    """Write one batch. Returns the error codes of its records."""
     invoked_s = workload.clock.monotonic_s()
     attempts = [
         Attempt(workload.any_partition(topic, rng), workload.new_value())

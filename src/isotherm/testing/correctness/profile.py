@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-# A topic with two or three segments in both tiers together.
+# The size, in segments, of the topic that expires: two or three in both tiers together.
 EXPIRING_SEGMENTS = 3
 
 
 class Fault(enum.Enum):
     KILL = "kill"
-    """SIGKILL: acknowledged records are in the page cache and must be there after the restart."""
+    """SIGKILL. Acknowledged records are in the page cache, and must exist after the restart."""
     PAUSE = "pause"
-    """SIGSTOP, later SIGCONT: requests wait in its sockets, then all timers fire at once."""
+    """SIGSTOP, later SIGCONT. Requests wait in the sockets, then all timers fire at once."""
     RESTART = "restart"
-    """SIGTERM: the orderly stop."""
+    """SIGTERM, an orderly stop."""
     CRASH = "crash"
     """The broker kills itself by SIGKILL before or after a durable write."""
 
@@ -37,11 +37,11 @@ _MOSTLY_KILLS: Mapping[Fault, float] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Sizes in bytes, intervals in ms, the broker's calm between faults in seconds.
+    """Sizes are in bytes, intervals in ms, and the times between faults in seconds.
 
-    `faults_max` ends a round after so many kills and pauses. `precise`: the broker kills itself at
-    a durable write, if it reaches that within `patience_s`. `deletes`: there are topics that expire
-    and topics that are deleted.
+    A round ends after `faults_max` kills and pauses. With `precise` the broker kills itself at a durable
+    write, if it reaches that within `patience_s`. With `deletes` there are topics that expire and topics
+    that are deleted.
     """
 
     level: int = 1
@@ -50,7 +50,7 @@ class Profile:
     local_retention_bytes: int = 1
     task_interval_ms: int = 100
     write_pause_s: float = 0.02
-    """Between two operations of a client that writes."""
+    """The pause of a writing client between two operations."""
     calm_s: tuple[float, float] = (0.5, 3.0)
     away_s_max: float = 1.0
     pause_s_max: float = 3.0
@@ -59,12 +59,12 @@ class Profile:
     precise: bool = False
     patience_s: float = 8.0
     writes: Sequence[str] = ()
-    """The kinds of write that may be crash points; empty means all."""
+    """The kinds of write that may be crash points. Empty means all."""
     deletes: bool = False
     moves_leaders: bool = False
     """Partitions have several replicas, so their leaders change while clients work."""
     delays: Mapping[str, float] = field(default_factory=dict)
-    """Delays in seconds of kinds of reads and writes; see `crash_points`."""
+    """Delays in seconds by kind of read or write (`crash_points`)."""
 
     @property
     def is_watched(self) -> bool:
@@ -80,7 +80,7 @@ class Profile:
             "remote.log.manager.task.interval.ms": interval,
             "log.retention.check.interval.ms": interval,
             "remote.log.manager.task.retry.backoff.max.ms": "1000",
-            # Interrupted uploads and deletions continue within seconds.
+            # With this interval interrupted uploads and deletions continue within seconds.
             "rlmm.config.remote.log.metadata.cleanup.interval.ms": "1000",
             "rlmm.config.remote.log.metadata.cleanup.grace.ms": "2000",
         }
@@ -99,7 +99,7 @@ class Profile:
 
     @property
     def expiring_bytes(self) -> int:
-        """`retention.bytes` of the topic that expires."""
+        """The `retention.bytes` of the topic that expires."""
         return EXPIRING_SEGMENTS * self.segment_bytes
 
 
@@ -112,13 +112,13 @@ def kill_loop(
     writes: Sequence[str] = (),
     delays: Mapping[str, float],
 ) -> Profile:
-    """Small segments, short intervals, and a broker that never runs for long."""
+    """A profile with small segments, short intervals, and a broker that never runs for long."""
     return Profile(
         level=level,
         store=store,
         segment_bytes=100_000,
         task_interval_ms=300,
-        # Little data suffices to find lost or duplicate records, and all of it is read again.
+        # All data is read again at the end, and little data suffices to find lost or duplicate records.
         write_pause_s=0.1,
         calm_s=(1.0, 3.0),
         away_s_max=0.2,

@@ -21,13 +21,13 @@ _LOGGED_CHARACTERS_MAX = 100
 
 @dataclass(slots=True)
 class Report:
-    """Counts of all rounds together."""
+    """The counts of all rounds together."""
 
     rounds: int = 0
     faults: Counter[Fault] = field(default_factory=Counter)
     operations: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
-    """The errors of failed operations."""
+    """Failed operations by error."""
     records_sent: int = 0
     records_read: int = 0
     segments_in_bucket: int = 0
@@ -39,7 +39,7 @@ class Report:
     """Warnings and errors of the broker, without their details."""
     hits: Counter[CrashPoint] = field(default_factory=Counter)
     life: tuple[str, ...] = ()
-    """The writes that a precise run must reach."""
+    """The kinds of write that a precise run must reach."""
     anomalies: list[Anomaly] = field(default_factory=list)
 
     @property

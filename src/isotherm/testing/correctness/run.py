@@ -3,10 +3,10 @@
     python -m isotherm.testing.correctness.run --seconds 30 --seed 7
     python -m isotherm.testing.correctness.run --kills 500 --precise --level 0 1 --store folder s3
 
-A round has a new broker in an empty folder, clients and faults. Then the faults stop, and the
+A round starts a new broker in an empty folder, and clients, and injects faults. Then the faults stop, and the
 remote tier settles. Every record is read once more, mostly from the bucket. `checker` checks the
-history of all clients, `settled_tier` the content of both tiers. The seed decides the operations
-and faults; their timing depends on the machine, so a seed repeats the mix and not the run.
+history of all clients, `settled_tier` the content of both tiers. The seed determines the operations and
+faults. Their timing depends on the machine, so the same seed gives the same mix, but not the same run.
 
 Exit status: 0 none found · 1 anomalies.
 """
@@ -58,8 +58,8 @@ def run(
     clock: Clock,
     say: Callable[[str], None],
 ) -> Report:
-    """Run rounds for about `seconds`, or until `faults` kills and pauses are done, with each
-    profile in turn. `directory` is emptied after a round without anomalies."""
+    """Run rounds for about `seconds`, or until `faults` kills and pauses are done, and take the profiles in turn.
+    `directory` is emptied after a round without anomalies."""
     report = Report()
     end_s = None if seconds is None else clock.monotonic_s() + seconds
     choices = random.Random(seed)  # noqa: S311 - choices, not secrets
@@ -165,8 +165,7 @@ def _make_topics(workload: Workload, profile: Profile) -> list[str]:
 
 
 def _partitions_in_both_tiers(directory: Path) -> int:
-    """Partitions whose first records are only in the bucket and whose last ones are on the local
-    disk."""
+    """The number of partitions whose first records are only in the bucket, and whose last ones are local."""
     count = 0
     for topic in (EVENTS, COPIES):
         for partition in range(PARTITIONS[topic]):
@@ -182,15 +181,15 @@ def _work(
     profile: Profile,
     seconds: float | None,
 ) -> None:
-    """Run the round's threads until the time is up, the faults are done or a thread fails. Raises
-    that thread's error."""
+    """Run the round's threads until the time is up, the faults are done, or a thread fails. Raises the error of
+    that thread."""
     works = workers(workload, rng, profile)
     with ThreadPoolExecutor(len(works) + 1, thread_name_prefix="correctness") as pool:
         running: list[Future[None]] = [pool.submit(work) for work in works]
         running.append(pool.submit(nemesis.run, workload.stopping))
         wait(running, timeout=seconds, return_when=FIRST_EXCEPTION)
         workload.stopping.set()
-    # A failed start of the broker causes the clients' errors: raise it first.
+    # If the broker fails to start, the clients fail too. Raise the cause: its thread is the last one.
     for future in reversed(running):
         future.result()
 

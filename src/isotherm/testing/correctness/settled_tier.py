@@ -1,6 +1,6 @@
-"""Checks that both tiers are consistent after a broker's tasks are done, from its files.
+"""Checks from a broker's files that both tiers are consistent once its background tasks are done.
 
-    hole                   an offset between log start and log end that no batch of either tier covers
+    hole                   an offset between log start and log end that no batch in either tier covers
     leaked-object          an object of a segment that no live metadata names
     missing-object         an object of a finished segment that does not exist
     damaged-object         a `.log` that does not match the metadata
@@ -54,16 +54,17 @@ FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _LOG_STARTS = "log-start-offset-checkpoint"
 _SCRUBBED = {"leaked": "leaked-object", "missing": "missing-object", "damaged": "damaged-object"}
 
-# Files that a crash may leave and that no listing of the store shows.
+# Files that a crash may leave behind, and that no listing of the store shows.
 UNFINISHED_UPLOAD = re.compile(r".*#\d+$|\.sgwtmp/.*")
 
 _LOOK_S = 0.5
 _QUIET_LOOKS = 4
-"""Consecutive equal observations that mean settled: tasks run several times in between."""
+"""The tier counts as settled after this many equal observations in a row. Tasks run several times in
+between."""
 
 
 def await_settled(bootstrap_servers: str, bucket: Path, clock: Clock, *, timeout_s: float) -> bool:
-    """Wait until copies and deletions are done; False after the time limit."""
+    """Wait until copies and deletions are done. Returns False after the time limit."""
     topic = KafkaMetadataTopic({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     deadline_s = clock.monotonic_s() + timeout_s
     before: frozenset[str] = frozenset()
@@ -74,7 +75,7 @@ def await_settled(bootstrap_servers: str, bucket: Path, clock: Clock, *, timeout
             try:
                 segments = _live_segments(topic)
             except IsothermError:
-                continue  # the topic moves on under the reader: it is compacted
+                continue  # compaction has removed records during the read: read again
             names = frozenset(_object_names(bucket))
             is_quiet = names == before and not any(_unsettled(segments, names))
             quiet = quiet + 1 if is_quiet else 0
@@ -118,18 +119,17 @@ class TierFindings:
     anomalies: list[Anomaly]
     finished_segments: int
     sole_copies_deleted: int
-    """Deletions of a finished segment, in a topic without retention, that no other finished segment
-    covered. Such a decision is wrong even if the local copy still existed and no record was
-    lost."""
+    """Deleted segments of topics without retention that no other finished segment covered. Such a deletion is
+    wrong even if the records were still local, so that none was lost."""
     unfinished_uploads: int
-    """Files that no listing shows: what a crash left in a folder. They are no anomaly."""
+    """Files that a crash left in a folder, and that no listing shows. They are not an anomaly."""
 
 
 def check_tiers(
     log_directory: Path, bucket: Path, *, expiring_bytes: int | None = None
 ) -> TierFindings:
-    """The anomalies after an orderly stop. `expiring_bytes` is the `retention.bytes` of EXPIRING,
-    None without that topic."""
+    """The anomalies after an orderly stop of the broker. `expiring_bytes` is the `retention.bytes` of
+    EXPIRING, None without that topic."""
     values = metadata_values_below(log_directory)
     held = objects_below(bucket)
     objects = {name: held[name] for name in held if not UNFINISHED_UPLOAD.fullmatch(name)}
@@ -161,7 +161,7 @@ def check_tiers(
             ]
             if not local:
                 continue
-            # The other topics have no retention: no raised log start hides a hole.
+            # The other topics have no retention, so a raised log start must not hide a hole there.
             start = log_starts.get(partition, 0) if topic == EXPIRING else 0
             anomalies += holes(partition, start, [*remote, *local])
             if topic == EXPIRING and expiring_bytes is not None and start > 0:
@@ -174,7 +174,8 @@ def check_tiers(
 def sole_copies_deleted(
     events: Iterable[bytes | None], keeping: Collection[str] = (EVENTS, COPIES)
 ) -> Iterator[RemoteLogSegmentId]:
-    """`events` are those of the audit topic, or of the metadata topic at level 0, in order."""
+    """Yield the segments of the topics `keeping` whose deletion began though no other finished segment covered
+    them. `events` are those of the audit topic, or of the metadata topic at level 0, in order."""
     segments: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
     for value in events:
         event = decode_event(value) if value is not None else None
@@ -209,8 +210,8 @@ def _partition_of(metadata: RemoteLogSegmentMetadata) -> TopicPartition:
 
 
 def holes(partition: TopicPartition, start: Offset, contents: Iterable[bytes]) -> Iterator[Anomaly]:
-    """Offsets from `start` on that no batch covers, below the end of the last batch. Only for
-    topics without compaction, whose batches have no gaps."""
+    """Yield the offsets from `start` to the end of the last batch that no batch covers. The topic must not be
+    compacted, because compaction leaves gaps."""
     next_offset = start
     for first, following in sorted(_ranges(contents)):
         if first > next_offset:
@@ -221,7 +222,7 @@ def holes(partition: TopicPartition, start: Offset, contents: Iterable[bytes]) -
 
 
 def _ranges(contents: Iterable[bytes]) -> set[tuple[Offset, Offset]]:
-    """The first offset of each batch, and the offset after its last."""
+    """The first offset of each batch, and the offset after its last one."""
     return {
         (header.base_offset, header.next_offset)
         for content in contents

@@ -1,12 +1,12 @@
 """Workers that write and read in transactions.
 
-Errors of librdkafka while a broker is down are in the report, and are no anomalies. They occur with
-Apache Kafka as well (tests/oracle/test_coordinator_histories.py):
+Errors of librdkafka while a broker is down are in the report, but are not anomalies. They also occur with
+Apache Kafka (tests/oracle/test_coordinator_histories.py):
 
-    INVALID_TXN_STATE  an abort after the partitions could not be registered: there is nothing open
+    INVALID_TXN_STATE  an abort after the partitions could not be registered: no transaction is open
     _FENCED            the transaction timed out: the coordinator has aborted it under a new epoch
-    _TIMED_OUT         offsets could not be sent within the transaction's time-out
-    _INCONSISTENT      records could not be delivered within it
+    _TIMED_OUT         offsets could not be sent within the transaction's timeout
+    _INCONSISTENT      records could not be delivered within that timeout
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TRANSACTIONS_PER_LIFE_MAX = 60
 
 
 class Transaction:
-    """One transaction of a producer, from its begin to an outcome that may stay unknown."""
+    """One transaction of a producer, from its start to its outcome, which may stay unknown."""
 
     def __init__(self, workload: Workload, producer: Producer) -> None:
         self._workload = workload
@@ -70,7 +70,7 @@ class Transaction:
             self.error = error.name()
 
     def commit(self) -> Outcome:
-        """FAIL if the commit was refused and the transaction therefore aborted."""
+        """Commit. Returns FAIL if the commit was refused and the transaction then aborted."""
         self.commit_invoked_s = self._workload.clock.monotonic_s()
         error = self._insist(self.producer.commit_transaction)
         if error is None:
@@ -80,12 +80,12 @@ class Transaction:
         return Outcome.UNKNOWN
 
     def abort(self) -> Outcome:
-        """FAIL in any case: no client has requested or will request a commit."""
+        """Abort. Returns FAIL even if the abort fails, because nothing requests a commit any more."""
         self._insist(self.producer.abort_transaction)
         return Outcome.FAIL
 
     def _insist(self, step: Callable[..., None]) -> KafkaError | None:
-        """The last error after retries for the longest time of a request."""
+        """Retry a step for the longest time of a request. Returns the last error, or None."""
         clock = self._workload.clock
         deadline_s = clock.monotonic_s() + REQUEST_TIMEOUT_S
         while True:
@@ -101,16 +101,16 @@ class Transaction:
 
 
 def transactional_producer(workload: Workload, transactional_id: str) -> Producer:
-    """A producer that has fenced every earlier one of its id."""
+    """A producer that has fenced all earlier ones with its transactional id."""
     producer = Producer(
         workload.client_config(
             linger_ms=2,
             batch_size=BATCH_SIZE,
             transactional_id=transactional_id,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
-            # send_offsets_to_transaction waits for a group coordinator that is gone until any
-            # connection changes its state, past its own timeout (librdkafka issues 5456, 5511). Idle
-            # connections that are closed early are such a change.
+            # If the group coordinator is gone, send_offsets_to_transaction waits past its own timeout until
+            # some connection changes its state (librdkafka issues 5456, 5511). To close idle connections
+            # early causes such a change.
             connections_max_idle_ms=IDLE_MS_MAX,
         )
     )
@@ -126,7 +126,7 @@ def transactional_producer(workload: Workload, transactional_id: str) -> Produce
 
 
 def run_transactions(workload: Workload, rng: random.Random, transactional_id: str) -> None:
-    """Transactions of a few steps. Some abort; some stay open because their client is dropped."""
+    """Run transactions of a few steps. Some are aborted, some stay open because their client is dropped."""
     while not workload.stopping.is_set():
         process = workload.history.new_process()
         producer = transactional_producer(workload, transactional_id)
@@ -138,7 +138,7 @@ def run_transactions(workload: Workload, rng: random.Random, transactional_id: s
             if not _run_transaction(workload, rng, producer, reader):
                 break
         reader.close()
-    # Ends a transaction that the last process may have left open: it would stop read_committed
+    # End a transaction that the last process may have left open, because it would stop read_committed
     # readers.
     transactional_producer(workload, transactional_id)
 
@@ -146,7 +146,7 @@ def run_transactions(workload: Workload, rng: random.Random, transactional_id: s
 def _run_transaction(
     workload: Workload, rng: random.Random, producer: Producer, reader: AssignedReader
 ) -> bool:
-    """False if the producer must be replaced."""
+    """Run one transaction. Returns False if the producer must be replaced."""
     invoked_s = workload.clock.monotonic_s()
     transaction = Transaction(workload, producer)
     steps: list[Poll | Attempt] = []

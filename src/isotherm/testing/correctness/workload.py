@@ -1,4 +1,4 @@
-"""Shared state of the workers of a round: topics, values, the history and the end of the round."""
+"""The state that the workers of a round share: topics, values, the history and the end of the round."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from isotherm.types import TopicPartition
 EVENTS = "events"
 COPIES = "copies"
 EXPIRING = "expiring"
-"""The topic with a retention. The other two have none."""
+"""The topic with retention. The other two have none."""
 PARTITIONS: Mapping[str, int] = {EVENTS: 4, COPIES: 2, EXPIRING: 1}
 VALUE_SIZE = 800
 BATCH_SIZE = 50_000
-"""The size of a producer's batch: within `max.message.bytes`."""
+"""The size of a producer's batch, below `max.message.bytes`."""
 REFUSED_VALUE_SIZE = 70_000
-"""A value above `max.message.bytes`: the broker must refuse it, and no client may ever read it."""
+"""The size of a value above `max.message.bytes`. The broker must refuse it, and no client may ever read it."""
 
 CLIENT_DEBUG = "cgrp,topic,eos"
-"""librdkafka's debug contexts that tell why a member has its partitions and positions."""
+"""librdkafka's debug contexts that show why a member has its partitions and positions."""
 
 REQUEST_TIMEOUT_S = 30
 PATIENCE_S = 300
-"""A guard: the time that clients wait for a restarting broker on a busy machine."""
+"""The time that clients wait for a restarting broker. It is long, so that a busy machine causes no failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Passed to every worker. Thread-safe."""
+    """The shared state of all workers. Thread-safe."""
 
     bootstrap_servers: str
     clock: Clock
@@ -49,7 +49,7 @@ class Workload:
     replicas: int = 1
     """The replication factor of each topic."""
     client_logger: logging.Logger | None = None
-    """Gets what the clients do (`CLIENT_DEBUG`); by default they log nothing."""
+    """The logger of the clients' debug lines (`CLIENT_DEBUG`). With None they log nothing."""
     history: History = field(default_factory=History)
     stopping: threading.Event = field(default_factory=threading.Event)
     _values: Iterator[Value] = field(default_factory=lambda: itertools.count(1))
@@ -61,13 +61,13 @@ class Workload:
             logs = {"logger": self.client_logger, "debug": CLIENT_DEBUG}
         return {
             "bootstrap.servers": self.bootstrap_servers,
-            # Brokers are stopped on purpose: librdkafka's log lines about that are noise.
+            # Brokers are stopped on purpose, so librdkafka's log lines about that are noise.
             **logs,
             "reconnect.backoff.ms": 20,
             "reconnect.backoff.max.ms": 200,
-            # By default librdkafka 2.16 forgets a cluster whose last broker goes away, except where
-            # it keeps the group's coordinator: the next TxnOffsetCommit waits for a connection that
-            # it never makes again, past any time limit. It does so with Apache Kafka as well.
+            # By default librdkafka 2.16 forgets a cluster whose last broker goes away, but not the address
+            # of the group's coordinator. The next TxnOffsetCommit then waits past any time limit for a
+            # connection that it never makes. The same happens with Apache Kafka.
             "metadata.recovery.strategy": "none",
             **{key.replace("_", "."): value for key, value in settings.items()},
         }
@@ -82,7 +82,7 @@ class Workload:
         return rng.choice(self.partitions(topic))
 
     def make_topics(self, configs: Mapping[str, Mapping[str, str]]) -> None:
-        """The settings of the topics, by name."""
+        """Create the topics with these settings, by topic."""
         admin = AdminClient(self.client_config())
         wanted = [
             NewTopic(topic, PARTITIONS[topic], self.replicas, config=dict(config))
@@ -94,8 +94,8 @@ class Workload:
 
 @contextmanager
 def logging_to(path: Path) -> Iterator[logging.Logger]:
-    """A logger that writes to a file while the block runs. Lines begin with the time in seconds since
-    1970, as the timestamps of records."""
+    """A logger that writes to a file within the block. Lines begin with the time in seconds since 1970, so that they
+    can be compared with timestamps of records."""
     logger = logging.getLogger(f"{__name__}.clients")
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
@@ -110,13 +110,13 @@ def logging_to(path: Path) -> Iterator[logging.Logger]:
 
 
 def encode_value(value: Value, size: int = VALUE_SIZE) -> bytes:
-    """The number, repeated, so that any misplaced byte shows."""
+    """The bytes of a number. It is repeated, so that any misplaced byte is detected."""
     text = b"%d " % value
     return (text * (size // len(text) + 1))[:size]
 
 
 def decode_value(payload: bytes | None) -> Value:
-    """The number; UNREADABLE_VALUE for any bytes that `encode_value` does not make."""
+    """The number in bytes of `encode_value`. UNREADABLE_VALUE for any other bytes."""
     try:
         value = int((payload or b"").split(b" ", 1)[0])
     except ValueError:
