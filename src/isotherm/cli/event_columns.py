@@ -19,7 +19,7 @@ from isotherm.cli.decoded_values import describe_event, text_of
 from isotherm.errors import CorruptMetadataError
 from isotherm.kernels.event_table import ADD, ODD, PARTITION_DELETE, PUT, UPDATE
 from isotherm.remote.metadata.api import MetadataColumns, MetadataTopicRecord
-from isotherm.remote.metadata.folding.decoded_run import DecodedRun
+from isotherm.remote.metadata.folding.decoded_run import DecodedRun, decode_run
 from isotherm.remote.metadata.folding.fold import COLUMNAR_RECORDS_MIN
 from isotherm.remote.metadata.wire.events import partition_of
 from isotherm.remote.metadata.wire.keys import parse_key
@@ -70,7 +70,7 @@ class EventRows:
             rows = (self._decode_one(_record(self._partition, columns, i)) for i in range(count))
             yield from (row for row in rows if self._topic in (None, row.get("topic")))
             return
-        run = DecodedRun(columns, straighten=False)
+        run = decode_run(columns, straighten=False)
         events = run.events
         names = self._names_of(run)
         is_odd = events["kind"] == ODD

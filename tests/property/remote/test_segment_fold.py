@@ -7,6 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from isotherm.remote.metadata.folding.decoded_run import decode_run
 from isotherm.remote.metadata.folding.fold import fold_metadata_partition
 from isotherm.remote.metadata.folding.segment_fold import FoldState, SegmentFold
 from isotherm.remote.metadata.state.segment_columns import STATES, id_texts
@@ -29,7 +30,7 @@ def fold_on(state: FoldState | None, topic: MemoryMetadataTopic, offsets: range)
     if state is not None:
         fold.restore(state)
     records = [r for r in topic.read(0, 0, 1 << 30) if r.offset in offsets] if offsets else []
-    fold.feed(columns_of(records, offsets.start))
+    fold.feed(decode_run(columns_of(records, offsets.start)))
     return fold.state()
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from isotherm.kernels.event_table import PUT, UPDATE
-from isotherm.remote.metadata.folding.decoded_run import DecodedRun, segment_ids
+from isotherm.remote.metadata.folding.decoded_run import DecodedRun, decode_run, segment_ids
 from isotherm.remote.metadata.state.segment_columns import id_texts
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.spark.driver.metadata_log import MetadataLog, as_events
@@ -32,7 +32,7 @@ def deleted_segments(spark: SparkSession, log: MetadataLog) -> DataFrame:
     def work(number: int) -> Iterator[pa.RecordBatch]:
         for run in log.read(slices[number], lambda offset, reason: None):
             if len(run.columns.offset):
-                texts = _deleted(DecodedRun(as_events(log.topic, run).columns))
+                texts = _deleted(decode_run(as_events(log.topic, run).columns))
                 yield pa.RecordBatch.from_pydict({"segment_id": texts}, schema=_SCHEMA)
 
     return each_of(spark, len(slices), work, _SCHEMA).distinct()

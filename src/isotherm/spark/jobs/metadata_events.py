@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from isotherm.kernels.event_table import ADD, ODD, PUT, TOMBSTONE, UPDATE
-from isotherm.remote.metadata.folding.decoded_run import DecodedRun
+from isotherm.remote.metadata.folding.decoded_run import DecodedRun, decode_run
 from isotherm.spark.driver.metadata_log import MetadataLog, RecordRun, as_events
 from isotherm.spark.jobs.slice_fold import each_of
 
@@ -71,7 +71,7 @@ def _text_of_id(column: Column) -> Column:
 
 def _decoded(number: int, run: RecordRun) -> pa.Table:
     columns = run.columns
-    decoded = DecodedRun(columns)
+    decoded = decode_run(columns)
     events, count = decoded.events, len(columns.offset)
     kind = events["kind"]
     is_event = kind < TOMBSTONE

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from isotherm.remote.metadata.api import MetadataColumns
+from isotherm.remote.metadata.folding.decoded_run import decode_run
 from isotherm.remote.metadata.folding.segment_fold import SEGMENTS, SegmentFold
 from isotherm.remote.metadata.wire.keys import metadata_partition
 from isotherm.spark.driver.metadata_log import (
@@ -156,7 +157,7 @@ class SliceFold:
 
     def feed_some(self, columns: MetadataColumns) -> None:
         """As `feed`, but without a search for gaps: for records of a filtered partition."""
-        self.fold.feed(columns)
+        self.fold.feed(decode_run(columns))
         self.records += len(columns.offset)
         self.next_offset = max(self.next_offset, columns.next_offset)
 

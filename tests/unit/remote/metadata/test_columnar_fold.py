@@ -14,6 +14,7 @@ import pytest
 from isotherm.errors import CorruptMetadataError
 from isotherm.remote.metadata.api import MetadataTopicRecord
 from isotherm.remote.metadata.folding.columnar_fold import ColumnarFold
+from isotherm.remote.metadata.folding.decoded_run import decode_run
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
 from isotherm.remote.metadata.state.partition_store import RemotePartitionMetadataStore
 from isotherm.remote.metadata.wire.events import columns_of, decode_change
@@ -178,7 +179,7 @@ def test_fold_of_windows_is_that_of_each_record(
     offsets = itertools.count()
     for window in windows:
         records = [MetadataTopicRecord(0, next(offsets), 0, *record) for record in window]
-        fold.feed(columns_of(records, 0))
+        fold.feed(decode_run(columns_of(records, 0)))
     fold.finish()
 
     store = RemotePartitionMetadataStore()

@@ -20,12 +20,10 @@ import numpy as np
 
 from isotherm.errors import CorruptMetadataError
 from isotherm.kernels.event_table import PUT, TOMBSTONE
-from isotherm.remote.metadata.api import MetadataColumns
 from isotherm.remote.metadata.folding.decoded_run import DecodedRun, segment_ids
 from isotherm.remote.metadata.folding.lives import Window, grouped, weigh
 from isotherm.remote.metadata.folding.wanted_partitions import Wanted, WantedPartitions
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
-from isotherm.remote.metadata.wire.events import joined_columns
 from isotherm.types import LeaderEpoch, Offset, TopicIdPartition
 
 if TYPE_CHECKING:
@@ -36,24 +34,14 @@ OnCorrupt = Callable[[Offset, str], None]
 
 _PLACE_FIELDS = ("topic_high", "topic_low", "partition", "name_hash")
 
-# Most bytes of waiting survivors. More are applied: every later window would decode them again.
+# Most bytes of waiting survivors. More are applied: every later window would weigh them again.
 _WAITING_MAX_BYTES = 16 * 1024 * 1024
 
 
 class _Weighed(NamedTuple):
-    columns: MetadataColumns
     run: DecodedRun
     places: Int64Array
     window: Window
-
-    def survivors(self) -> MetadataColumns:
-        numbers = self.window.survivors
-        return MetadataColumns(
-            self.columns.offset[numbers],
-            self.columns.key.take(numbers),
-            self.columns.value.take(numbers),
-            self.columns.next_offset,
-        )
 
 
 class ColumnarFold:
@@ -76,19 +64,18 @@ class ColumnarFold:
         self._numbers: dict[TopicIdPartition, int] = {}
         self._places: dict[tuple[int, ...], int] = {}
 
-    def feed(self, columns: MetadataColumns) -> None:
+    def feed(self, run: DecodedRun) -> None:
         """Fold the next records. Raises what `on_corrupt` raises for a record that cannot be
         decoded or applied, perhaps only in a later call or in `finish`."""
         if self._waiting is not None:
-            survivors = self._waiting.survivors()
-            if survivors.key.nbytes + survivors.value.nbytes > self._waiting_max_bytes:
+            earlier, survivors = self._waiting.run, self._waiting.window.survivors
+            if earlier.byte_count(survivors) > self._waiting_max_bytes:
                 self.finish()
             else:
-                columns = joined_columns([survivors, columns])
-        if len(columns.offset):
-            run = DecodedRun(columns)
+                run = DecodedRun.joined(earlier, survivors, run)
+        if len(run.offset):
             places = self._find_places(run)
-            self._waiting = _Weighed(columns, run, places, weigh(run, places, self._cache))
+            self._waiting = _Weighed(run, places, weigh(run, places, self._cache))
 
     def finish(self) -> None:
         """Apply the waiting records. Call after the last `feed`."""
@@ -107,17 +94,16 @@ class ColumnarFold:
         events = run.events
         places = np.full(len(events), -1)
         named = np.flatnonzero(events["kind"] < TOMBSTONE)
-        identity = [events[name][named] for name in _PLACE_FIELDS]
-        order, is_first = grouped(*identity)
-        firsts = order[is_first]
+        rows, starts = grouped(named, *(events[name] for name in _PLACE_FIELDS))
+        firsts = rows[starts]
+        identities = zip(*(events[name][firsts].tolist() for name in _PLACE_FIELDS), strict=True)
         # Partitions open in the order of their first records: a tombstone has no topic name and
         # refers to the latest partition with its id.
-        found = {
-            int(index): self._place(run, tuple(int(column[index]) for column in identity), number)
-            for index, number in sorted(zip(firsts.tolist(), named[firsts].tolist(), strict=True))
-        }
-        numbers = np.array([found[index] for index in firsts.tolist()], np.int64)
-        places[named[order]] = numbers[np.cumsum(is_first) - 1]
+        found = [
+            self._place(run, identity, number)
+            for identity, number in zip(identities, firsts.tolist(), strict=True)
+        ]
+        places[rows] = np.repeat(np.array(found, np.int64), np.diff(starts, append=len(rows)))
         return places
 
     def _place(self, run: DecodedRun, identity: tuple[int, ...], number: int) -> int:

@@ -5,6 +5,8 @@ Importing this module loads Arrow; the first run loads Numba.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -54,30 +56,58 @@ _FIELDS_OF_UPDATE = {
 }
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class DecodedRun:
     """Records as rows of `EVENT`. `problems` has, by record number, why a record cannot be decoded.
 
     The kernels decode the form that brokers write. Python decodes records in another form (ODD) and
-    encodes them in the plain form. Without `straighten` they stay ODD, valid or not.
+    encodes them in the plain form. With `decode_run(straighten=False)` they stay ODD, valid or not.
     """
 
-    def __init__(self, columns: MetadataColumns, *, straighten: bool = True) -> None:
-        from isotherm.kernels.metadata_events import decode_events
+    offset: Int64Array
+    events: Events
+    problems: Mapping[int, str]
+    # In the plain form; null for a record with a problem.
+    keys: pa.BinaryArray
+    values: pa.BinaryArray
 
-        self.problems: dict[int, str] = {}
-        self.offset = columns.offset
-        self._keys, self._values = columns.key, columns.value
-        events = np.empty(len(columns.offset), dtype=EVENT)
-        keys, values = _arrays(columns.key), _arrays(columns.value)
-        if decode_events(keys, values, False, events) and straighten:
-            keys, values = self._straighten(np.flatnonzero(events["kind"] == ODD))
-            decode_events(keys, values, True, events)
-            assert np.count_nonzero(events["kind"] == ODD) == len(self.problems)
-        self.events: Events = events
-        self.value_data: npt.NDArray[np.uint8] = values[0]
+    @classmethod
+    def joined(cls, earlier: DecodedRun, numbers: Int64Array, later: DecodedRun) -> DecodedRun:
+        """The records `numbers` of `earlier`, which ascend, and all of `later`; none is decoded again."""
+        values = pa.concat_arrays([earlier.values.take(numbers), later.values])
+        events = np.concatenate([earlier.events[numbers], later.events])
+        # Events have positions in the column of values: they move with their values.
+        before = [_starts(earlier.values)[numbers], _starts(later.values)[:-1]]
+        moved = _starts(values)[:-1].astype(np.int64) - np.concatenate(before)
+        events["epochs_start"] += moved
+        events["custom_start"] += moved
+        return cls(
+            np.concatenate([earlier.offset[numbers], later.offset]),
+            events,
+            {**earlier._problems_of(numbers), **_shifted(later.problems, len(numbers))},
+            pa.concat_arrays([earlier.keys.take(numbers), later.keys]),
+            values,
+        )
+
+    def _problems_of(self, numbers: Int64Array) -> dict[int, str]:
+        """By their indexes in `numbers`."""
+        if not self.problems:
+            return {}
+        named = enumerate(numbers.tolist())
+        return {index: self.problems[number] for index, number in named if number in self.problems}
+
+    @property
+    def value_data(self) -> npt.NDArray[np.uint8]:
+        """The bytes in which events have their positions."""
+        return _content(self.values)
+
+    def byte_count(self, numbers: Int64Array) -> int:
+        """Of the keys and values of some of the records."""
+        sizes = np.diff(_starts(self.keys)) + np.diff(_starts(self.values))
+        return int(sizes[numbers].sum())
 
     def value(self, number: int) -> bytes:
-        value: bytes = self._values[number].as_py()
+        value: bytes = self.values[number].as_py()
         return value
 
     def partition(self, number: int) -> TopicIdPartition:
@@ -111,24 +141,46 @@ class DecodedRun:
         """Decode one record. Raises CorruptMetadataError if it cannot be decoded."""
         if number in self.problems:
             raise CorruptMetadataError(self.problems[number])
-        return decode_change(self._keys[number].as_py(), self._values[number].as_py())
+        return decode_change(self.keys[number].as_py(), self.values[number].as_py())
 
-    def _straighten(self, odd: npt.NDArray[np.intp]) -> tuple[Any, Any]:
-        """The columns with odd records in plain form, and null for those that cannot be decoded."""
-        keys, values = self._keys.to_pylist(), self._values.to_pylist()
-        for number in odd.tolist():
-            try:
-                values[number] = _plain_value(keys[number], values[number])
-            except CorruptMetadataError as error:
-                self.problems[number] = str(error)
-                keys[number] = values[number] = None
-        self._keys, self._values = pa.array(keys, pa.binary()), pa.array(values, pa.binary())
-        return _arrays(self._keys), _arrays(self._values)
+
+def decode_run(columns: MetadataColumns, *, straighten: bool = True) -> DecodedRun:
+    """Decode every record. Without `straighten`, records in another form than brokers write stay ODD."""
+    from isotherm.kernels.metadata_events import decode_events
+
+    keys, values = columns.key, columns.value
+    events = np.empty(len(columns.offset), dtype=EVENT)
+    problems: dict[int, str] = {}
+    if decode_events(_arrays(keys), _arrays(values), False, events) and straighten:
+        odd = np.flatnonzero(events["kind"] == ODD)
+        keys, values, problems = _straightened(keys, values, odd)
+        decode_events(_arrays(keys), _arrays(values), True, events)
+        assert np.count_nonzero(events["kind"] == ODD) == len(problems)
+    return DecodedRun(columns.offset, events, problems, keys, values)
+
+
+def _straightened(
+    keys: pa.BinaryArray, values: pa.BinaryArray, odd: npt.NDArray[np.intp]
+) -> tuple[pa.BinaryArray, pa.BinaryArray, dict[int, str]]:
+    """The columns with odd records in plain form, and null for those that cannot be decoded; why not."""
+    problems: dict[int, str] = {}
+    key_list, value_list = keys.to_pylist(), values.to_pylist()
+    for number in odd.tolist():
+        try:
+            value_list[number] = _plain_value(key_list[number], value_list[number])
+        except CorruptMetadataError as error:
+            problems[number] = str(error)
+            key_list[number] = value_list[number] = None
+    return pa.array(key_list, pa.binary()), pa.array(value_list, pa.binary()), problems
+
+
+def _shifted(problems: Mapping[int, str], by: int) -> dict[int, str]:
+    return {number + by: problem for number, problem in problems.items()}
 
 
 def place_hashes(columns: MetadataColumns) -> Int64Array:
     """Per record a hash of its user partition; 0 for a record that cannot be decoded."""
-    events = DecodedRun(columns).events
+    events = decode_run(columns).events
     hashes: Int64Array = events["topic_high"] * 31 + events["topic_low"] * 17 + events["partition"]
     hashes[events["kind"] >= ODD] = 0
     return hashes
@@ -153,12 +205,20 @@ def _plain_value(key: bytes | None, value: bytes | None) -> bytes | None:
 
 def _arrays(column: pa.BinaryArray) -> tuple[Any, Any, Any]:
     """A column for the kernels: its bytes, Arrow's offsets into them, and which values are null."""
-    _, ends, data = column.buffers()
-    first, count = column.offset, len(column)
-    offsets = np.frombuffer(memoryview(ends or b""), np.int32, count=first + count + 1)[first:]
-    content = np.frombuffer(memoryview(data or b""), np.uint8)
-    arrays = (content, offsets, column.is_null().to_numpy(zero_copy_only=False))
+    is_null = column.is_null().to_numpy(zero_copy_only=False)
+    arrays = (_content(column), _starts(column), is_null)
     # The kernels are compiled for read-only arrays.
     for each in arrays:
         each.flags.writeable = False
     return arrays
+
+
+def _content(column: pa.BinaryArray) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(memoryview(column.buffers()[2] or b""), np.uint8)
+
+
+def _starts(column: pa.BinaryArray) -> npt.NDArray[np.int32]:
+    """Where each value begins in the bytes of the column, and where the last one ends."""
+    first, count = column.offset, len(column)
+    ends = memoryview(column.buffers()[1] or b"")
+    return np.frombuffer(ends, np.int32, count=first + count + 1)[first:]

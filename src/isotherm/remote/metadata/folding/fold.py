@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from isotherm.errors import CorruptMetadataError
 from isotherm.remote.metadata.api import (
     ConditionalMetadataTopic,
-    MetadataColumns,
     MetadataTopic,
     MetadataTopicRecord,
 )
@@ -23,6 +23,9 @@ from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
 from isotherm.remote.metadata.state.partition_store import Folded
 from isotherm.remote.metadata.wire.events import corrupt_record, iterate_records
 from isotherm.types import Offset, TopicIdPartition
+
+if TYPE_CHECKING:
+    from isotherm.remote.metadata.folding.decoded_run import DecodedRun
 
 # Fewer records are folded one by one in less time than loading the kernels takes.
 COLUMNAR_RECORDS_MIN = 10_000
@@ -126,25 +129,32 @@ def _fold_columns(
 
     fold = ColumnarFold(wanted, report, waiting_max_bytes=run_max_bytes)
     position, _ = bounds
-    for columns in _runs(topic, number, bounds, run_max_bytes):
-        fold.feed(columns)
-        position = columns.next_offset
+    for run, next_offset in _runs(topic, number, bounds, run_max_bytes):
+        fold.feed(run)
+        position = next_offset
     fold.finish()
     return fold.partitions.folded(position)
 
 
 def _runs(
     topic: MetadataTopic, number: int, bounds: tuple[Offset, Offset], run_max_bytes: int
-) -> Iterator[MetadataColumns]:
-    """The records between two offsets. The last run may have records after them, too.
+) -> Iterator[tuple[DecodedRun, Offset]]:
+    """The records between two offsets, and with each run the offset after it. The last run may have
+    records after them, too.
 
-    A run is read while the one before it is folded: nearly all of both is done without the GIL.
+    A run is read and decoded while the one before it is folded: nearly all of both is done without the GIL.
     """
+    from isotherm.remote.metadata.folding.decoded_run import decode_run
+
+    def read(position: Offset) -> tuple[DecodedRun, Offset]:
+        columns = topic.read_columns(number, position, run_max_bytes)
+        return decode_run(columns), columns.next_offset
+
     position, end = bounds
     with ThreadPoolExecutor(1, thread_name_prefix="isotherm-metadata-read") as reader:
-        reading = reader.submit(topic.read_columns, number, position, run_max_bytes)
-        while position < end and (columns := reading.result()).next_offset > position:
-            position = columns.next_offset
+        reading = reader.submit(read, position)
+        while position < end and (found := reading.result())[1] > position:
+            _, position = found
             if position < end:
-                reading = reader.submit(topic.read_columns, number, position, run_max_bytes)
-            yield columns
+                reading = reader.submit(read, position)
+            yield found

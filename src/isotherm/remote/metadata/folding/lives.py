@@ -43,8 +43,6 @@ _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 _CLOSED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
-# 2^64 divided by the golden ratio, as a signed number: it spreads close values over all bits.
-_ODD_FACTOR = np.int64(-7046029254386353131)
 _NOT_KNOWN = len(RemoteLogSegmentState)
 _MAY_FOLLOW = np.array(
     [
@@ -178,10 +176,10 @@ def _without_closed_partitions(events: Events, place: Int64Array) -> Mask:
 def _lives_of(events: Events, place: Int64Array, is_left: Mask) -> Lives:
     kind = events["kind"]
     numbers = np.flatnonzero(is_left & (place >= 0) & (kind <= PUT) & (kind != PARTITION_DELETE))
-    order, is_first = grouped(events["id_low"][numbers], events["id_high"][numbers], place[numbers])
-    numbers = numbers[order]
+    numbers, firsts = grouped(numbers, events["id_low"], events["id_high"], place)
     kind, state = kind[numbers], events["state"][numbers]
-    firsts = np.flatnonzero(is_first)
+    is_first = np.zeros(len(numbers), np.bool_)
+    is_first[firsts] = True
     counts = np.diff(firsts, append=len(numbers))
     # The state before each record in its life: none before the first one of the life.
     previous = np.concatenate(([_NOT_KNOWN], state[:-1])) if len(state) else state
@@ -198,7 +196,7 @@ def _lives_of(events: Events, place: Int64Array, is_left: Mask) -> Lives:
     is_finished_at_once = (counts == 1) & (kind[firsts] == PUT) & (state[firsts] == _FINISHED)
     return Lives(
         records=numbers,
-        life=np.cumsum(is_first) - 1,
+        life=np.repeat(np.arange(len(firsts)), counts),
         first=numbers[firsts],
         last=numbers[last],
         place=place[numbers[firsts]],
@@ -303,10 +301,10 @@ def _shares_its_key(events: Events, is_left: Mask, lives: Lives) -> Mask:
     is_shared = np.zeros(len(lives.first), np.bool_)
     if len(keyed):
         names = ("topic_high", "topic_low", "partition", "end", "leader")
-        order, is_first = grouped(*(events[name][keyed] for name in names))
-        counts = np.diff(np.flatnonzero(is_first), append=len(order))
+        numbers, firsts = grouped(keyed, *(events[name] for name in names))
+        counts = np.diff(firsts, append=len(numbers))
         is_common = np.zeros(len(events), np.bool_)
-        is_common[keyed[order]] = (counts > 1)[np.cumsum(is_first) - 1]
+        is_common[numbers] = np.repeat(counts > 1, counts)
         is_shared = is_common[lives.first]
     return is_shared
 
@@ -334,25 +332,34 @@ def _group_of(place: Int64Array, epoch: Int64Array) -> Int64Array:
     return (place << 32) | (epoch & 0xFFFFFFFF)
 
 
-def grouped(*columns: Int64Array) -> tuple[Int64Array, Mask]:
-    """A stable order that groups equal rows, and a mask of the rows that begin a group."""
-    mixed = columns[0].copy()
-    for column in columns[1:]:
-        mixed = mixed * _ODD_FACTOR + column
-    # Sorting by all columns takes five times longer. It is needed when two rows mix to one number.
-    order = np.argsort(mixed, kind="stable")
-    is_first = _is_other(*(column[order] for column in columns))
-    if not np.array_equal(is_first, _is_other(mixed[order])):
-        order = np.lexsort(columns)
-        is_first = _is_other(*(column[order] for column in columns))
-    return order, is_first
+def grouped(rows: Int64Array, *columns: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """`rows` with those together whose `columns` are equal, and where each group begins.
+
+    The groups are in the order of their first rows, each in the order of `rows`."""
+    # Here and not above: loading Numba takes longer than folding a short topic.
+    from isotherm.kernels.grouping import COLUMNS, group_rows
+
+    ordered, starts = np.empty_like(rows), np.empty_like(rows)
+    slots = np.full(2 << len(rows).bit_length(), -1, np.int32)
+    groups = np.empty(len(rows), np.int32)
+    filled = (*columns, *columns[:1] * (COLUMNS - len(columns)))
+    count = group_rows(filled, rows, slots, groups, ordered, starts)
+    if count >= 0:
+        return ordered, starts[:count]
+    return _grouped_by_sorting(rows, *columns)
 
 
-def _is_other(*columns: Int64Array) -> Mask:
-    """The rows that differ from the one before; the first row always does."""
-    is_other = np.ones(len(columns[0]), np.bool_)
-    is_other[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
-    return is_other
+def _grouped_by_sorting(rows: Int64Array, *columns: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """The same for ids that were chosen such that their hashes collide: several times slower, whatever
+    the ids are."""
+    chosen = [column[rows] for column in columns]
+    order = np.lexsort(chosen)
+    is_first = np.ones(len(rows), np.bool_)
+    is_first[1:] = np.logical_or.reduce([np.diff(column[order]) != 0 for column in chosen])
+    group_of = np.empty(len(rows), np.int64)
+    group_of[order] = order[np.flatnonzero(is_first)][np.cumsum(is_first) - 1]
+    order = np.argsort(group_of, kind="stable")
+    return rows[order], np.flatnonzero(np.diff(group_of[order], prepend=-1))
 
 
 def _all_of(values: Mask, firsts: Int64Array) -> Mask:
