@@ -1,4 +1,4 @@
-"""ACLs made, found and removed by requests: which are legal, and the records of a change. Pure.
+"""The rules and records for requests that create, find and remove ACLs. Pure.
 
 Source: Kafka AclApis, AclControlManager, ResourcePatternFilter, AccessControlEntryFilter.
 """
@@ -29,7 +29,7 @@ Acls = Mapping[uuid.UUID, AccessControlEntryRecord]
 
 
 class AclBinding(NamedTuple):
-    """An ACL as a client names it, with the numbers of the protocol."""
+    """An ACL as a client sends it, with the numbers of the protocol."""
 
     resource_type: int
     resource_name: str
@@ -41,7 +41,7 @@ class AclBinding(NamedTuple):
 
 
 class AclFilter(NamedTuple):
-    """None, and ANY, stand for all. MATCH is every pattern that covers the resource of that name."""
+    """None and ANY match everything. MATCH matches every pattern that covers the resource with that name."""
 
     resource_type: int
     resource_name: str | None
@@ -86,7 +86,7 @@ def binding_of(acl: AccessControlEntryRecord) -> AclBinding:
 
 
 class PlannedAcls(NamedTuple):
-    """An error, or None, for each ACL asked for; one that is there already makes no record."""
+    """An error or None for each requested ACL, and the records. An existing ACL needs no record."""
 
     errors: list[RejectedError | None]
     records: list[AccessControlEntryRecord]
@@ -95,7 +95,7 @@ class PlannedAcls(NamedTuple):
 def plan_creations(
     bindings: Sequence[AclBinding], existing: Acls, new_id: Callable[[], uuid.UUID]
 ) -> PlannedAcls:
-    """Raises InvalidRequestError for more than RECORDS_MAX of them."""
+    """Plan the creation of ACLs. Raises InvalidRequestError for more than RECORDS_MAX."""
     if len(bindings) > RECORDS_MAX:
         raise InvalidRequestError(f"too many ACLs in one request count_max={RECORDS_MAX}")
     known = {binding_of(acl) for acl in existing.values()}
@@ -134,14 +134,14 @@ def _check(binding: AclBinding) -> None:
 
 
 class Removals(NamedTuple):
-    """The ACLs that each filter matches, and the records that remove them, each once."""
+    """The ACLs that each filter matches, and the records that remove them, one per ACL."""
 
     matched: list[list[AccessControlEntryRecord]]
     records: list[RemoveAccessControlEntryRecord]
 
 
 def plan_removals(filters: Sequence[AclFilter], existing: Acls) -> Removals:
-    """Raises InvalidRequestError for more than RECORDS_MAX of them."""
+    """Plan the removal of matching ACLs. Raises InvalidRequestError for more than RECORDS_MAX."""
     matched = [[acl for acl in existing.values() if each.matches(acl)] for each in filters]
     ids = {acl.id for acls in matched for acl in acls}
     if len(ids) > RECORDS_MAX:
@@ -151,7 +151,7 @@ def plan_removals(filters: Sequence[AclFilter], existing: Acls) -> Removals:
     return Removals(matched, [RemoveAccessControlEntryRecord(id=each) for each in ids])
 
 
-# The numbers of each field; 0 stands for one that the sender does not know.
+# The legal numbers of each field. 0 (UNKNOWN) is what a client reads for a number that it does not know.
 _TYPES, _PATTERNS, _OPERATIONS, _PERMISSIONS = (
     frozenset(int(each) for each in kind) - {0}
     for kind in (ResourceType, PatternType, Operation, Permission)
@@ -159,7 +159,7 @@ _TYPES, _PATTERNS, _OPERATIONS, _PERMISSIONS = (
 
 
 def has_unknown(named: AclBinding | AclFilter) -> bool:
-    """Whether a number is none of the protocol's: Kafka closes the connection of such a request."""
+    """Whether a number is undefined in the protocol. Kafka closes the connection after such a request."""
     return not (
         named.resource_type in _TYPES
         and named.pattern_type in _PATTERNS

@@ -4,10 +4,10 @@ A resource is a type and a name. Its ACLs are those of its type that are
 
     literal with its name  |  literal with the name *  |  prefixed with a beginning of its name
 
-Of these apply the ones for the principal or for `User:*`, from its host or from `*`, with the
-operation or ALL. An ALLOW of READ, WRITE, DELETE or ALTER allows DESCRIBE too, one of ALTER_CONFIGS
-allows DESCRIBE_CONFIGS; a DENY denies its own operation alone. Any DENY denies, else any ALLOW
-allows, else it is denied. Only a resource without any ACL, for whomever, has no answer.
+An ACL applies if it is for the principal or for `User:*`, from its host or from `*`, and for the operation or
+ALL. An ALLOW of READ, WRITE, DELETE or ALTER also allows DESCRIBE, and an ALLOW of ALTER_CONFIGS allows
+DESCRIBE_CONFIGS; a DENY denies only its own operation. Any DENY denies, else any ALLOW allows, else access is
+denied. If a resource has no ACL for any principal, there is no decision.
 
 Source: Kafka StandardAuthorizerData, Authorizer.authorizeByResourceType, AclEntry.
 """
@@ -73,7 +73,7 @@ class Permission(enum.IntEnum):
     ALLOW = 3
 
 
-# The operations of an ALLOW that allow one of these as well.
+# For these operations: the operations whose ALLOW allows them as well.
 _IMPLIED_BY: Mapping[Operation, frozenset[int]] = {
     Operation.DESCRIBE: frozenset(
         {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}
@@ -113,7 +113,7 @@ OPERATIONS_ON: Mapping[ResourceType, tuple[Operation, ...]] = {
 
 
 class Decision(NamedTuple):
-    """`acl` decided; None if the resource has ACLs and none of them applies."""
+    """`acl` decided. None if the resource has ACLs and none of them applies."""
 
     is_allowed: bool
     acl: AccessControlEntryRecord | None
@@ -124,8 +124,11 @@ _Pattern = dict[str, list[AccessControlEntryRecord]]
 
 
 class AclIndex:
-    """Finds the ACLs of a resource, by name and by each length that a prefix of its type has; and those of
-    a principal. Changed by what the ACLs change: one among ten thousand does not make it anew."""
+    """Finds the ACLs of a resource, by its name and by every prefix length that its type has, and the ACLs of a
+    principal.
+
+    It is changed ACL by ACL, because a rebuild for one ACL among ten thousand would be too slow.
+    """
 
     def __init__(self, acls: Iterable[AccessControlEntryRecord] = ()) -> None:
         self._literal: dict[tuple[int, str], _Pattern] = {}
@@ -133,7 +136,8 @@ class AclIndex:
         self._of_principal: dict[
             tuple[int, str], dict[uuid.UUID | None, AccessControlEntryRecord]
         ] = {}
-        # Of the prefixes of each type: how many have a length, and the lengths.
+        # Per resource type: the number of prefixes of each length, and the sorted lengths. A look-up tries one
+        # prefix of the name per length.
         self._length_counts: dict[int, Counter[int]] = {}
         self._prefix_lengths: dict[int, list[int]] = {}
         for acl in acls:
@@ -148,14 +152,14 @@ class AclIndex:
             self._count_length(kind, len(acl.resource_name), 1)
 
     def remove(self, acl: AccessControlEntryRecord) -> None:
-        """One that was added."""
+        """Remove an ACL that was added."""
         patterns, kind = self._patterns_for(acl), acl.resource_type
         pattern = patterns[kind, acl.resource_name]
         kept = [each for each in pattern.pop(acl.principal) if each.id != acl.id]
         if kept:
             pattern[acl.principal] = kept
         elif not pattern:
-            # A resource without any ACL is another case than one whose ACLs are not for the principal.
+            # An empty entry would count as a resource with ACLs, whose default is different.
             del patterns[kind, acl.resource_name]
         del self._of_principal[kind, acl.principal][acl.id]
         if patterns is self._prefixed:
@@ -180,7 +184,7 @@ class AclIndex:
         resource_type: ResourceType,
         name: str,
     ) -> Decision | None:
-        """None if the resource has no ACL at all. `host` is an address as Java writes it."""
+        """The decision; None if the resource has no ACL at all. `host` is an address in Java's spelling."""
         has_acls = False
         allowing = None
         for pattern in self._patterns_of(resource_type, name):
@@ -197,7 +201,8 @@ class AclIndex:
     def allows_any(
         self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType
     ) -> bool:
-        """Whether some resource of the type is allowed: one ALLOW that no DENY covers whole."""
+        """Whether the operation is allowed on some resource of the type: by one ALLOW that no DENY covers
+        completely."""
         allow_literal, allow_prefixed = set[str](), set[str]()
         deny_literal, deny_prefixed = set[str](), set[str]()
         for acl in self._all_of(resource_type, str(principal)):

@@ -1,17 +1,17 @@
-"""Decides requests by the ACLs in the cluster's metadata, and logs the decisions as Kafka does.
+"""Authorizes requests by the ACLs in the cluster's metadata, and logs the decisions as Kafka does.
 
 Behaviour
-- A principal of super.users may do everything. A resource without any ACL is open to everyone if
-  allow.everyone.if.no.acl.found says so, else closed.
-- A changed ACL holds from the next request on: each check looks whether the metadata has other ACLs
-  than the index was made of.
-- Decisions are remembered until the ACLs change, at most DECISIONS_MAX of each kind: a client asks for
-  the same topics again and again.
-- Topics that a client may write to or read are remembered once more, for requests that name nothing else:
-  such a request costs one look-up, however the topics are called.
-- The index follows the ACLs by what has changed: the cost of a change is that of comparing the ids.
-- Lines of `kafka.authorizer.logger`, in Kafka's words: a denied request at INFO, an allowed one at
-  DEBUG. What is asked only to filter a list, or to show the authorized operations, is not logged.
+- A principal in super.users may do everything. A resource without any ACL is open to everyone if
+  allow.everyone.if.no.acl.found is set, else closed.
+- A changed ACL applies from the next request on: each check compares the metadata's ACLs with those of the
+  index by identity.
+- Decisions are cached until the ACLs change, at most DECISIONS_MAX of each kind, because clients use the
+  same topics again and again.
+- Topics that a client may write to or read are also kept in a set per client, by name or id. So a request for
+  allowed topics costs one look-up per topic.
+- The index is updated with the changed ACLs only. A change costs a comparison of the ids.
+- `kafka.authorizer.logger` gets Kafka's lines: a denied request at INFO, an allowed one at DEBUG. Checks that
+  only filter a list, or compute the authorized operations, are not logged.
 
 Source: Kafka StandardAuthorizer, AuthHelper.
 """
@@ -45,7 +45,7 @@ audit_logger = logging.getLogger("kafka.authorizer.logger")
 
 DECISIONS_MAX = 50_000
 
-# A name that no ACL is likely to have: asked for, to find who may do everything.
+# A name that no ACL is likely to have, so that a check of it finds permissions on all resources.
 _SOME_NAME = "hardcode"
 
 _RESOURCE_NAMES = {
@@ -62,7 +62,7 @@ _Acls = Mapping[uuid.UUID, AccessControlEntryRecord]
 
 
 class HasAcls(Protocol):
-    """The image of the metadata, as far as access goes."""
+    """The ACLs of a metadata image."""
 
     @property
     def acls(self) -> _Acls: ...
@@ -74,7 +74,7 @@ class MetadataWithAcls(Protocol):
 
 
 class Asking(Protocol):
-    """Of a request: on whose behalf it came, and from where."""
+    """The principal, address and header of a request."""
 
     @property
     def principal(self) -> Principal: ...
@@ -115,7 +115,7 @@ class Authorizer:
 
     @property
     def acl_version(self) -> int:
-        """Grows when the ACLs change: decisions of the same version stay."""
+        """A number that grows when the ACLs change. Decisions of the same version remain valid."""
         self._current_index()
         return self._version
 
@@ -129,7 +129,8 @@ class Authorizer:
         is_logged: bool = True,
         count: int = 1,
     ) -> bool:
-        """`count`: how often the request names the resource; only for the log."""
+        """Whether the operation is allowed. `count` is the number of times the request names the resource; only
+        for the log."""
         verdict = self._verdict(asking, operation, resource_type, name)
         if is_logged:
             level = logging.DEBUG if verdict.is_allowed else logging.INFO
@@ -154,14 +155,14 @@ class Authorizer:
         *,
         is_logged: bool = True,
     ) -> set[str]:
-        """Those of `names` that the operation is allowed on."""
+        """The names on which the operation is allowed."""
         self._current_index()
         has_line = is_logged and audit_logger.isEnabledFor(logging.DEBUG)
         remembered = {} if has_line else self._verdicts
         principal, address = asking.principal, asking.client_address
         found = set()
         for name in set(names):
-            # Nearly always it has been allowed before, and nothing is logged: no further call.
+            # Nearly always the topic was allowed before and nothing is logged. That case needs no call.
             verdict = remembered.get((principal, address, operation, resource_type, name))
             if (verdict is not None and verdict.is_allowed) or self.allows(
                 asking, operation, resource_type, name, is_logged=is_logged
@@ -170,8 +171,11 @@ class Authorizer:
         return found
 
     def granted_topics(self, asking: Asking, operation: Operation) -> set[Hashable]:
-        """Topics, by name or id, that `grant` has put there, and that need no further check: the ACLs are
-        the same since. Empty while each check has a line in the log."""
+        """The topics, by name or id, that need no further check because `grant` has added them under the same
+        ACLs.
+
+        Empty while every check writes a line to the log.
+        """
         self._current_index()
         key = (asking.principal, asking.client_address, operation)
         granted = self._granted.get(key)
@@ -181,8 +185,8 @@ class Authorizer:
         return set() if audit_logger.isEnabledFor(logging.DEBUG) else granted
 
     def grant(self, granted: set[Hashable], topics: Collection[Hashable]) -> None:
-        """Remember allowed topics in what `granted_topics` has returned. No id of a topic that is
-        not known: without a name nothing was checked."""
+        """Add allowed topics to the set that `granted_topics` returned. Ids of unknown topics must not be added:
+        without a name nothing was checked."""
         granted.update(topics)
         self._note_granted(len(topics))
 
@@ -203,7 +207,7 @@ class Authorizer:
         return found
 
     def operations(self, asking: Asking, resource_type: ResourceType, name: str) -> int:
-        """The operations that are allowed, as bits by operation (KIP-430)."""
+        """The allowed operations, as a bit field by operation (KIP-430)."""
         return sum(
             1 << operation
             for operation in OPERATIONS_ON[resource_type]
@@ -271,7 +275,7 @@ class Authorizer:
 
 
 def configured_authorizer(config: SecurityConfig, metadata: MetadataWithAcls) -> Authorizer | None:
-    """None where authorizer.class.name is not set: access is not checked."""
+    """The authorizer; None if authorizer.class.name is not set, so that access is not checked."""
     if not config.authorizer_class_name:
         return None
     return Authorizer(
@@ -282,7 +286,7 @@ def configured_authorizer(config: SecurityConfig, metadata: MetadataWithAcls) ->
 
 
 def _ids(acls: _Acls) -> set[uuid.UUID]:
-    # A copied dictionary has the hashes of its keys; those of ten thousand UUIDs take milliseconds.
+    # A copied dictionary keeps the hashes of its keys. Hashing ten thousand UUIDs takes milliseconds.
     return set(acls.copy() if isinstance(acls, MappingProxyType) else acls)
 
 
@@ -317,13 +321,15 @@ def _audit_text(
 
 
 def _one_line(name: str) -> str:
-    """Clients choose names: none must look like a line of the log of its own."""
+    """Escape a name, which clients choose: it must not look like a separate line of the log."""
     return name if name.isprintable() else ascii(name)
 
 
 def _java_address(text: str) -> str:
-    """As InetAddress.getHostAddress writes it, which is what hosts of ACLs are compared with: an
-    IPv6 address without `::`, one that stands for an IPv4 address as that."""
+    """The address as InetAddress.getHostAddress writes it, with which hosts of ACLs are compared.
+
+    IPv6 addresses are written without `::`, and an IPv4-mapped address as IPv4.
+    """
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

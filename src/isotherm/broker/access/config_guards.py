@@ -1,4 +1,4 @@
-"""Guards of configurations: each resource needs the permission of its own kind."""
+"""Guards of configurations. Each resource needs the permission of its own type."""
 
 from __future__ import annotations
 

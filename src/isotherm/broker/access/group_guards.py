@@ -1,4 +1,4 @@
-"""Guards of groups: membership needs READ, descriptions DESCRIBE, removal DELETE."""
+"""Guards of groups. Membership needs READ, descriptions need DESCRIBE, deletion needs DELETE."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _NEEDS_DESCRIBE = _needs_each_group(Operation.DESCRIBE)
 
 
 def _sync(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
-    # From version 5 on a request without a protocol is wrong, whoever sends it.
+    # From version 5 on a request without a protocol is invalid for any client, so the handler answers it.
     if hasattr(request, "protocol_type") and None in (
         request.protocol_type,
         request.protocol_name,
@@ -59,7 +59,7 @@ def _sync(authorizer: Authorizer, api: Api, context: RequestContext, request: An
 
 
 def _heartbeat(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
-    """ConsumerGroupHeartbeat: the topics subscribed to by name must be visible."""
+    """ConsumerGroupHeartbeat needs READ on the group, and DESCRIBE on the topics that it subscribes to by name."""
     if not authorizer.allows(context, Operation.READ, ResourceType.GROUP, request.group_id):
         return api.refuse(context, request, _REFUSED)
     names = set(request.subscribed_topic_names or ())
@@ -69,7 +69,7 @@ def _heartbeat(authorizer: Authorizer, api: Api, context: RequestContext, reques
 
 
 def _list(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
-    """With DESCRIBE on the cluster all groups, else those that may be described."""
+    """List all groups with DESCRIBE on the cluster, else the groups that may be described."""
     if authorizer.allows_cluster(context, Operation.DESCRIBE, is_logged=False):
         return api.handle(context, request)
 
@@ -90,7 +90,7 @@ def _list(authorizer: Authorizer, api: Api, context: RequestContext, request: An
 def _describe_consumers(
     authorizer: Authorizer, api: Api, context: RequestContext, request: Any
 ) -> Any:
-    """A group with a topic that the client may not see is not shown at all."""
+    """Hide a group completely if a member has a topic that the client may not describe."""
 
     def visible(response: Any) -> Any:
         topics = {each: _assigned_topics(each) for each in response.groups}

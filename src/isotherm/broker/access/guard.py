@@ -1,4 +1,4 @@
-"""The form of a guard: what stands in for an API's handler where access is checked."""
+"""The type of a guard, which replaces an API's handler if access is checked."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from isotherm.broker.access.authorizer import Authorizer
 from isotherm.broker.requests.context import RequestContext
 from isotherm.broker.requests.served_api import Api
 
-# Given the API with its own handler; returns what that would return: a response or an awaitable.
+# Gets the API with its own handler; returns a response or an awaitable, as the handler does.
 Guard: TypeAlias = Callable[[Authorizer, Api, RequestContext, Any], Any]

@@ -1,12 +1,12 @@
-"""What each API checks before, and filters after, its handler: Kafka's KafkaApis and ControllerApis.
+"""The access checks of each API, before and after its handler, as in Kafka's KafkaApis and ControllerApis.
 
-A guard takes the place of an API's handler where an authorizer is configured, and calls it for what
-is allowed. Without an authorizer there are no guards, and they cost nothing. Fetch, which has the
-partitions of a session that no request names, and DescribeTopicPartitions, whose pages are counted
-by topic, check in their handlers. So does whatever shows authorized operations.
+If an authorizer is configured, a guard replaces an API's handler and calls it for the allowed items. Without an
+authorizer there are no guards, so they cost nothing. Two APIs check in their handlers: Fetch, because an
+incremental request does not name the partitions of its session, and DescribeTopicPartitions, because its
+pages are counted by topic. Responses with authorized operations also need the authorizer in the handler.
 
-A member of a cluster passes requests on to the controller, which checks them: there the guards of the
-APIs that are forwarded are not asked.
+A member of a cluster forwards requests to the controller, which checks them. So the guards of forwarded APIs
+are not used there. Reasons: docs/decisions/0114.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from isotherm.protocol.api_keys import ApiKey
 
 
 def needs_cluster(operation: Operation, or_else: Operation | None = None) -> Guard:
-    """The operation on the cluster, or another one that will do instead."""
+    """A guard that requires `operation` on the cluster, or alternatively `or_else`."""
 
     def guard(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
         allows = authorizer.allows_cluster
@@ -53,7 +53,7 @@ def needs_cluster(operation: Operation, or_else: Operation | None = None) -> Gua
 
 
 def _unless_malformed(guard: Guard, is_malformed: Callable[[Any], bool]) -> Guard:
-    """Requests that nobody may send are the handler's, which closes the connection."""
+    """A guard that leaves malformed requests to the handler, which closes the connection."""
 
     def check(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
         if is_malformed(request):
@@ -96,7 +96,7 @@ GUARDS: Mapping[int, Guard] = {
     **transaction_guards.GUARDS,
 }
 
-# The rest needs no permission, or checks in its handler.
+# These need no permission, or check it in their handlers.
 UNGUARDED = frozenset(
     {
         ApiKey.API_VERSIONS,
@@ -110,7 +110,7 @@ UNGUARDED = frozenset(
 
 
 def guarded_apis(apis: Mapping[int, Api], authorizer: Authorizer) -> Mapping[int, Api]:
-    """`apis` whose handlers are called for what `authorizer` allows."""
+    """`apis` with handlers that are called only for what `authorizer` allows."""
     return {
         key: dataclasses.replace(api, handle=partial(GUARDS[key], authorizer, api))
         if key in GUARDS

@@ -1,4 +1,4 @@
-"""Requests of which some items are allowed and some are not: each gets its own answer."""
+"""Answers requests with both allowed and denied items, item by item."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from isotherm.errors import IsothermError
 def handle_allowed(
     api: Api, context: RequestContext, request: Any, refusal_of: Callable[[Any], ErrorCode | None]
 ) -> Any:
-    """Handle the items for which `refusal_of` is None, and refuse each other one with its code.
+    """Handle the items for which `refusal_of` returns None, and refuse each other item with its code.
 
-    The refused ones are behind the others in the response; the order means nothing to clients.
+    The response has the refused items behind the others. Clients do not depend on the order.
     """
     items = next(each for each in api.items if hasattr(request, each.request[0]))
     asked_in, answered_in = items.request[0], items.response[0]
@@ -36,7 +36,8 @@ def handle_allowed(
     def joined(response: Any) -> Any:
         if response is not None and is_refusal(response):
             return response
-        # Refused behind the others: a produce request without an answer closes the connection here.
+        # The refusals come after the handler. For a produce request with acks=0 a refusal raises HangUpError,
+        # after the allowed records are appended.
         for code, these in refused.items():
             part = _refuse(api, context, with_field(request, asked_in, tuple(these)), code)
             if response is None:
@@ -48,7 +49,7 @@ def handle_allowed(
 
     if not allowed:
         return joined(None)
-    # An error of the handler is that of the items that it was given.
+    # An error of the handler applies only to the items that it got.
     return then(_handle(api, context, with_field(request, asked_in, tuple(allowed))), joined)
 
 
@@ -78,14 +79,14 @@ def _answered(api: Api, context: RequestContext, request: Any, error: IsothermEr
 
 
 def _refuse(api: Api, context: RequestContext, request: Any, code: ErrorCode) -> Any:
-    # An API that makes its refusals itself makes them item by item.
+    # An API with its own refusals makes them item by item.
     if api.refuse_by is not None:
         return api.refuse(context, request, code)
     return api.refuse_items(context, request, code)
 
 
 def then(response: Any, change: Callable[[Any], Any]) -> Any:
-    """`change` of a handler's response, now or when it is there."""
+    """Apply `change` to a handler's response, now or once it is available."""
     if isinstance(response, Awaitable):
         return _then(response, change)
     return change(response)

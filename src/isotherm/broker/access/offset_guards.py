@@ -1,4 +1,4 @@
-"""Guards of committed offsets: the group, then the topics."""
+"""Guards of committed offsets. They check the group first, then the topics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from isotherm.protocol.api_keys import ApiKey
 
 
 def _of_group(operation: Operation) -> Guard:
-    """The operation on the group, then READ on the topics."""
+    """A guard that requires `operation` on the group, then READ on the topics."""
 
     def guard(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
         if not authorizer.allows(context, operation, ResourceType.GROUP, request.group_id):
@@ -43,7 +43,8 @@ def _txn_offset_commit(
 
 
 def _offset_fetch(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
-    """Groups need DESCRIBE, and so do topics; of all topics only the visible ones are shown."""
+    """OffsetFetch needs DESCRIBE on groups and topics. If all topics are requested, only the visible ones are
+    returned."""
     if not hasattr(request, "groups"):
         return _offset_fetch_of_group(authorizer, api, context, request)
 
@@ -62,7 +63,7 @@ def _offset_fetch(authorizer: Authorizer, api: Api, context: RequestContext, req
 def _offset_fetch_of_groups(
     authorizer: Authorizer, api: Api, context: RequestContext, request: Any
 ) -> Any:
-    """From version 8 on: the topics of each group."""
+    """Check the topics of each group, from version 8 on."""
     denied = [_denied_topics(authorizer, context, group.topics) for group in request.groups]
     groups = tuple(
         group
@@ -104,7 +105,7 @@ def _offset_fetch_of_groups(
 def _offset_fetch_of_group(
     authorizer: Authorizer, api: Api, context: RequestContext, request: Any
 ) -> Any:
-    """Before version 8: one group."""
+    """Check the one group before version 8."""
     if not authorizer.allows(context, Operation.DESCRIBE, ResourceType.GROUP, request.group_id):
         return api.refuse(context, request, ErrorCode.group_authorization_failed)
     refused = _denied_topics(authorizer, context, request.topics)

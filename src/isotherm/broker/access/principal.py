@@ -20,7 +20,7 @@ ANONYMOUS = Principal(USER, "ANONYMOUS")
 
 
 def parse_principal(text: str) -> Principal:
-    """ValueError unless it is written TYPE:NAME. Source: Kafka SecurityUtils.parseKafkaPrincipal."""
+    """Parse TYPE:NAME. Raises ValueError for another format. Source: Kafka SecurityUtils.parseKafkaPrincipal."""
     principal_type, colon, name = text.partition(":")
     if not colon or not principal_type or not name:
         raise ValueError(f"expected a string in format principalType:principalName but got {text}")

@@ -1,4 +1,4 @@
-"""Guards of the topics' making, growing and removal: CREATE, ALTER, DELETE."""
+"""Guards of requests that create topics (CREATE), add partitions (ALTER) and delete topics (DELETE)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOT_SHOWN = -1
 
 def _create_topics(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
     counts = Counter(topic.name for topic in request.topics)
-    # Names that the handler refuses for another reason are not asked about.
+    # Names that the handler refuses for another reason are not checked.
     names = {name for name, count in counts.items() if count == 1} - {CLUSTER_METADATA_TOPIC}
     denied = set[str]()
     if not authorizer.allows_cluster(context, Operation.CREATE, is_logged=False):
@@ -51,7 +51,7 @@ def _create_topics(authorizer: Authorizer, api: Api, context: RequestContext, re
 
 
 def _without_config(topic: Any) -> Any:
-    """From version 5 on a created topic is described, if its configuration may be."""
+    """The created topic without its configuration, which versions from 5 on return if it may be described."""
     if not hasattr(topic, "topic_config_error_code"):
         return topic
     return dataclasses.replace(
@@ -64,8 +64,11 @@ def _without_config(topic: Any) -> Any:
 
 
 def _delete_topics(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
-    """A topic that may be seen and not deleted keeps its name in the answer; one that may not even be
-    seen is refused whether it exists or not."""
+    """DeleteTopics needs DELETE.
+
+    A topic that may be described but not deleted keeps its name in the answer. A topic that may not be described
+    is refused whether it exists or not.
+    """
     services = context.services
     if not services.config.delete_topic_enable or authorizer.allows_cluster(
         context, Operation.DELETE, is_logged=False

@@ -1,6 +1,6 @@
-"""Guards of topics: each topic of a request needs the permission, and is refused alone without it.
+"""Guards of topics. Each topic of a request needs the permission; a topic without it is refused alone.
 
-A topic asked for by an id that no topic has is left to the handler, which does not know it either.
+A topic with an unknown id is left to the handler, which answers that it is unknown.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FIRST_TOPIC_ID_VERSION_OF_METADATA = 12
 
 
 def topic_name(context: RequestContext, topic: Any) -> str | None:
-    """The name of a topic in a request, which has its name, its id or both; None for an unknown id."""
+    """The name of a topic in a request, which has its name, its id or both. None for an unknown id."""
     name = getattr(topic, "topic", None) or getattr(topic, "name", None)
     topic_id: uuid.UUID | None = getattr(topic, "topic_id", None)
     if topic_id is None:
@@ -42,14 +42,14 @@ def topic_name(context: RequestContext, topic: Any) -> str | None:
 def refusal_by_name(
     authorizer: Authorizer, context: RequestContext, operation: Operation, topics: Iterable[Any]
 ) -> Callable[[Any], ErrorCode | None]:
-    """For `handle_allowed`."""
+    """The function for `handle_allowed` that refuses topics without the permission."""
     return _refusal_of(context, _denied_names(authorizer, context, operation, topics))
 
 
 def _denied_names(
     authorizer: Authorizer, context: RequestContext, operation: Operation, topics: Iterable[Any]
 ) -> set[str]:
-    """Each name is decided, and logged, once."""
+    """The names without the permission. Each name is decided and logged once."""
     names = {name for topic in topics if (name := topic_name(context, topic)) is not None}
     return names - authorizer.allowed(context, operation, ResourceType.TOPIC, names)
 
@@ -62,7 +62,7 @@ def handle_topics(
     authorizer: Authorizer, api: Api, context: RequestContext, request: Any, operation: Operation
 ) -> Any:
     denied = _denied_names(authorizer, context, operation, request.topics)
-    if not denied:  # nearly always: such a request need not be taken apart
+    if not denied:  # nearly always; the request is then handled as a whole
         return api.handle(context, request)
     return handle_allowed(api, context, request, _refusal_of(context, denied))
 
@@ -97,7 +97,7 @@ def _produce(
 
 
 def _is_transactional(request: ProduceRequest) -> bool:
-    # Loops: each step of a generator is a call, and each request of a producer comes here.
+    # Loops instead of a generator, each step of which is a call: every produce request comes here.
     for topic in request.topics:
         for produced in topic.partitions:
             records = produced.records
@@ -140,8 +140,11 @@ def _is_legal(name: str) -> bool:
 
 
 def _metadata(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
-    """All topics: those that are visible. Named ones: an error for each other, and for one that would
-    have to be made without the permission to."""
+    """Metadata needs DESCRIBE.
+
+    A request for all topics gets the visible ones. Of named topics, one that is not visible, or that may not be
+    created although it would have to be, gets an error.
+    """
     if request.topics is None or (context.header.api_version == 0 and not request.topics):
         return then(
             api.handle(context, request),
@@ -152,7 +155,7 @@ def _metadata(authorizer: Authorizer, api: Api, context: RequestContext, request
     if context.header.api_version < FIRST_TOPIC_ID_VERSION_OF_METADATA and any(
         topic.name is None or getattr(topic, "topic_id", None) for topic in request.topics
     ):
-        return api.handle(context, request)  # The request is wrong, whoever sends it.
+        return api.handle(context, request)  # The request is invalid for any client.
     named = {name for topic in request.topics if (name := topic_name(context, topic)) is not None}
     allowed = authorizer.allowed(context, Operation.DESCRIBE, ResourceType.TOPIC, named)
     denied = (named - allowed) | _not_creatable(authorizer, context, request, allowed)
@@ -166,7 +169,7 @@ def _metadata(authorizer: Authorizer, api: Api, context: RequestContext, request
 
 
 def _refuse_metadata(api: Api) -> Callable[[RequestContext, Any, ErrorCode], Any]:
-    """A topic that may not be seen has no name if it was asked for by id, and no operations."""
+    """Refuse topics without their authorized operations, and without the name if they were requested by id."""
 
     def refuse(context: RequestContext, request: Any, code: ErrorCode) -> Any:
         changed: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Guards of producers' ids and transactions: WRITE on the transactional id."""
+"""Guards of producer ids and transactions, which need WRITE on the transactional id."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def allows_write(authorizer: Authorizer, context: RequestContext, transactional_
 def _init_producer_id(
     authorizer: Authorizer, api: Api, context: RequestContext, request: Any
 ) -> Any:
-    """An id without transactions is for whoever may write to the cluster, or to some topic."""
+    """InitProducerId without a transactional id needs IDEMPOTENT_WRITE on the cluster or WRITE on some topic."""
     if request.transactional_id is not None:
         if not allows_write(authorizer, context, request.transactional_id):
             return api.refuse(context, request, _REFUSED)
@@ -57,8 +57,11 @@ def _add_offsets(authorizer: Authorizer, api: Api, context: RequestContext, requ
 
 
 def _add_partitions(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
-    """Newer versions are sent by brokers alone. One partition that may not be added keeps all of
-    them out, and the clients' own topics are the only ones that can be added."""
+    """AddPartitionsToTxn needs WRITE on the transactional id and the topics.
+
+    If one partition may not be added, none is. Internal topics can never be added. Versions from 4 on are sent
+    only by brokers, and need CLUSTER_ACTION.
+    """
     if context.header.api_version >= FIRST_BATCHED_VERSION:
         if authorizer.allows_cluster(context, Operation.CLUSTER_ACTION):
             return api.handle(context, request)
@@ -102,7 +105,7 @@ def _add_partitions(authorizer: Authorizer, api: Api, context: RequestContext, r
 
 
 def _describe(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
-    """The partitions of topics that the client may not see are left out."""
+    """DescribeTransactions leaves out the partitions of topics that the client may not describe."""
 
     def refusal_of(transactional_id: str) -> ErrorCode | None:
         is_allowed = authorizer.allows(

@@ -1,9 +1,9 @@
-"""Access tokens that are JWTs (RFC 7519): the signature, and what the token says of itself.
+"""Verifies access tokens that are JWTs (RFC 7519): their signature and their claims.
 
-A token is accepted if a key of the provider has signed it, it has neither expired nor is from the
-future, and issuer and audience are those that are expected. Signatures are asymmetric: without one
-(`none`), or with a secret that both sides would share (`HS256`), a token is refused whatever the
-keys are. Source: Kafka BrokerJwtValidator, and the defaults of jose4j that it relies on.
+A token is accepted if a key of the provider has signed it, if it has not expired and is not from the future,
+and if issuer and audience are the expected ones. Signatures must be asymmetric. A token without a signature
+(`none`), or signed with a shared secret (`HS256`), is refused whatever the keys are. Source: Kafka
+BrokerJwtValidator, and the defaults of jose4j on which it relies.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ ALGORITHMS: Mapping[str, frozenset[str]] = {
 }
 _ALL_ALGORITHMS = sorted(frozenset().union(*ALGORITHMS.values()))
 RSA_BITS_MIN = 2048
-# Of a key's id in a token: what is longer is no key of any provider.
+# The longest key id in a token. No provider has a longer one.
 KEY_ID_SIZE_MAX = 1000
 
 
 class TokenSettings(NamedTuple):
-    """`audiences` and `issuer` are not checked if they are empty; then a token has no audience."""
+    """Empty `audiences` and a missing `issuer` are not checked. Without `audiences` a token must have no
+    audience."""
 
     audiences: tuple[str, ...]
     issuer: str | None
@@ -38,7 +39,7 @@ class TokenSettings(NamedTuple):
 
 
 class VerificationKey(NamedTuple):
-    """A public key of the provider. `algorithm` is None if it may be any of the kind."""
+    """A public key of the provider. `algorithm` is None if any algorithm of the key's kind may use it."""
 
     key_id: str | None
     kind: str
@@ -48,17 +49,17 @@ class VerificationKey(NamedTuple):
 
 class Keys(Protocol):
     def find(self, fits: Callable[[VerificationKey], bool]) -> VerificationKey | None:
-        """The first that fits. If none does, the keys are soon read again."""
+        """The first key that fits; None if none does, and then the keys are soon read again."""
 
 
 class TokenVerifier:
-    """Any thread."""
+    """Thread-safe."""
 
     def __init__(self, settings: TokenSettings, keys: Keys, clock: Clock) -> None:
         self._settings = settings
         self._keys = keys
         self._clock = clock
-        # Times are checked here, by the clock that was passed in.
+        # Times are checked in this class, with the clock that was passed in.
         self._jwt = jwt.PyJWT(
             {
                 "verify_exp": False,
@@ -69,7 +70,7 @@ class TokenVerifier:
         )
 
     def verify(self, token: str) -> VerifiedToken:
-        """Raises TokenRefusedError."""
+        """Verify a token. Raises TokenRefusedError."""
         try:
             header = jwt.get_unverified_header(token)
             algorithm, key = self._find_key(header)
@@ -125,7 +126,7 @@ class TokenVerifier:
         return expires_s
 
     def _check_scope(self, scope: object) -> None:
-        """As Kafka, which has no other use for it."""
+        """Check the scope's format as Kafka does, which does not use it otherwise."""
         names = scope if isinstance(scope, list) else [scope] if isinstance(scope, str) else []
         if not all(isinstance(each, str) and each.strip() for each in names):
             raise TokenRefusedError(f"a scope is empty claim={self._settings.scope_claim}")

@@ -1,7 +1,7 @@
-"""Cipher suites of TLS by the names that Java and IANA give them, as `ssl.cipher.suites` has them.
+"""TLS cipher suites by their names in Java and IANA, which `ssl.cipher.suites` uses.
 
-OpenSSL's names are made of them by rule, for the suites that both Java and OpenSSL have. Python's ssl module
-cannot choose among the suites of TLS 1.3: all three are offered, or, if none is named, TLS 1.3 is not.
+A rule derives OpenSSL's names, for the suites that both Java and OpenSSL have. Python's ssl module cannot select
+among the suites of TLS 1.3. So either all three are offered, or, if none is named, TLS 1.3 is not offered.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OF_TLS_1_2 = re.compile(
 
 
 def openssl_name(suite: str) -> str | None:
-    """Of a suite of TLS 1.2; None for one that is not known."""
+    """OpenSSL's name of a TLS 1.2 suite; None for an unknown suite."""
     found = _OF_TLS_1_2.fullmatch(suite)
     if found is None:
         return None
@@ -41,8 +41,10 @@ def openssl_name(suite: str) -> str | None:
 def restrict_suites(
     context: ssl.SSLContext, suites: Sequence[str], versions: Collection[ssl.TLSVersion]
 ) -> None:
-    """Offer these suites alone, and of `versions` those that have one of them. ConfigError names suites
-    that cannot be offered, or cannot be left out."""
+    """Offer only these suites, and only those of `versions` that have one of them.
+
+    Raises ConfigError, which names the suites that cannot be offered or cannot be left out.
+    """
     of_1_3 = TLS_1_3_SUITES & set(suites)
     names = {suite: openssl_name(suite) for suite in suites if suite not in TLS_1_3_SUITES}
     usable = set(versions)
@@ -73,7 +75,7 @@ def restrict_suites(
 
 
 def _offer(context: ssl.SSLContext, names: Sequence[str]) -> set[str]:
-    """The names of those that OpenSSL has."""
+    """Offer suites; returns the names of those that OpenSSL has."""
     try:
         context.set_ciphers(":".join(names))
     except ssl.SSLError:

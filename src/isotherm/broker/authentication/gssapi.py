@@ -1,12 +1,12 @@
-"""SASL/GSSAPI (RFC 4752): the client shows a ticket of Kerberos.
+"""SASL/GSSAPI (RFC 4752): the client presents a Kerberos ticket.
 
     client   token ...           until both sides have the context
     server   token ...
     server   wrapped: 1 (no security layer), 0 (no buffer for one)
     client   wrapped: 1, three bytes, [authorization id]
 
-The context is a library's; see `kerberos_listeners`. Records are protected by TLS, not by a layer of SASL, as in
-Kafka. Source: Kafka SaslServerAuthenticator, SaslServerCallbackHandler; Java GssKrb5Server.
+A library provides the context; see `kerberos_listeners`. As in Kafka, TLS protects the records, not a SASL
+security layer. Source: Kafka SaslServerAuthenticator, SaslServerCallbackHandler; Java GssKrb5Server.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ _CHOICE_SIZE = 4
 
 
 class SecurityContextError(Exception):
-    """What the library says of a token that it refuses: for the log, not for the client."""
+    """The library's reason for refusing a token. It is for the log, not for the client."""
 
 
 class SecurityContext(Protocol):
-    """The server's side of a context of GSS-API. Its methods raise SecurityContextError."""
+    """The server's side of a GSS-API context. Its methods raise SecurityContextError."""
 
     def is_complete(self) -> bool: ...
     @property
     def principal(self) -> str:
-        """Of the client, once the context is complete."""
+        """The client's principal, once the context is complete."""
 
     def step(self, token: bytes) -> bytes:
-        """The next token for the client; it may be empty."""
+        """The next token for the client, which may be empty."""
 
     def wrap(self, message: bytes) -> bytes: ...
     def unwrap(self, token: bytes) -> bytes: ...
 
 
 class GssapiExchange:
-    """A step costs some decryption, and an entry in the library's file of tickets that were shown."""
+    """A step costs a decryption and an entry in the library's replay cache file."""
 
     expires_ms = None
 
@@ -53,7 +53,7 @@ class GssapiExchange:
         user_of: Callable[[str], str | None],
         on_refusal: Callable[[str], None],
     ) -> None:
-        """`user_of` makes the user of a principal, or None. `on_refusal` gets the reason of a refusal."""
+        """`user_of` returns the user of a principal, or None. `on_refusal` gets the reason of a refusal."""
         self._context = context
         self._user_of = user_of
         self._on_refusal = on_refusal
@@ -83,7 +83,7 @@ class GssapiExchange:
         user = self._user_of(principal)
         if user is None:
             raise self._refused(f"no rule makes a user of the principal principal={principal}")
-        # As in Kafka an authorization id is not looked at: the principal decides.
+        # As in Kafka the authorization id is ignored; only the principal counts.
         self.user = user
 
     def _refused(self, reason: str) -> SaslAuthenticationError:

@@ -1,12 +1,12 @@
-"""GSSAPI of the listeners, as the configuration has it: the broker's key, and the users of principals.
+"""The configured GSSAPI of listeners: the broker's key, and the mapping of principals to users.
 
-Apart from `sasl_listeners`, which loads this only for a broker that has such a listener: it needs the
-library gssapi, which needs MIT's or Heimdal's.
+`sasl_listeners` imports this module only for a broker with such a listener, because it needs the library
+gssapi, which needs MIT's or Heimdal's Kerberos.
 
     listener.name.NAME.gssapi.sasl.jaas.config=com.sun.security.auth.module.Krb5LoginModule required \\
         useKeyTab=true storeKey=true keyTab="/etc/kafka.keytab" principal="kafka/broker-1@EXAMPLE.COM";
 
-Realms and the default one are those of krb5.conf. Source: Kafka SaslServerAuthenticator, KerberosLogin.
+krb5.conf defines the realms and the default realm. Source: Kafka SaslServerAuthenticator, KerberosLogin.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ logger = logging.getLogger(__name__)
 
 
 def kerberos_exchanges(config: BrokerConfig, listener: Listener) -> NewExchange:
-    """ConfigError if the library or the broker's key is missing, or a rule cannot be read."""
+    """A factory of exchanges. Raises ConfigError if the library or the broker's key is missing, or a rule is
+    malformed."""
     security = config.security_of(listener.name, mechanism=GSSAPI)
     place = f"key=listener.name.{listener.name.lower()}.gssapi.sasl.jaas.config"
     if security.sasl_jaas_config is None:
@@ -65,7 +66,7 @@ def _credentials(key_tab: str, principal: str, listener: Listener) -> gssapi.Cre
     try:
         credentials = gssapi.Credentials(
             name=name,
-            # Without it the library also negotiates others, by SPNEGO.
+            # Without this the library also negotiates other mechanisms, by SPNEGO.
             mechs=[gssapi.MechType.kerberos],
             usage="accept",
             store={"keytab": f"FILE:{key_tab}"},
@@ -79,7 +80,7 @@ def _credentials(key_tab: str, principal: str, listener: Listener) -> gssapi.Cre
 
 
 def _default_realm() -> str:
-    """The library adds it to a name without a realm. Empty if krb5.conf has none."""
+    """The realm that the library adds to a name without a realm; empty if krb5.conf has none."""
     import gssapi
 
     name = gssapi.Name("user", gssapi.NameType.user)
@@ -98,8 +99,8 @@ class _LibraryContext:
 
         self._error = gssapi.raw.misc.GSSError
         self._context = gssapi.SecurityContext(creds=credentials, usage="accept")
-        # Otherwise a token with Kerberos' own error is returned first, and the refusal comes a step later.
-        # (The library's types do not know the attribute.)
+        # Otherwise a refusal first returns a token with a Kerberos error, and raises only at the next step. The
+        # library's type stubs lack the attribute.
         setattr(self._context, "__DEFER_STEP_ERRORS__", False)  # noqa: B010
 
     def is_complete(self) -> bool:
@@ -129,5 +130,5 @@ class _LibraryContext:
 
 
 def _reason(error: Exception) -> str:
-    """Of GSSError, whose text has several lines."""
+    """The text of a GSSError in one line."""
     return " ".join(str(error).split()).replace("'", "")

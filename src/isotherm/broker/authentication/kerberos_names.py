@@ -1,14 +1,15 @@
-"""Makes users of Kerberos principals, by `sasl.kerberos.principal.to.local.rules`. Pure.
+"""Maps Kerberos principals to users, by `sasl.kerberos.principal.to.local.rules`. Pure.
 
     alice@EXAMPLE.COM  kafka/broker-1.example.com@EXAMPLE.COM        component[/component]@REALM
 
-    DEFAULT                                      of the default realm: the first component
-    RULE:[n:format](regex)s/pattern/name/g/L     of names with n components: the format, in which $0 is
-                                                 the realm and $1 and $2 are the components; if the regex
-                                                 fits it whole; with the pattern replaced, once or, with
-                                                 g, everywhere; in small letters (L) or capitals (U)
+    DEFAULT                                      for the default realm: the first component
+    RULE:[n:format](regex)s/pattern/name/g/L     for names with n components: the format, in which $0 is
+                                                 the realm and $1 and $2 are the components; applies if
+                                                 the regex matches it as a whole; the pattern is replaced
+                                                 once, or with g everywhere; L makes the result lower
+                                                 case, U upper case
 
-The first rule that fits decides. Source: Kafka KerberosName, KerberosRule, KerberosShortNamer.
+The first rule that applies decides. Source: Kafka KerberosName, KerberosRule, KerberosShortNamer.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _NO_USER = re.compile(r"[/@]")
 
 
 class _Rule(NamedTuple):
-    """The default, without a format, is the first component."""
+    """A rule. DEFAULT has no format."""
 
     text: str
     components: int
@@ -47,12 +48,13 @@ class KerberosNames:
     """Thread-safe."""
 
     def __init__(self, rules: Sequence[str], default_realm: str) -> None:
-        """ConfigError if a rule cannot be read."""
+        """Raises ConfigError for a malformed rule."""
         self._rules = [_parsed(rule) for rule in rules or ("DEFAULT",)]
         self._default_realm = default_realm
 
     def user_of(self, principal: str) -> str | None:
-        """None if no rule fits, or one makes a name with a slash or an at sign: nobody is let in."""
+        """The user of a principal. None, which refuses the client, if no rule applies or the result has a slash
+        or an at sign."""
         found = _NAME.fullmatch(principal)
         if found is None:
             return None if "@" in principal else principal

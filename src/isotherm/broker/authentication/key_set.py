@@ -1,12 +1,11 @@
-"""A provider's public keys (JWKS, RFC 7517): read at the start, and again while the broker runs.
+"""The public keys of a provider (JWKS, RFC 7517), read at the start and again while the broker runs.
 
-They are read again every sasl.oauthbearer.jwks.endpoint.refresh.ms, and soon if a token names a key that
-is not there, but not more often than once in READ_PAUSE_S, whatever clients send. A read that fails leaves
-the keys as they were, and is repeated after sasl.oauthbearer.jwks.endpoint.retry.backoff.ms, doubling up to
-its maximum.
+They are read again every sasl.oauthbearer.jwks.endpoint.refresh.ms, and soon after a token names an unknown
+key, but at most once per READ_PAUSE_S, whatever clients send. A failed read leaves the keys as they are. It
+is retried after sasl.oauthbearer.jwks.endpoint.retry.backoff.ms, which doubles up to its maximum.
 
-The source is a file, or an https address whose certificate is checked. With http anybody on the way could
-sign tokens, so it is refused (Kafka takes it). Source: Kafka RefreshingHttpsJwks.
+The source is a file, or an https URL whose certificate is checked. http is refused, although Kafka accepts it:
+an attacker on the network could replace the keys and then sign tokens. Source: Kafka RefreshingHttpsJwks.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ from isotherm.protocol.https_exchange import bounded, https_answer
 logger = logging.getLogger(__name__)
 
 READ_PAUSE_S = 10.0
-# How long a stop waits for a read that has begun. Its thread ends with the process otherwise.
+# The longest wait of a stop for a read in progress. A slower read ends with the process.
 _STOP_TIMEOUT_S = 0.5
 
 _URL_KEY = "sasl.oauthbearer.jwks.endpoint.url"
 
 
 def check_key_url(url: str) -> None:
-    """ConfigError unless keys may be read there."""
+    """Raise ConfigError unless keys may be read from this URL."""
     parsed = urllib.parse.urlsplit(url)
     if parsed.scheme == "http":
         raise ConfigError(
@@ -56,7 +55,7 @@ def check_key_url(url: str) -> None:
 
 
 def read_key_text(url: str, context: ssl.SSLContext) -> bytes:
-    """What is at a URL that was checked. Raises OSError or ValueError."""
+    """The text at a URL that was checked. Raises OSError or ValueError."""
     parsed = urllib.parse.urlsplit(url)
     if parsed.scheme == "file":
         return bounded(Path(urllib.parse.unquote(parsed.path)).read_bytes())
@@ -64,8 +63,10 @@ def read_key_text(url: str, context: ssl.SSLContext) -> bytes:
 
 
 def parse_key_set(text: bytes) -> list[VerificationKey]:
-    """The keys that signatures can be checked by; others are passed over, as they may be for something
-    else. ValueError if there are none."""
+    """The keys that can verify signatures. Other keys are ignored, since they may have another purpose.
+
+    Raises ValueError if there are none.
+    """
     try:
         parsed = json.loads(text)
     except RecursionError as error:
@@ -90,7 +91,7 @@ def _parse_key(entry: Any) -> VerificationKey | None:
     except jwt.PyJWTError as error:
         logger.info("key is passed over kid=%s reason='%s'", key_id, type(error).__name__)
         return None
-    # A curve has one algorithm, an RSA key may be used with any.
+    # A curve has one algorithm. An RSA key may be used with any RSA algorithm.
     algorithm = entry.get("alg") if kind == "RSA" else parsed.algorithm_name
     key = parsed.key.public_key() if hasattr(parsed.key, "public_key") else parsed.key
     if isinstance(key, RSAPublicKey) and key.key_size < RSA_BITS_MIN:
@@ -102,7 +103,7 @@ def _parse_key(entry: Any) -> VerificationKey | None:
 
 
 class RefreshingKeys:
-    """`find` on any thread. Between `start` and `stop` a thread of its own reads the keys again."""
+    """`find` may be called on any thread. Between `start` and `stop` a thread reads the keys again."""
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ class RefreshingKeys:
         self._thread = threading.Thread(target=self._run, name="isotherm-token-keys", daemon=True)
 
     def start(self) -> None:
-        """Read the keys. ConfigError if they cannot be read: no client could log in."""
+        """Read the keys. Raises ConfigError if that fails, because no client could log in."""
         try:
             self._keys = parse_key_set(self._read())
         except (OSError, ValueError) as error:
@@ -157,7 +158,7 @@ class RefreshingKeys:
             failures = 0 if self._read_again() else failures + 1
 
     def _wait(self, failures: int) -> bool:
-        """Until the next read; True if there is none."""
+        """Wait until the next read; returns True at a stop."""
         if failures:
             backoff_s = min(self._retry_s * 2 ** min(failures - 1, 30), self._retry_s_max)
             return self._clock.wait(self._stopping, backoff_s)

@@ -1,4 +1,4 @@
-"""What rules that make users of Kerberos' and of certificates' names have in common. Pure."""
+"""The common parts of the rules that map Kerberos principals and certificate names to users. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 
 
 def python_replacement(java: str) -> str:
-    """A replacement of Java's regular expressions, with $1 for a group, as Python writes it."""
+    """A replacement text of a Java regular expression, with $1 for a group, in Python's notation."""
     return re.sub(r"\$(\d)", r"\\g<\1>", java.replace("\\", r"\\"))
 
 
 def in_case(user: str, case: str | None) -> str:
-    """As the end of a rule says: L for small letters, U for capitals, nothing for neither."""
+    """The user in the case that the end of a rule requests: L for lower case, U for upper case, else unchanged."""
     if not case:
         return user
     return user.lower() if case == "L" else user.upper()

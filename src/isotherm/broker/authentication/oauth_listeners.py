@@ -1,6 +1,6 @@
-"""OAUTHBEARER of the listeners, as the configuration has it: whose tokens are accepted.
+"""The configured OAUTHBEARER of listeners: the provider whose tokens are accepted.
 
-Apart from `sasl_listeners`, which loads this only for a broker that has such a listener.
+`sasl_listeners` imports this module only for a broker with such a listener.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TRUST_STORE = "ssl.truststore."
 
 
 class TokenListener(NamedTuple):
-    """The tokens of one listener. `keys` are started and stopped with the broker."""
+    """The token verification of one listener. The broker starts and stops `keys`."""
 
     name: str
     keys: RefreshingKeys
@@ -43,11 +43,12 @@ class TokenListener(NamedTuple):
 
 
 def token_listener(config: BrokerConfig, listener: Listener, clock: Clock) -> TokenListener:
-    """Without reading anything from the network. ConfigError if tokens cannot be checked."""
+    """The token verification of a listener, without network access. Raises ConfigError if tokens cannot be
+    verified."""
     security = config.security_of(listener.name, mechanism=OAUTHBEARER)
     url = security.sasl_oauthbearer_jwks_endpoint_url
     if url is None:
-        # Kafka would fall back to a validator that asks for no signature.
+        # Kafka would fall back to a validator that requires no signature.
         raise ConfigError(
             "a listener with OAUTHBEARER needs the keys that tokens are signed by: tokens without a"
             f" signature are not accepted key=sasl.oauthbearer.jwks.endpoint.url listener={listener}"
@@ -80,7 +81,7 @@ def token_listener(config: BrokerConfig, listener: Listener, clock: Clock) -> To
 
 
 def _trust(security: SecurityConfig, listener: Listener) -> ssl.SSLContext:
-    """Of the address of the keys: the system's authorities, or those that the login module names."""
+    """The TLS context for the keys' URL. It trusts the system's authorities, or those in the login module."""
     context = ssl.create_default_context()
     if security.sasl_jaas_config is None:
         return context

@@ -1,7 +1,7 @@
-"""SASL/OAUTHBEARER (RFC 7628): the client shows a token that somebody else has signed.
+"""SASL/OAUTHBEARER (RFC 7628): the client presents a token that an identity provider has signed.
 
     client   n,[a=authorization id],^Aauth=Bearer TOKEN^A[key=value^A...]^A
-    server   nothing, or {"status":"invalid_token"}, which the client answers by ^A and is refused
+    server   nothing, or {"status":"invalid_token"}; the client answers ^A and is then refused
 
 Source: Kafka OAuthBearerSaslServer, OAuthBearerClientInitialResponse.
 """
@@ -27,21 +27,21 @@ _INVALID = '{"status":"invalid_token"}'
 
 
 class VerifiedToken(NamedTuple):
-    """`subject` is the user, `expires_ms` when its session ends, on the wall clock."""
+    """`subject` is the user. `expires_ms` is the wall-clock time at which its session ends."""
 
     subject: str
     expires_ms: TimestampMs
 
 
 class TokenRefusedError(Exception):
-    """Why a token is not accepted: for the log, not for the client."""
+    """The reason for refusing a token. It is for the log, not for the client."""
 
 
 class OAuthBearerExchange:
     def __init__(
         self, verify: Callable[[str], VerifiedToken], on_refusal: Callable[[str], None]
     ) -> None:
-        """`verify` raises TokenRefusedError, whose reason `on_refusal` gets."""
+        """`verify` raises TokenRefusedError; `on_refusal` gets its reason."""
         self._verify = verify
         self._on_refusal = on_refusal
         self._is_refused = False
@@ -49,7 +49,7 @@ class OAuthBearerExchange:
         self.expires_ms: TimestampMs | None = None
 
     def respond(self, token: bytes) -> bytes:
-        # Kafka lets the client try another token here, without the delay of a failure.
+        # Kafka lets the client try another token here, without the delay after a failure.
         if self._is_refused:
             raise SaslAuthenticationError(_INVALID)
         first = _FIRST.fullmatch(token.decode("utf-8", "replace"))

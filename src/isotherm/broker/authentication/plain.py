@@ -1,4 +1,4 @@
-"""SASL/PLAIN (RFC 4616): the password itself, to be compared with the listener's users.
+"""SASL/PLAIN (RFC 4616): the client sends the password, which is compared with the listener's users.
 
     [authorization id] NUL user NUL password
 

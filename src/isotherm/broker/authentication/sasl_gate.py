@@ -1,19 +1,20 @@
-"""Stands before a connection's requests until its client has authenticated (KIP-43, 152, 368).
+"""Admits a connection's requests only after its client has authenticated (KIP-43, 152, 368).
 
     ApiVersions*  SaslHandshake  SaslAuthenticate...          then any request
                   SaslHandshake  token token ... (version 0)
 
 Behaviour
-- Before the end of the exchange nothing else is answered: the connection is closed. Neither are frames
-  larger than sasl.server.max.receive.size read.
-- An unknown mechanism is answered UNSUPPORTED_SASL_MECHANISM with those that there are.
-- A failure is answered SASL_AUTHENTICATION_FAILED after connection.failed.authentication.delay.ms, and
-  the connection closed: guessing is slow, and a broken client does not come back at once. The loop is not
-  held meanwhile.
-- With connections.max.reauth.ms, and with a token that expires, a session ends: the client authenticates
-  again on the same connection, by the same mechanism as the same user, or is cut at its next request.
+- Until the exchange has succeeded, any other request, and any frame larger than
+  sasl.server.max.receive.size, closes the connection.
+- An unknown mechanism is answered with UNSUPPORTED_SASL_MECHANISM and the enabled mechanisms.
+- A failure is answered with SASL_AUTHENTICATION_FAILED after connection.failed.authentication.delay.ms, and the
+  connection is closed. The delay slows down guessing, and a broken client that reconnects at once. It does
+  not block the event loop.
+- A session ends after connections.max.reauth.ms, or when its token expires. The client must authenticate again
+  before, on the same connection, with the same mechanism and as the same user. Otherwise its next request
+  closes the connection.
 
-Source: Kafka SaslServerAuthenticator. Event loop thread only.
+Source: Kafka SaslServerAuthenticator. Event loop thread only. Reasons: docs/decisions/0115.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ NewExchange = Callable[[], SaslExchange]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SaslSettings:
-    """Of one listener. `mechanisms` makes an exchange of each by name."""
+    """The SASL settings of one listener. `mechanisms` maps a name to the factory of its exchanges."""
 
     mechanisms: Mapping[str, NewExchange]
     max_receive_size: int
@@ -65,7 +66,7 @@ class SaslSettings:
 
 
 class Authenticated(Protocol):
-    """What the gate changes of a connection."""
+    """The part of a connection that the gate changes."""
 
     def authenticated(self, principal: Principal) -> None: ...
 
@@ -94,7 +95,7 @@ class SaslGate:
         self._state = _State.NEW
         self._exchange: SaslExchange
         self._mechanism = ""
-        # Of the session that a second exchange is to prolong.
+        # Mechanism and principal of the session; a later exchange must have the same.
         self._established: tuple[str, Principal] | None = None
         self._lifetime_ms: int | None = None
         self._expires_s: float | None = None
@@ -150,7 +151,7 @@ class SaslGate:
         try:
             token = self._respond(bytes(frame), connection)
         except SaslAuthenticationError as error:
-            # There is no place for a message: the client sees the connection close.
+            # A raw token has no room for an error message. The client only sees that the connection closes.
             self._log_failure(connection, error)
             return self._close_later((), connection)
         return (SIZE_FIELD.pack(len(token)) + token,)
@@ -202,7 +203,8 @@ class SaslGate:
         connection.authenticated(principal)
 
     def _new_lifetime_ms(self) -> int | None:
-        """Of the session that begins now: as long as the credential is valid, and as is configured."""
+        """The lifetime of the session that begins now: bounded by the credential's validity and by the
+        configuration."""
         bounds = []
         if self._settings.max_reauth_ms > 0:
             bounds.append(self._settings.max_reauth_ms)
@@ -220,7 +222,7 @@ class SaslGate:
         )
 
     def _close_later(self, answer: Answer, connection: Connection) -> PendingAnswer:
-        """Send the answer after the delay, and close the connection behind it."""
+        """Send the answer after the delay, then close the connection."""
         delayed = self._loop.create_future()
 
         def end() -> None:

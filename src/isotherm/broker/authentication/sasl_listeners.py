@@ -1,4 +1,4 @@
-"""The mechanisms of a listener with SASL, as the configuration has them."""
+"""The configured SASL mechanisms of a listener."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PLAIN = "PLAIN"
 _SCRAM = {each.sasl_name: each for each in ScramMechanism}
 SERVED_MECHANISMS = (PLAIN, *_SCRAM, OAUTHBEARER, GSSAPI)
 
-# Makes the salts of users that do not exist; see `scram`.
+# The secret from which `scram` derives salts of users that do not exist.
 _SECRET = secrets.token_bytes(32)
 _NONCE_SIZE = 20
 _WITH_SASL = (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
@@ -40,7 +40,8 @@ class ImageWithCredentials(Protocol):
 
 
 class Credentials(Protocol):
-    """The cluster's metadata: credentials are looked up when they are asked for."""
+    """The cluster's metadata. Credentials are looked up at each exchange, so that changes apply to the next
+    login."""
 
     @property
     def image(self) -> ImageWithCredentials: ...
@@ -52,8 +53,10 @@ def sasl_settings(
     credentials: Credentials,
     tokens: Mapping[str, TokenListener],
 ) -> SaslSettings | None:
-    """None for a listener without SASL; `tokens` are from `token_listeners`. ConfigError if a mechanism
-    is not served or has no users."""
+    """The SASL settings of a listener; None without SASL. `tokens` come from `token_listeners`.
+
+    Raises ConfigError if a mechanism is not served or has no users.
+    """
     if listener.protocol not in _WITH_SASL:
         return None
     security = config.security_of(listener.name)
@@ -71,8 +74,10 @@ def sasl_settings(
 
 
 def token_listeners(config: BrokerConfig, clock: Clock) -> Mapping[str, TokenListener]:
-    """Those with OAUTHBEARER, by name, whose keys are to be started. ConfigError names one whose tokens
-    cannot be checked."""
+    """The listeners with OAUTHBEARER, by name. The caller starts their keys.
+
+    Raises ConfigError, which names a listener whose tokens cannot be verified.
+    """
     found = [
         listener
         for listener in config.listener_layout.brokers
@@ -81,15 +86,17 @@ def token_listeners(config: BrokerConfig, clock: Clock) -> Mapping[str, TokenLis
     ]
     if not found:
         return {}
-    # Its library is loaded where it is used alone.
+    # Imported only here, since most brokers do not need the library.
     from isotherm.broker.authentication.oauth_listeners import token_listener
 
     return {listener.name: token_listener(config, listener, clock) for listener in found}
 
 
 def check_sasl(config: BrokerConfig, clock: Clock) -> Mapping[str, TokenListener]:
-    """`token_listeners`. ConfigError names the listener whose mechanisms cannot be served: before
-    anything is opened."""
+    """Check the mechanisms of all listeners before any is opened; returns `token_listeners`.
+
+    Raises ConfigError, which names the listener whose mechanisms cannot be served.
+    """
     tokens = token_listeners(config, clock)
     for listener in config.listener_layout.brokers:
         sasl_settings(config, listener, _NobodyYet(), tokens)
@@ -117,7 +124,7 @@ def _new_exchange(
             secret=_SECRET,
         )
     if name == GSSAPI:
-        # Its library, which few machines have, is loaded where it is used alone.
+        # Imported only here, since few machines have the library.
         from isotherm.broker.authentication.kerberos_listeners import kerberos_exchanges
 
         return kerberos_exchanges(config, listener)

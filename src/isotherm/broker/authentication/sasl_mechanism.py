@@ -14,8 +14,11 @@ class SaslExchange(Protocol):
 
     @property
     def expires_ms(self) -> TimestampMs | None:
-        """When the session of that user ends, on the wall clock; None for one that does not."""
+        """The wall-clock time at which the user's session ends; None if it does not end."""
 
     def respond(self, token: bytes) -> bytes:
-        """The answer to the client's next token. Raises SaslAuthenticationError; its message is for the
-        client, which may be anybody, and the exchange is over."""
+        """The answer to the client's next token.
+
+        Raises SaslAuthenticationError, which ends the exchange. Its message goes to the client, which is not
+        authenticated, so it must not reveal anything.
+        """

@@ -1,13 +1,13 @@
-"""SASL/SCRAM (RFC 5802, RFC 7677): the client proves that it knows the password, and so does the server.
+"""SASL/SCRAM (RFC 5802, RFC 7677): client and server prove to each other that they know the password.
 
     client   n,[a=authorization id],n=user,r=nonce[,extensions]
     server   r=nonce of both,s=salt,i=iterations
     client   c=biws,r=nonce of both,p=proof
     server   v=signature
 
-The server has neither the password nor what a client would send: StoredKey = H(ClientKey). A user that
-does not exist is asked for a proof all the same, with a salt that is always the same for the name, so that
-nobody can find out which users there are (Kafka tells by ending at the first message).
+The server stores neither the password nor the key that a client needs: StoredKey = H(ClientKey). A user that
+does not exist is also asked for a proof, with a salt that is always the same for the name. So a client cannot
+find out which users exist; Kafka reveals it, because it fails at the first message.
 
 Source: Kafka ScramSaslServer, ScramFormatter, ScramMessages.
 """
@@ -45,7 +45,7 @@ class ScramMechanism(enum.IntEnum):
 
 
 class ScramCredential(NamedTuple):
-    """What a server keeps of a password."""
+    """The part of a password that a server stores."""
 
     salt: bytes
     stored_key: bytes
@@ -59,7 +59,7 @@ class ScramCredential(NamedTuple):
 def credential_of(
     mechanism: ScramMechanism, salted_password: bytes, salt: bytes, iterations: int
 ) -> ScramCredential:
-    """The credential of a password that was salted by `salt_password`, perhaps by a client."""
+    """The credential of a password that `salt_password`, or a client, has salted."""
     hash_name = mechanism.hash_name
     client_key = hmac.digest(salted_password, b"Client Key", hash_name)
     stored_key = hashlib.new(hash_name, client_key).digest()
@@ -83,8 +83,8 @@ _FINAL = re.compile(
 
 
 class ScramExchange:
-    """`find_credential` is asked for the user. `secret` makes the salts of users that do not exist; it
-    stays the same as long as the process runs."""
+    """`find_credential` is called for the user. The salts of users that do not exist are derived from `secret`,
+    which stays the same while the process runs."""
 
     expires_ms = None
 
@@ -140,7 +140,7 @@ class ScramExchange:
         return ScramCredential(salt, b"", b"", ITERATIONS_MIN)
 
     def _verified(self, asked: _Challenge, text: str) -> bytes:
-        """The server's signature."""
+        """Verify the client's proof; returns the server's signature."""
         final = _FINAL.fullmatch(text)
         if final is None or final["nonce"] != asked.nonce:
             raise self._failed()

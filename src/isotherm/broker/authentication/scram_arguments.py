@@ -1,9 +1,9 @@
-"""SCRAM credentials as arguments of a command: what `--add-scram` of kafka-storage.sh takes. Pure.
+"""Parses SCRAM credentials in command arguments, in the format of `--add-scram` of kafka-storage.sh. Pure.
 
     SCRAM-SHA-256=[name=alice,password=alice-secret]
     SCRAM-SHA-512=[name=alice,iterations=8192,salt="N3E=",saltedpassword="YCE="]
 
-Kafka's errors repeat the argument. These do not: it has a password in it.
+Kafka's errors repeat the argument. The errors here do not, because it contains a password.
 Source: Kafka ScramParser.
 """
 
@@ -32,7 +32,8 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 def parse_scram_arguments(
     arguments: Iterable[str], new_salt: Callable[[], bytes]
 ) -> list[UserScramCredentialRecord]:
-    """ConfigError, in Kafka's words but for what is secret, for one that cannot be read."""
+    """The records of the credentials. Raises ConfigError, in Kafka's words without secrets, for a malformed
+    argument."""
     return [_parse(argument.strip(), new_salt) for argument in arguments]
 
 
@@ -107,7 +108,7 @@ def _parse_iterations(mechanism: ScramMechanism, text: str | None) -> int:
 def _decoded(options: dict[str, str], name: str) -> bytes:
     text = options[name]
     try:
-        # Java decodes text without its padding, too.
+        # Java also decodes text without padding.
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except (binascii.Error, ValueError) as error:
         raise ConfigError(f"Failed to decode given {name}, which is Base64") from error

@@ -1,6 +1,6 @@
-"""SCRAM credentials made and removed by requests: which are legal, and the records. Pure.
+"""The rules and records for requests that set and remove SCRAM credentials. Pure.
 
-A client sends the password salted, never the password. Source: KIP-554; Kafka ScramControlManager.
+A client sends the salted password, never the password. Source: KIP-554; Kafka ScramControlManager.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Refused(NamedTuple):
 
 
 class PlannedCredentials(NamedTuple):
-    """By user; None for one whose credential is changed."""
+    """The results by user, None for a credential that is changed, and the records."""
 
     results: dict[str, Refused | None]
     records: list[MetadataRecord]

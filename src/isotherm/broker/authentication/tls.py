@@ -1,7 +1,7 @@
-"""TLS of a listener: its certificate and key, the clients' certificates, the names made of them.
+"""The TLS of a listener: its certificate and key, the check of client certificates, and their principals.
 
-Key material is in a store (`config.key_stores`), or in PEM in the configuration itself. It is read at the
-start, and again while the broker runs (see Server.renew_keys).
+Key material is in a store (`config.key_stores`), or as PEM in the configuration itself. It is read at the start,
+and again while the broker runs (see Server.renew_keys).
 Source: Kafka SslConfigs, DefaultSslEngineFactory, SslPrincipalMapper, DefaultKafkaPrincipalBuilder.
 """
 
@@ -31,8 +31,8 @@ _CLIENT_AUTH = {
 
 
 class KeyMaterial(NamedTuple):
-    """In PEM: a private key without a password, the chain that begins with its certificate, and the
-    certificates that clients' are checked by, if they are."""
+    """PEM texts: a private key without a password, the certificate chain that begins with its certificate, and
+    the trusted certificates for checking clients, empty if clients are not checked."""
 
     key: bytes
     chain: bytes
@@ -43,21 +43,22 @@ class KeyMaterial(NamedTuple):
 
 
 class ListenerTls(NamedTuple):
-    """What a listener was opened with."""
+    """The TLS context of a listener, and the key material that it was made from."""
 
     context: ssl.SSLContext
     material: KeyMaterial
 
 
 def check_key_material(before: BrokerConfig, after: BrokerConfig) -> None:
-    """ConfigError for a listener whose changed keys or certificates cannot be used."""
+    """Raise ConfigError for a listener whose changed keys or certificates cannot be used."""
     for listener in after.listener_layout.brokers:
         if before.security_of(listener.name) != after.security_of(listener.name):
             listener_tls(after, listener)
 
 
 def listener_tls(config: BrokerConfig, listener: Listener) -> ListenerTls | None:
-    """None for a listener without TLS. ConfigError, without anything secret, if it cannot be served."""
+    """The TLS of a listener; None without TLS. Raises ConfigError, whose text has no secret, if it cannot be
+    served."""
     if listener.protocol not in _WITH_TLS:
         return None
     security = config.security_of(listener.name)
@@ -70,7 +71,7 @@ def listener_tls(config: BrokerConfig, listener: Listener) -> ListenerTls | None
             material = material._replace(trusted=trusted_certificates(security))
             context.load_verify_locations(cadata=material.trusted.decode("ascii"))
     except (OSError, ValueError) as error:
-        # OpenSSL's and Python's texts name files and formats, never their content.
+        # The texts of OpenSSL and Python name files and formats, never their content.
         raise ConfigError(
             f"TLS of a listener cannot be set up listener={listener} reason='{error}'"
         ) from error
@@ -84,8 +85,8 @@ def listener_tls(config: BrokerConfig, listener: Listener) -> ListenerTls | None
 def _client_auth(
     config: BrokerConfig, listener: Listener, security: SecurityConfig
 ) -> ssl.VerifyMode:
-    """Where clients log in by SASL, only the listener's own key makes them show certificates
-    (KIP-684)."""
+    """The check of client certificates. For SASL_SSL only the listener's own ssl.client.auth requests
+    certificates (KIP-684)."""
     own_key = f"{LISTENER_PREFIX}{listener.name.lower()}.ssl.client.auth"
     is_own = own_key in config.explicit or own_key in config.dynamic_for_this
     if listener.protocol is SecurityProtocol.SASL_SSL and not is_own:
@@ -94,14 +95,14 @@ def _client_auth(
 
 
 def _load_key(context: ssl.SSLContext, material: KeyMaterial) -> None:
-    # The ssl module reads keys from files alone. This one is this user's, and has no name afterwards.
+    # The ssl module reads keys only from files. Only this user can read this file, and it is removed at once.
     with tempfile.NamedTemporaryFile() as file:
         file.write(material.key + b"\n" + material.chain)
         file.flush()
         context.load_cert_chain(file.name)
 
 
-# `config.key_stores` and what it needs are imported where a listener has keys: most starts have none.
+# `config.key_stores` and its libraries are imported only for a listener with keys, since most brokers have none.
 def _key_material(security: SecurityConfig) -> KeyMaterial:
     from isotherm.config.key_stores import PEM, pem_key_pair, read_key_pair
 
@@ -118,7 +119,7 @@ def _key_material(security: SecurityConfig) -> KeyMaterial:
 
 
 def trusted_certificates(security: SecurityConfig) -> bytes:
-    """In PEM. ConfigError, OSError or ValueError if they cannot be had."""
+    """The trusted certificates in PEM. Raises ConfigError, OSError or ValueError."""
     from isotherm.config.key_stores import PEM, pem_certificates, read_trusted
 
     _check_type(security.ssl_truststore_type, "trust")
@@ -151,7 +152,7 @@ _RULE = re.compile(r"\s*(?:DEFAULT|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU
 
 
 class _Rule(NamedTuple):
-    """The default, without a pattern, is the name itself."""
+    """A rule. DEFAULT has no pattern, and returns the name itself."""
 
     pattern: re.Pattern[str] | None
     replacement: str
@@ -159,10 +160,10 @@ class _Rule(NamedTuple):
 
 
 class PrincipalMapper:
-    """Makes principals of certificates' names, by `ssl.principal.mapping.rules`."""
+    """Maps the subjects of certificates to principals, by `ssl.principal.mapping.rules`."""
 
     def __init__(self, rules: str) -> None:
-        """ConfigError if the rules cannot be read."""
+        """Raises ConfigError for malformed rules."""
         self._rules: list[_Rule] = []
         position = 0
         while position < len(rules.strip()):
@@ -176,7 +177,8 @@ class PrincipalMapper:
             position = found.end()
 
     def principal(self, certificate: bytes | None) -> Principal | None:
-        """Of a certificate in DER; ANONYMOUS without one. None if no rule fits: nobody is let in."""
+        """The principal of a certificate in DER; ANONYMOUS without one. None, which refuses the client, if no
+        rule matches."""
         if certificate is None:
             return ANONYMOUS
         from cryptography import x509

@@ -1,10 +1,10 @@
 """Admission of transactional records to a partition (KIP-890).
 
-A partition gets an end-transaction marker only if the coordinator knows that the partition is part
-of the transaction. So transactional records are accepted only for partitions that were added. With
-transaction version 2 the records themselves add the partition. A coordinator in this broker is asked
-for every batch: a late batch of a transaction that is being ended is refused, which Kafka may miss.
-Another broker's coordinator is asked for the first batch of a transaction (`remote_admission`).
+A partition gets an end-transaction marker only if the coordinator knows that the partition is part of the
+transaction. So transactional records are accepted only for partitions that were added. With transaction
+version 2 the records themselves add the partition. A coordinator in this broker is asked for every batch,
+so that a late batch of an ending transaction is refused; Kafka may miss it. A coordinator in another broker
+is asked for the first batch of a transaction (`remote_admission`).
 Source: Kafka AddPartitionsToTxnManager, TransactionSupportedOperation.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class ClientAbility(enum.Enum):
-    """What the client supports, as its request's version shows."""
+    """The features that the client supports, according to its request's version."""
 
     NEITHER = "neither"
     KNOWS_ABORTABLE_ERROR = "knows abortable error"
@@ -39,7 +39,7 @@ class ClientAbility(enum.Enum):
 
 
 class PendingAdmission:
-    """Records whose coordinator has been asked. `settle` once and in the turn of the append."""
+    """Records that wait for the coordinator's answer. Call `settle` once, in the loop iteration of the append."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class PendingAdmission:
         try:
             await self._waiting
         except asyncio.CancelledError:
-            # The client is gone: nothing is appended, and nothing settled.
+            # The client has disconnected: nothing is appended, and `settle` is not called.
             self._finish()
             raise
         except IsothermError as error:
@@ -69,7 +69,7 @@ class PendingAdmission:
         return None
 
     def settle(self, refusal: IsothermError | None) -> None:
-        """Raises `refusal`, or an error if the transaction was ended meanwhile."""
+        """Raise `refusal`, or an error if the transaction was ended meanwhile."""
         holds = self._finish()
         if refusal is not None:
             raise refusal
@@ -81,7 +81,7 @@ class PendingAdmission:
             raise client_error(late, self._ability)
 
     def drop(self) -> None:
-        """Ask for nothing: `wait` was not called."""
+        """Give the admission up instead of calling `wait`."""
         self._waiting.close()
         self._finish()
 
@@ -98,14 +98,15 @@ def admit_records(
     partition: TopicPartition,
     ability: ClientAbility,
 ) -> PendingAdmission | None:
-    """Admit records of `producer` to `partition`; None if they are, else what is to be awaited.
+    """Admit records of `producer` to `partition`. Returns None if they are admitted, else the admission to wait
+    for.
 
-    The records are appended in the same turn of the loop, or in that of `PendingAdmission.settle`.
-    Raises, or `settle` does, InvalidTxnStateError when the partition is not part of the transaction
-    (TransactionAbortableError if the client supports it), InvalidProducerEpochError for a fenced
-    producer, InvalidProducerIdMappingError, ConcurrentTransactionsError while the transaction is
-    being ended, CoordinatorLoadInProgressError, CoordinatorNotAvailableError, and
-    NotCoordinatorError while the coordinator moves.
+    The caller appends the records in the same loop iteration, or in that of `PendingAdmission.settle`. This
+    function or `settle` raises InvalidTxnStateError if the partition is not part of the transaction
+    (TransactionAbortableError if the client supports it), InvalidProducerEpochError for a fenced producer,
+    InvalidProducerIdMappingError, ConcurrentTransactionsError while the transaction ends,
+    CoordinatorLoadInProgressError, CoordinatorNotAvailableError, and NotCoordinatorError while the coordinator
+    moves.
     """
     adds = ability is ClientAbility.ADDS_BY_WRITING
     remote = services.remote_admission
@@ -136,7 +137,7 @@ def admit_records(
 def _has_open_transaction(
     services: BrokerServices, producer: ProducerIdAndEpoch, partition: TopicPartition
 ) -> bool:
-    """Whether the transaction has records there already: then the coordinator knows the partition."""
+    """Whether the transaction already has records in the partition, so that the coordinator knows the partition."""
     topic, index = partition
     log = services.replica_manager.find_partition(topic, None, index).log
     known = log.producers.producer(producer.producer_id)
@@ -148,7 +149,7 @@ def _has_open_transaction(
 
 
 def client_error(error: IsothermError, ability: ClientAbility) -> IsothermError:
-    """The error that a client of that ability expects."""
+    """The error that a client with this ability expects."""
     if isinstance(error, ProducerFencedError):
         # Kafka answers Produce with the older code, which producers expect there.
         return InvalidProducerEpochError(str(error))

@@ -1,10 +1,9 @@
-"""Markers for partitions that other brokers lead: WriteTxnMarkers to them.
+"""Sends markers to the leaders of partitions on other brokers (WriteTxnMarkers).
 
 Behaviour
-- The leader is looked up for every attempt, so a marker that is tried again goes to the new leader.
-- Requests have version 2, which tells the client's transaction version (brokers of Kafka 4.2 and
-  later).
-- A broker that does not answer for a partition is asked again.
+- The leader is looked up for every attempt, so a retried marker goes to the new leader.
+- Requests have version 2, which has the client's transaction version (brokers of Kafka 4.2 and later).
+- A marker is retried if the broker does not answer for its partition.
 Source: Kafka TransactionMarkerChannelManager, TransactionMarkerRequestCompletionHandler.
 """
 
@@ -32,11 +31,11 @@ from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.entities import entity_of
 from isotherm.types import TopicPartition
 
-QUEUED_MARKERS_MAX = 10_000  # per broker; what does not fit is tried again after a back-off
+QUEUED_MARKERS_MAX = 10_000  # per broker; a marker above the limit is retried after a back-off
 MARKERS_PER_REQUEST_MAX = 1000
 WRITE_TXN_MARKERS_VERSION = 2
 
-# The marker is not needed any more, or the partition can have none.
+# The marker is written, not needed any more, or impossible in the partition.
 _SETTLED_CODES = frozenset(
     {
         ErrorCode.none,
@@ -53,7 +52,8 @@ class _Sent(NamedTuple):
 
 
 class MarkerSender:
-    """A `MarkerWriter` for partitions of all brokers: this one's are given to `local`.
+    """A `MarkerWriter` for the partitions of all brokers. Markers for this broker's own partitions go to
+    `local`.
 
     Event loop thread only.
     """
@@ -65,7 +65,7 @@ class MarkerSender:
         batches: PeerBatches[Any, MarkerOutcome],
         listener_name: str,
     ) -> None:
-        """`listener_name` is the listener between brokers."""
+        """`listener_name` is the inter-broker listener."""
         self._metadata = metadata
         self._local = local
         self._batches = batches
@@ -101,7 +101,7 @@ async def _outcome(sent: asyncio.Future[MarkerOutcome]) -> MarkerOutcome:
 
 
 def send_markers(connection: PeerConnection, sent: Sequence[_Sent]) -> list[MarkerOutcome]:
-    """One WriteTxnMarkers request; what it came to for each marker, in order. Blocks.
+    """Send one WriteTxnMarkers request; returns the outcome of each marker, in order. Blocks.
 
     Raises PeerDisconnectedError or PeerTimeoutError.
     """
@@ -146,7 +146,7 @@ def write_txn_markers_request(sent: Sequence[_Sent]) -> Any:
 
 
 def outcome_of_code(code: ErrorCode | None) -> MarkerOutcome:
-    """What to do after a leader's answer; None if it did not answer for the partition."""
+    """The outcome of a leader's answer. `code` is None if it did not answer for the partition."""
     if code is ErrorCode.none:
         return SETTLED
     if code is None:

@@ -1,8 +1,8 @@
-"""Admission of a Produce request's transactional batches.
+"""Admits the transactional batches of a Produce request.
 
-Alone, this broker coordinates everything and admits batch by batch, without waiting. In a cluster the
-coordinators are asked for all batches of a request first (`start_admissions`), and the batches are
-appended in the turn of the loop in which the last answer arrives.
+With the embedded controller this broker coordinates everything, and admits batch by batch without waiting. In a
+cluster the coordinators are first asked for all batches of the request (`start_admissions`). The batches are
+appended in the loop iteration in which the last answer arrives, so that no marker can come in between.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FIRST_ABORTABLE_VERSION = 11
 FIRST_ADDING_VERSION = 12
 
 Verdicts: TypeAlias = Mapping[TopicPartition, IsothermError | None]
-"""The coordinators' answers: None for an admitted batch, else why it is refused."""
+"""The coordinators' answers: None for an admitted batch, else the error that refuses it."""
 
 NO_VERDICTS: Verdicts = {}
 
@@ -49,9 +49,9 @@ NO_VERDICTS: Verdicts = {}
 def start_admissions(
     context: RequestContext, request: ProduceRequest
 ) -> dict[TopicPartition, PendingAdmission]:
-    """Ask for the transactional batches; what is to be awaited, by partition.
+    """Ask for the transactional batches; returns the admissions to wait for, by partition.
 
-    A batch that is refused at once is left to `admit_batch`, which refuses it again.
+    A batch that is refused at once is left out here. `admit_batch` refuses it again.
     """
     waiting = {}
     for topic in request.topics:
@@ -74,7 +74,7 @@ def start_admissions(
 
 
 async def await_admissions(waiting: Mapping[TopicPartition, PendingAdmission]) -> Verdicts:
-    """The verdicts, once all are known. They hold for this turn of the loop."""
+    """The verdicts, once all are known. They hold until the end of this loop iteration."""
     refusals = await asyncio.gather(*(each.wait() for each in waiting.values()))
     verdicts: dict[TopicPartition, IsothermError | None] = {}
     for (partition, pending), refusal in zip(waiting.items(), refusals, strict=True):
@@ -95,9 +95,8 @@ def admit_batch(
 ) -> None:
     """Return if the batch may be appended, else raise; see `admit_records`.
 
-    NotEnoughReplicasError stands for the errors of a coordinator that can go by: producers do not
-    expect a coordinator's code from a leader, and on this one they try again without asking for
-    metadata first. Kafka answers it for the same reason.
+    NotEnoughReplicasError replaces temporary errors of the coordinator, as in Kafka: producers do not expect a
+    coordinator's error code from a leader, and retry after this one without a metadata request.
     """
     if not request.transactional_id:
         raise TransactionalIdAuthorizationError(
@@ -130,7 +129,7 @@ def admit_batch(
 
 
 def _ability(context: RequestContext) -> ClientAbility | None:
-    """None if the batches of such a client are not verified."""
+    """The client's ability; None if its batches are not verified."""
     version = context.header.api_version
     if version >= FIRST_ADDING_VERSION:
         return ClientAbility.ADDS_BY_WRITING
@@ -161,8 +160,8 @@ def _admit_now(
 ) -> None:
     waiting = _admit(context, request, partition, header)
     if waiting is not None:
-        # It was admitted at once when the other batches of its request were asked for. The
-        # coordinator has changed since, and the client tries again.
+        # The batch was admitted at once in `start_admissions`. The coordinator has changed since, so the
+        # client must retry.
         waiting.drop()
         raise CoordinatorLoadInProgressError(
             f"the coordinator has to be asked again partition={partition.topic_partition}"
@@ -170,8 +169,11 @@ def _admit_now(
 
 
 def _check_first_sequence(partition: Partition, header: BatchHeader) -> None:
-    """With version 2 each transaction has an epoch of its own, so what comes first in it is the
-    first of all: an earlier batch, refused or not here yet, is not overtaken."""
+    """Check that a new epoch starts with sequence 0.
+
+    With version 2 each transaction has its own epoch, so its first batch is the first of the epoch. The check
+    keeps a batch from overtaking an earlier one that was refused or has not arrived.
+    """
     known = partition.log.producers.producer(header.producer_id)
     if header.base_sequence != 0 and (known is None or not known.batches):
         raise OutOfOrderSequenceError(

@@ -1,8 +1,9 @@
-"""Admission by a coordinator in another broker: AddPartitionsToTxn to it, in batches (KIP-890).
+"""Admission by a coordinator in another broker, with batched AddPartitionsToTxn requests (KIP-890).
 
-Versions  5: many transactions in one request, verify-only or adding, TRANSACTION_ABORTABLE.
-Behaviour One request is in flight for each coordinator. Failures of the network are
-          CoordinatorLoadInProgressError: the client tries again without looking for a coordinator.
+Versions  5: several transactions in one request, verify-only or adding, TRANSACTION_ABORTABLE.
+Behaviour At most one request per coordinator is in flight. A network failure becomes
+          CoordinatorLoadInProgressError, after which the client retries without a look-up of the
+          coordinator.
 Source: Kafka AddPartitionsToTxnManager.
 """
 
@@ -40,7 +41,7 @@ from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.entities import entity_of
 from isotherm.types import BrokerId, TopicPartition
 
-QUEUED_QUESTIONS_MAX = 10_000  # per coordinator; the client of one that does not fit tries again
+QUEUED_QUESTIONS_MAX = 10_000  # per coordinator; the client of a question above the limit retries
 QUESTIONS_PER_REQUEST_MAX = 1000
 ADD_PARTITIONS_VERSION = 5
 
@@ -54,11 +55,11 @@ _ERRORS: dict[ErrorCode, type[IsothermError]] = {
     ErrorCode.coordinator_load_in_progress: CoordinatorLoadInProgressError,
     ErrorCode.coordinator_not_available: CoordinatorNotAvailableError,
     ErrorCode.not_coordinator: NotCoordinatorError,
-    # Its metadata may be older than this broker's: the client comes again.
+    # The coordinator's metadata may be older than this broker's. The client retries.
     ErrorCode.unknown_topic_or_partition: UnknownTopicOrPartitionError,
     # Another partition of the request is unknown there.
     ErrorCode.operation_not_attempted: CoordinatorLoadInProgressError,
-    # The client must not see that this broker may not ask.
+    # This broker lacks a permission, which the client must not see.
     ErrorCode.cluster_authorization_failed: InvalidTxnStateError,
 }
 
@@ -79,13 +80,13 @@ class RemoteAdmission:
         batches: PeerBatches[Question, ErrorCode],
         listener_name: str,
     ) -> None:
-        """`listener_name` is the listener between brokers."""
+        """`listener_name` is the inter-broker listener."""
         self._metadata = metadata
         self._batches = batches
         self._listener_name = listener_name
 
     def is_elsewhere(self, transactional_id: str) -> bool:
-        """Whether another broker, or none, leads the id's partition."""
+        """Whether another broker, or none, leads the partition of the transactional id."""
         return self._coordinator_of(transactional_id) != self._metadata.broker_config.node_id
 
     def _coordinator_of(self, transactional_id: str) -> BrokerId:
@@ -103,10 +104,11 @@ class RemoteAdmission:
         *,
         adds: bool,
     ) -> Coroutine[Any, Any, None]:
-        """Ask whether the partition is part of the transaction; with `adds` make it part of it.
+        """Ask whether the partition is part of the transaction, or add it with `adds`. Returns the wait for the
+        answer.
 
-        Raises CoordinatorNotAvailableError if there is no coordinator to ask; the wait raises what
-        the coordinator answers.
+        Raises CoordinatorNotAvailableError if there is no coordinator to ask. The wait raises the coordinator's
+        error.
         """
         coordinator = self._coordinator_of(transactional_id)
         broker = self._metadata.image.brokers.get(coordinator)
@@ -128,7 +130,7 @@ class RemoteAdmission:
                 f"the coordinator does not answer transactional_id={question.transactional_id}"
             ) from error
         if code is not ErrorCode.none:
-            # Any other is UNKNOWN_SERVER_ERROR to the client.
+            # The client gets UNKNOWN_SERVER_ERROR for any other code.
             raise _ERRORS.get(code, IsothermError)(
                 f"the coordinator refuses the records error={code.name}"
                 f" transactional_id={question.transactional_id} partition={question.partition}"
@@ -136,10 +138,10 @@ class RemoteAdmission:
 
 
 def ask_coordinator(connection: PeerConnection, questions: Sequence[Question]) -> list[ErrorCode]:
-    """One AddPartitionsToTxn request; an answer for each question, in order. Blocks.
+    """Send one AddPartitionsToTxn request; returns an answer for each question, in order. Blocks.
 
-    A coordinator answers once for a transactional id, so the newest producer's questions are sent,
-    and an older one is fenced here. Raises PeerDisconnectedError or PeerTimeoutError.
+    A request has at most one entry per transactional id. So only the questions of the newest producer are sent,
+    and an older producer is fenced here. Raises PeerDisconnectedError or PeerTimeoutError.
     """
     asked = _asked_for(questions)
     response = connection.send(add_partitions_request(asked, questions))
@@ -169,7 +171,8 @@ def ask_coordinator(connection: PeerConnection, questions: Sequence[Question]) -
 
 
 def _asked_for(questions: Sequence[Question]) -> dict[str, Question]:
-    """The question with the newest producer of each transactional id; of equal ones the last."""
+    """The question of the newest producer of each transactional id. Of questions with equal epochs the last
+    counts."""
     asked: dict[str, Question] = {}
     for each in questions:
         known = asked.get(each.transactional_id)

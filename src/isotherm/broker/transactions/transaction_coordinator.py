@@ -1,10 +1,10 @@
 """The coordinator of transactional producers (Kafka: TransactionCoordinator).
 
 `transaction_state` decides how a transaction may change. This module appends the decision to
-`__transaction_state`, keeps it in memory and carries it out. A decision and its append are one step
-of the event loop, so requests never see a state that is not in the log. They are answered when that
-state is committed. A broker that gets the partition resumes open transactions, and ends that were
-decided (`transaction_endings`).
+`__transaction_state`, keeps it in memory and carries it out. A decision and its append are one step of the
+event loop, so requests never see a state that is not in the log. They are answered once that state is
+committed. A broker that takes over the partition resumes open transactions and prepared ends
+(`transaction_endings`).
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from isotherm.types import LeaderEpoch, ProducerId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-# Kafka: request.timeout.ms, which bounds the appends of its transaction coordinator.
+# Kafka's request.timeout.ms, which bounds the appends of its transaction coordinator.
 COMMIT_TIMEOUT_S = 30.0
-# Delay before the abort of a late transaction is tried again (the log refused the record).
+# The delay before the abort of a late transaction, whose record the log refused, is retried.
 ABORT_RETRY_S = 1.0
 # Tombstones in one batch, of about 50 bytes each: far below the limit of a batch.
 FORGOTTEN_PER_BATCH = 1000
@@ -85,11 +85,11 @@ class TransactionCoordinator:
     # ---- leadership (coordinators.Elected)
 
     def on_election(self, index: int, leader_epoch: LeaderEpoch) -> None:
-        """Load a partition of `__transaction_state` that this broker leads now."""
+        """Load a partition of `__transaction_state` that this broker now leads."""
         self._shards.on_election(index, leader_epoch)
 
     def on_resignation(self, index: int, leader_epoch: LeaderEpoch | None) -> None:
-        """Drop a partition that it does not lead any more, or, without an epoch, does not host."""
+        """Drop a partition that this broker no longer leads, or, if `leader_epoch` is None, no longer hosts."""
         self._shards.on_resignation(index, leader_epoch)
 
     async def wait_until_loaded(self) -> None:
@@ -116,11 +116,11 @@ class TransactionCoordinator:
     def _resume(self, shard: TransactionShard) -> None:
         self._log.partitions.note_loaded(shard)
         for metadata in tuple(shard.by_id.values()):
-            # The timeout counts from the start in the record: a new coordinator does not extend it.
+            # The timeout counts from the start time in the record, so a new coordinator does not extend it.
             if metadata.state is TransactionState.ONGOING:
                 self._arm_timeout(shard, metadata)
             elif metadata.is_prepared:
-                # In a later turn: the markers of many transactions must not hold up the loading.
+                # In a later loop iteration, since the markers of many transactions must not delay the loading.
                 self._loop.call_soon(self._resume_end, shard, metadata)
 
     def _resume_end(self, shard: TransactionShard, prepared: TransactionMetadata) -> None:
@@ -132,10 +132,10 @@ class TransactionCoordinator:
     async def init_producer_id(
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None
     ) -> ProducerIdAndEpoch:
-        """The id and epoch for a starting producer. See `begin_producer` for what it raises.
+        """The producer id and epoch for a starting producer. Raises what `begin_producer` raises.
 
-        Creates the topic if it does not exist. If the previous producer's transaction must be
-        aborted first, it is, and ConcurrentTransactionsError makes the client retry.
+        Creates the topic if it does not exist. An open transaction of the previous producer is aborted first,
+        and ConcurrentTransactionsError makes the client retry.
         """
         if not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
             raise InvalidTransactionTimeoutError(
@@ -147,7 +147,7 @@ class TransactionCoordinator:
         fresh = None
         if known is None or known.is_epoch_exhausted:
             fresh = await self.new_producer_id()
-        # The await above let other requests run: look the id up again.
+        # Looked up again, because other requests may have run during the await above.
         shard = self._shard_of(transactional_id)
         now_ms = self._clock.now_ms()
         known = shard.by_id.get(transactional_id)
@@ -177,7 +177,8 @@ class TransactionCoordinator:
         *,
         client_version: int,
     ) -> None:
-        """Add partitions to the producer's transaction; see `transaction_state` and `uncommitted`."""
+        """Add partitions to the producer's transaction; see `transaction_state`. The caller waits for
+        `uncommitted`."""
         shard, metadata = self._find(transactional_id)
         changed = add_partitions(
             metadata, producer, partitions, self._clock.now_ms(), client_version=client_version
@@ -186,10 +187,11 @@ class TransactionCoordinator:
             self._store(shard, changed)
 
     def uncommitted(self, transactional_id: str) -> Coroutine[Any, Any, None] | None:
-        """What an answer about the transaction waits for before it is sent; None if nothing.
+        """The wait before an answer about the transaction may be sent, until its records are committed; None if
+        they are.
 
-        To be called right after the answer was made. It raises what `CoordinatorShard.wait_committed`
-        does, and the client gets that error in place of the answer.
+        To be called right after the answer was made. The wait raises what `CoordinatorShard.wait_committed`
+        raises, and the client then gets that error instead of the answer.
         """
         count = self._log.partitions.partition_count
         if count is None:
@@ -214,16 +216,15 @@ class TransactionCoordinator:
         commit: bool,
         client_version: int,
     ) -> ProducerIdAndEpoch:
-        """End the producer's transaction, and return its next id and epoch.
+        """End the producer's transaction; returns its next id and epoch. Raises what `transaction_state` raises.
 
-        See `transaction_state`. When it returns, the decision is committed, and so is every marker
-        that had to wait for no other broker or replica.
+        On return the decision is committed, and every marker that needs no other broker or replica is written.
         """
         _, metadata = self._find(transactional_id)
         fresh = None
         if client_version >= TRANSACTION_V2 and metadata.is_epoch_exhausted:
             fresh = await self.new_producer_id()
-        # The await above let other requests run: the transaction may have changed.
+        # Looked up again, because the transaction may have changed during the await above.
         shard, metadata = self._find(transactional_id)
         ended = end_transaction(
             metadata,
@@ -242,7 +243,7 @@ class TransactionCoordinator:
         return ended.producer
 
     def describe(self, transactional_id: str) -> TransactionMetadata:
-        """Raises TransactionalIdNotFoundError for an unknown id."""
+        """The metadata of a transactional id. Raises TransactionalIdNotFoundError for an unknown id."""
         if self._log.partitions.partition_count is not None:
             found = self._shard_of(transactional_id).by_id.get(transactional_id)
             if found is not None:
@@ -252,7 +253,7 @@ class TransactionCoordinator:
         )
 
     def transactions(self) -> Iterator[TransactionMetadata]:
-        """The transactions of all shards. Raises CoordinatorLoadInProgressError while one is loaded."""
+        """The transactions of all shards. Raises CoordinatorLoadInProgressError while a shard is being loaded."""
         if self._shards.is_loading:
             raise CoordinatorLoadInProgressError("transaction state is being loaded")
         for shard in self._shards.active():
@@ -262,8 +263,8 @@ class TransactionCoordinator:
 
     async def ensure_topic(self) -> None:
         """Create the topic unless it exists; see `TopicCreator`."""
-        # The lock makes requests that come meanwhile wait for one creation, and for the election
-        # that follows it: the metadata has the topic a little earlier.
+        # The lock makes concurrent requests wait for one creation, and for the election after it: the metadata
+        # has the topic a little before its shards are elected.
         if self._log.partitions.partition_count is None or self._creating.locked():
             async with self._creating:
                 await self._log.partitions.ensure()
@@ -337,7 +338,7 @@ class TransactionCoordinator:
             self._abort_late(shard, metadata, fresh)
 
     def _late(self, shard: TransactionShard, transactional_id: str) -> TransactionMetadata | None:
-        """The id's transaction if it is late still: other requests ran in between."""
+        """The transaction if it is still late, since other requests have run in between; else None."""
         metadata = shard.by_id.get(transactional_id)
         if shard.is_closed or metadata is None or metadata.state is not TransactionState.ONGOING:
             return None
@@ -346,7 +347,7 @@ class TransactionCoordinator:
     def _abort_late(
         self, shard: TransactionShard, metadata: TransactionMetadata, fresh: ProducerId | None
     ) -> None:
-        # The higher epoch fences the producer: its late records are refused.
+        # The higher epoch fences the producer, so that its late records are refused.
         fenced = fence(metadata, self._clock.now_ms(), fresh)
         try:
             self._store(shard, fenced)
@@ -394,7 +395,7 @@ class TransactionCoordinator:
         ]
         for start in range(0, len(expired), FORGOTTEN_PER_BATCH):
             batch = expired[start : start + FORGOTTEN_PER_BATCH]
-            # Tombstones first: if the append fails, the ids stay known.
+            # The tombstones are appended first. If that fails, the ids stay known.
             self._log.forget(shard, batch)
             for transactional_id in batch:
                 del shard.by_id[transactional_id]

@@ -1,12 +1,12 @@
 """Ends prepared transactions: every partition gets its marker, then the transaction is complete.
 
-    PREPARE committed ──> markers, some per turn of the loop ──all written──> COMPLETE
+    PREPARE committed ──> markers, some per loop iteration ──all written──> COMPLETE
                              ^        │ not now
                              └─back-off┘
 
-A marker is only written once PREPARE is committed: another coordinator would decide anew without it.
-An end goes on until it is complete or the shard is closed; the next coordinator of the partition
-finds PREPARE in the log, and begins again. A marker that is written twice is harmless.
+A marker is written only once PREPARE is committed. Otherwise another coordinator that lacks the record could
+decide differently. An end continues until it is complete or the shard is closed. The next coordinator of the
+partition finds PREPARE in the log and starts again; a marker that is written twice is harmless.
 Source: Kafka TransactionMarkerChannelManager, TransactionMarkerRequestCompletionHandler.
 """
 
@@ -30,15 +30,15 @@ from isotherm.types import LeaderEpoch, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-# A marker takes about 60 µs. This bounds how long one turn may hold up the event loop.
+# A marker takes about 60 µs. This bounds the time that one iteration of the event loop may take.
 MARKERS_PER_TURN = 32
-# A leader that moves is known within some hundred milliseconds. An offline one may take hours.
+# A new leader is known within some hundred milliseconds. An offline partition may take hours.
 RETRY_BACKOFF_MS = 100
 RETRY_BACKOFF_MS_MAX = 2000
 
 
 class EndMarker(NamedTuple):
-    """What a marker says. `transaction_version` is the client's; from 2 on the epoch was raised."""
+    """The content of a marker. `transaction_version` is the client's; from 2 on the end has raised the epoch."""
 
     producer: ProducerIdAndEpoch
     commit: bool
@@ -64,7 +64,7 @@ class MarkerWriter(Protocol):
     def write(
         self, marker: EndMarker, topic_partition: TopicPartition
     ) -> MarkerOutcome | asyncio.Future[MarkerOutcome]:
-        """Write a marker to the partition's leader. A future if that takes longer than an append."""
+        """Write a marker to the partition's leader. Returns a future if that takes longer than an append."""
 
 
 class TransactionEndings:
@@ -76,15 +76,15 @@ class TransactionEndings:
         complete: Callable[[TransactionShard, TransactionMetadata], None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`complete` appends COMPLETE. It may raise IsothermError, and is then called again."""
+        """`complete` appends COMPLETE. It may raise IsothermError, and is then called again later."""
         self._markers = markers
         self._complete = complete
         self._loop = loop
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, shard: TransactionShard, prepared: TransactionMetadata) -> asyncio.Future[None]:
-        """End a prepared transaction. The future is done when it is complete, or when it has to wait
-        for another broker or replica.
+        """End a prepared transaction. The future is done when the end is complete, or has to wait for another
+        broker or replica.
 
         If PREPARE is committed, the first markers are written at once.
         """
@@ -105,7 +105,7 @@ class TransactionEndings:
         try:
             await ending.shard.wait_committed()
         except IsothermError:
-            # The next coordinator has the record, or it is lost, and then nothing was decided.
+            # Either the next coordinator has the record, or the record is lost and nothing was decided.
             logger.info(
                 "an end is left to the next coordinator transactional_id=%s partition=%d",
                 ending.metadata.transactional_id,
@@ -135,7 +135,7 @@ class TransactionEndings:
                 ending.unanswered += 1
                 outcome.add_done_callback(partial(self._on_answer, ending, topic_partition))
         if ending.unmarked:
-            # In another turn of the loop, so that other requests run in between.
+            # In another loop iteration, so that other requests run in between.
             self._loop.call_soon(self._write_markers, ending)
         elif ending.unanswered:
             ending.tell()
@@ -158,7 +158,7 @@ class TransactionEndings:
             self._finish_round(ending)
 
     def _finish_round(self, ending: Ending) -> None:
-        """Every marker was tried: complete the transaction, or go on after a back-off."""
+        """Complete the transaction if every marker is written, else retry the rest after a back-off."""
         if ending.shard.is_closed or ending.is_fenced:
             self._leave(ending)
             return
@@ -193,7 +193,7 @@ def _take(ending: Ending, topic_partition: TopicPartition, outcome: MarkerOutcom
     elif result is MarkerResult.FENCED:
         ending.is_fenced = True
     if reason and not ending.attempts:
-        # Once for each end: the same leader may be asked for hours.
+        # Logged in the first round only: the same leader may be tried for hours.
         logger.warning(
             "a marker is not written partition=%s transactional_id=%s result=%s reason=%s",
             topic_partition,

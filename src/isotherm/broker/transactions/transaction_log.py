@@ -1,7 +1,7 @@
-"""The records of `__transaction_state`, appended and read back (isotherm.broker.coordinator_topic).
+"""Appends and reads the records of `__transaction_state` (isotherm.broker.coordinator_topic).
 
-A record is as durable as any other record: with one replica it survives a crash of the process, but
-may be lost by a crash of the machine.
+A record is as durable as any other record. With one replica it survives a crash of the process, but a crash of
+the machine may lose it.
 Source: Kafka TransactionStateManager, TransactionLog.
 """
 
@@ -44,12 +44,12 @@ class TransactionLog:
         self._clock = clock
 
     def append(self, shard: CoordinatorShard, metadata: TransactionMetadata) -> None:
-        """Raises what `CoordinatorTopic.append` does."""
+        """Append the metadata of a transactional id. Raises what `CoordinatorTopic.append` raises."""
         record = (encode_key(metadata.transactional_id), encode_value(transaction_value(metadata)))
         self._append(shard, [record])
 
     def forget(self, shard: CoordinatorShard, transactional_ids: Iterable[str]) -> None:
-        """Append tombstones; at least one id. Raises what `append` does."""
+        """Append tombstones for at least one id. Raises what `append` raises."""
         self._append(shard, [(encode_key(each), None) for each in transactional_ids])
 
     def _append(self, shard: CoordinatorShard, records: list[tuple[bytes, bytes | None]]) -> None:

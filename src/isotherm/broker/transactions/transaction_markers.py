@@ -1,4 +1,4 @@
-"""End-transaction markers in the partitions of this broker.
+"""Writes end-transaction markers to the partitions of this broker.
 
 A marker is a control batch. In `__consumer_offsets` it also commits or drops pending offsets.
 Source: Kafka KafkaApis.handleWriteTxnMarkersRequest, ProducerAppendInfo.
@@ -37,7 +37,7 @@ from isotherm.types import ProducerId, TopicPartition
 
 
 class TransactionalOffsets(Protocol):
-    """What a marker needs of the group coordinator."""
+    """The part of the group coordinator that a marker needs."""
 
     def check_active(self, offsets_partition: int) -> None: ...
 
@@ -65,12 +65,11 @@ class TransactionMarkers:
     def append(
         self, marker: EndMarker, topic_partition: TopicPartition
     ) -> asyncio.Future[None] | None:
-        """Append a marker. The future is done when it is committed; None if it is already.
+        """Append a marker. The future is done when the marker is committed; None if it already is.
 
-        Appending it twice is harmless. Raises InvalidProducerEpochError or
-        TransactionCoordinatorFencedError when the partition has seen a newer producer or coordinator.
-        Raises NotLeaderOrFollowerError also while a partition of `__consumer_offsets` is being
-        loaded, and what `Partition.append` raises.
+        A second append is harmless. Raises InvalidProducerEpochError or TransactionCoordinatorFencedError if the
+        partition has records of a newer producer or coordinator, NotLeaderOrFollowerError also while a partition
+        of `__consumer_offsets` is being loaded, and what `Partition.append` raises.
         """
         topic, index = topic_partition
         partition = self._replica_manager.find_partition(topic, None, index)
@@ -98,8 +97,8 @@ class TransactionMarkers:
         return committed
 
     def _check_active(self, offsets_partition: int) -> None:
-        # A fold that runs may have passed the place of this marker. The sender knows the leader's
-        # codes only.
+        # A load in progress may have read past the place of this marker. The sender handles only error codes of
+        # a leader, so the coordinator's errors are translated.
         try:
             self._offsets.check_active(offsets_partition)
         except (CoordinatorLoadInProgressError, NotCoordinatorError) as error:
@@ -107,8 +106,11 @@ class TransactionMarkers:
 
 
 def _check_raised_epoch(partition: Partition, marker: EndMarker) -> None:
-    """From version 2 on each end raises the epoch, so a marker with the epoch of an open transaction
-    is a late one of the transaction before (KIP-890). The last epoch of all cannot be raised."""
+    """Refuse a late marker of an earlier transaction (KIP-890).
+
+    From version 2 on each end raises the epoch. So a marker with the epoch of an open transaction belongs to the
+    transaction before it. The maximum epoch is exempt, since it cannot be raised.
+    """
     producer_id, epoch = marker.producer
     if marker.transaction_version < TRANSACTION_V2 or epoch == EPOCH_MAX:
         return
@@ -121,7 +123,7 @@ def _check_raised_epoch(partition: Partition, marker: EndMarker) -> None:
 
 
 class LocalMarkers:
-    """The `MarkerWriter` of markers for this broker's own partitions."""
+    """The `MarkerWriter` for this broker's own partitions."""
 
     def __init__(self, metadata: ClusterMetadata, markers: TransactionMarkers) -> None:
         self._metadata = metadata
@@ -155,6 +157,6 @@ def outcome_of(error: IsothermError) -> MarkerOutcome:
     if isinstance(error, TransactionCoordinatorFencedError):
         return MarkerOutcome(MarkerResult.FENCED, str(error))
     if isinstance(error, (InvalidProducerEpochError, UnsupportedForMessageFormatError)):
-        # A newer producer has ended the transaction there, or there never was one.
+        # A newer producer has ended the transaction there, or the partition cannot have one.
         return MarkerOutcome(MarkerResult.SETTLED, str(error))
     return MarkerOutcome(MarkerResult.RETRY, str(error))

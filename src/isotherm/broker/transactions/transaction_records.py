@@ -3,8 +3,8 @@
     key    version i16 (0) | transactional id, never flexible
     value  version i16     | fields; a null value is a tombstone
 
-Values are written in version 1, as brokers do since transaction.version 1. Version 0, of older
-brokers, is read as well.
+Values are written in version 1, as by Kafka since transaction.version 1. Version 0 of older brokers is
+also read.
 
 Source: Kafka transaction-coordinator/src/main/resources/common/message/*.json, TransactionLog.
 """

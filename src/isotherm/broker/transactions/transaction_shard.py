@@ -1,4 +1,4 @@
-"""One shard of the transaction coordinator: the ids of a partition of `__transaction_state`."""
+"""One shard of the transaction coordinator: the transactional ids of a partition of `__transaction_state`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from isotherm.types import TopicPartition
 
 @dataclass(slots=True, eq=False)
 class Ending:
-    """A transaction that is being ended (`transaction_endings`).
+    """A transaction that ends (`transaction_endings`).
 
-    Of its partitions, `unmarked` are tried next, `unanswered` is how many are waited for, and `again`
-    are tried after a back-off. `settled` is done once nothing more happens without waiting for another
-    broker or replica: then the client is answered.
+    - `unmarked`: the partitions that are tried next.
+    - `unanswered`: the number of markers whose outcome is awaited.
+    - `again`: the partitions that are tried after a back-off.
+    - `settled`: done once the end is complete or has to wait for another broker or replica. The client is then
+      answered.
     """
 
     shard: TransactionShard
@@ -36,8 +38,8 @@ class Ending:
 
 
 class TransactionShard(CoordinatorShard):
-    """The metadata of each id, and what ends with this broker's leadership: time-outs of open
-    transactions, and the markers of those that are being ended."""
+    """The metadata of each transactional id, with state that ends with this broker's leadership: timeouts of
+    open transactions, and the endings in progress."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)

@@ -19,7 +19,7 @@ from isotherm.types import NO_PRODUCER_ID, TopicPartition
 
 
 def transaction_value(metadata: TransactionMetadata) -> TransactionLogValue:
-    """The record's value. EMPTY has null for its partitions, as Kafka writes it."""
+    """The record's value. As in Kafka, EMPTY has null for its partitions."""
     partitions: tuple[PartitionsSchema, ...] | None = None
     if metadata.state is not TransactionState.EMPTY:
         partitions = tuple(
@@ -41,7 +41,7 @@ def transaction_value(metadata: TransactionMetadata) -> TransactionLogValue:
 
 
 def partitions_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Topics and partitions sorted, so that equal states have equal bytes."""
+    """The partitions by topic, sorted so that equal states have equal bytes."""
     by_topic: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         by_topic.setdefault(topic, []).append(partition)

@@ -6,17 +6,17 @@
       │                              └──────────────────────────────────────────────────────┘  │
       └────────────────────────────── a producer starts (InitProducerId) ─────────────────────┘
 
-Each function takes the present metadata and returns the changed metadata, or raises why it may not
-change. The change takes effect once it is in the log; nothing is modified in place. PREPARE_x is
-the point of no return: the markers follow in any case. x is COMMIT or ABORT.
+Each function takes the current metadata and returns the changed metadata, or raises an error if it may not
+change. The change takes effect once it is in the log; nothing is modified in place. PREPARE_x is the point
+of no return: the markers follow in any case. x is COMMIT or ABORT.
 
-Fencing: a producer is identified by its id and epoch. A new producer with the same transactional id
-gets a higher epoch (or another id, before epochs run out), and requests of the old one are refused.
-A producer whose own state is uncertain gets a new epoch by naming its present one (KIP-360).
-Clients of transaction version 2 (KIP-890) get a new epoch with every transaction.
+Fencing: a producer is identified by its id and epoch. A new producer with the same transactional id gets a
+higher epoch (or another id, before epochs run out), and requests of the old producer are refused. A
+producer whose own state is uncertain gets a new epoch when it sends its current one (KIP-360). Clients of
+transaction version 2 (KIP-890) get a new epoch with every transaction.
 
-Kafka's pending states are not needed: here a change and its append are one step of the event loop.
-DEAD and PREPARE_EPOCH_FENCE are such states. They are kept for their numbers and names.
+Kafka's pending states are not needed, because a change and its append are one step of the event loop here.
+DEAD and PREPARE_EPOCH_FENCE are such states. They exist only for their numbers and names.
 Source: Kafka TransactionMetadata, TransactionState, TransactionCoordinator.
 """
 
@@ -46,14 +46,14 @@ from isotherm.types import (
 
 EPOCH_MAX: ProducerEpoch = 2**15 - 1
 EPOCH_EXHAUSTED: ProducerEpoch = EPOCH_MAX - 1
-"""The last epoch that a producer gets. One more is kept for fencing it."""
+"""The last epoch that a producer gets. One more is reserved for fencing it."""
 
 TRANSACTION_V0 = 0
 TRANSACTION_V2 = 2
 
 
 class TransactionState(enum.IntEnum):
-    """Numbers as stored. `kafka_name` is the name that ListTransactions returns."""
+    """The numbers are those in the log. `kafka_name` is the name that ListTransactions returns."""
 
     EMPTY = 0
     ONGOING = 1
@@ -81,7 +81,7 @@ class ProducerIdAndEpoch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionMetadata:
-    """`last_producer_epoch` is the epoch that a retried request may name; it is not in the log."""
+    """`last_producer_epoch` is the epoch that a retried request may have; it is not in the log."""
 
     transactional_id: str
     producer_id: ProducerId
@@ -115,7 +115,7 @@ class TransactionMetadata:
 
     @property
     def deadline_ms(self) -> TimestampMs:
-        """When an ongoing transaction times out and is aborted."""
+        """The time at which an ongoing transaction is aborted."""
         return self.start_ms + self.timeout_ms
 
     def is_expired(self, now_ms: TimestampMs, expiration_ms: int) -> bool:
@@ -153,12 +153,11 @@ def begin_producer(
 ) -> TransactionMetadata:
     """Start a producer with this transactional id. It gets the result's producer id and epoch.
 
-    `expected` is the id and epoch that the producer has: it wants a new epoch, but must not fence
-    a newer producer. `fresh_producer_id` is needed when the epoch is exhausted. An ongoing
-    transaction is aborted first. The result is then PREPARE_ABORT with an epoch that no producer
-    gets, and the producer has to retry.
+    `expected` is the current id and epoch of a producer that wants a new epoch but must not fence a newer
+    producer. `fresh_producer_id` is needed if the epoch is exhausted. An ongoing transaction is aborted first:
+    the result is then PREPARE_ABORT with an epoch that no producer gets, and the producer has to retry.
 
-    Raises ConcurrentTransactionsError while a transaction is being ended, and ProducerFencedError.
+    Raises ConcurrentTransactionsError while a transaction ends, and ProducerFencedError.
     """
     if metadata.is_prepared:
         raise _is_being_ended(metadata)
@@ -185,9 +184,9 @@ def begin_producer(
 
 
 def _check_expected(metadata: TransactionMetadata, expected: ProducerIdAndEpoch | None) -> None:
-    """Check that the producer's id is the present one.
+    """Check that the producer's id is the current one.
 
-    The previous id is accepted if its epochs ran out: the answer with the new id may be lost.
+    The previous id is accepted if its epochs ran out, since the answer with the new id may have been lost.
     """
     if expected is None or metadata.producer_epoch == NO_PRODUCER_EPOCH:
         return
@@ -201,13 +200,13 @@ def _check_expected(metadata: TransactionMetadata, expected: ProducerIdAndEpoch 
 def _next_epoch(
     metadata: TransactionMetadata, expected: ProducerIdAndEpoch | None
 ) -> tuple[ProducerEpoch, ProducerEpoch]:
-    """The next epoch, and the epoch that a retry of this request would name."""
+    """The next epoch, and the epoch that a retry of this request would have."""
     current = metadata.producer_epoch
     if expected is None:
         return current + 1, NO_PRODUCER_EPOCH
     if current in (NO_PRODUCER_EPOCH, expected.epoch):
         return current + 1, current
-    # A retry: the answer with the present epoch was lost, so the same epoch is returned again.
+    # A retry. The answer with the current epoch was lost, so the same epoch is returned again.
     if expected.epoch == metadata.last_producer_epoch and current < EPOCH_MAX:
         return current, metadata.last_producer_epoch
     raise _fenced(metadata, expected)
@@ -218,9 +217,9 @@ def fence(
 ) -> TransactionMetadata:
     """Abort the ongoing transaction under a higher epoch, which fences its producer.
 
-    `fresh_producer_id` is needed when the epoch is exhausted. Until another producer starts, the
-    fenced producer may get the higher epoch, or the fresh id: by naming its present one (KIP-360), or
-    with version 2 by aborting the transaction itself.
+    `fresh_producer_id` is needed if the epoch is exhausted. Until another producer starts, the fenced producer
+    may get the higher epoch or the fresh id: by sending its current one (KIP-360), or with version 2 by aborting
+    the transaction itself.
     """
     assert metadata.state is S.ONGOING
     fenced = replace(
@@ -242,11 +241,11 @@ def add_partitions(
 ) -> TransactionMetadata:
     """Add partitions to the transaction; it begins if there is none.
 
-    Returns the same object if it has the partitions already: then nothing has to be written.
+    Returns the same object if the transaction already has the partitions, so that nothing has to be written.
 
-    Raises InvalidProducerIdMappingError, ProducerFencedError, and ConcurrentTransactionsError while
-    a transaction is being ended. The last comes first: a client whose epochs ran out has its next id
-    before the markers of the old one are written.
+    Raises InvalidProducerIdMappingError, ProducerFencedError, and ConcurrentTransactionsError while a
+    transaction ends. The last is checked first, because a client whose epochs ran out has its next id before the
+    markers of the old one are written.
     """
     if metadata.is_prepared:
         raise _is_being_ended(metadata)
@@ -269,8 +268,8 @@ def check_partition_added(
 ) -> None:
     """Check that the partition will get a marker (KIP-890).
 
-    Raises TransactionAbortableError if it is not part of the transaction, and what
-    `add_partitions` does, but the errors of another producer first.
+    Raises TransactionAbortableError if it is not part of the transaction, and what `add_partitions` raises.
+    Errors about another producer come first here.
     """
     _check_producer(metadata, producer)
     if metadata.is_prepared:
@@ -293,8 +292,8 @@ def _check_producer(metadata: TransactionMetadata, producer: ProducerIdAndEpoch)
 
 
 class EndedTransaction(NamedTuple):
-    """`metadata` is None for a retry of an end that is complete. `producer` is the id and epoch
-    for the client's next transaction."""
+    """`metadata` is None for a retry of a complete end. `producer` is the id and epoch for the client's next
+    transaction."""
 
     metadata: TransactionMetadata | None
     producer: ProducerIdAndEpoch
@@ -311,13 +310,13 @@ def end_transaction(
 ) -> EndedTransaction:
     """End the producer's transaction.
 
-    `fresh_producer_id` is needed for version 2 when the epoch is exhausted. Raises
-    InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError while an end
-    is under way, whichever it is, and InvalidTxnStateError when there is no such transaction to end.
+    `fresh_producer_id` is needed for version 2 if the epoch is exhausted. Raises InvalidProducerIdMappingError,
+    ProducerFencedError, ConcurrentTransactionsError while any end is in progress, and InvalidTxnStateError if
+    there is no such transaction to end.
     """
     is_v2 = client_version >= TRANSACTION_V2
     if metadata.is_prepared and is_v2:
-        # Before all else, as in `add_partitions`.
+        # Checked first, for the same reason as in `add_partitions`.
         raise _is_being_ended(metadata)
     is_retry = is_v2 and _is_retried_end(metadata, producer)
     had_old_id = is_v2 and _is_before_new_id(metadata, producer)
@@ -340,8 +339,8 @@ def end_transaction(
         # The answer was lost. A client before version 2 cannot show that it retries.
         return EndedTransaction(None, metadata.producer)
     if is_v2 and not commit and not is_retry:
-        # An abort of a transaction without partitions. The epoch must be bumped nevertheless: a
-        # late batch of this transaction must not become part of the next one.
+        # The abort of a transaction without partitions. It bumps the epoch nevertheless, so that a late batch
+        # of this transaction cannot become part of the next one.
         return _prepared_end(
             replace(metadata, start_ms=now_ms),
             now_ms,
@@ -355,8 +354,8 @@ def end_transaction(
 def _is_retried_end(metadata: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:
     """Whether a client of version 2 retries an end that has already bumped its epoch.
 
-    After the end of an older client Kafka takes any producer with the epoch before for such a client,
-    and lets one that was fenced believe that its transaction was committed. Here it is fenced.
+    After the end of a client of an older version, Kafka takes any producer with the epoch before for such a
+    client. A fenced producer may then believe that its transaction was committed. Here it is fenced.
     """
     if metadata.client_transaction_version < TRANSACTION_V2:
         return False
@@ -368,7 +367,7 @@ def _is_retried_end(metadata: TransactionMetadata, producer: ProducerIdAndEpoch)
 
 
 def _is_before_new_id(metadata: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:
-    """Whether the producer names the id and epoch before those ran out."""
+    """Whether the producer sends the id and epoch that were current before the epochs ran out."""
     return (
         metadata.previous_producer_id == producer.producer_id
         and producer.epoch == EPOCH_EXHAUSTED
@@ -399,15 +398,15 @@ def _prepared_end(
 def _with_next_epoch(
     metadata: TransactionMetadata, fresh_producer_id: ProducerId | None
 ) -> TransactionMetadata:
-    """The prepared end under the next epoch; after the last one with the fresh id as the next.
+    """The prepared end under the next epoch. After the last epoch, the fresh id becomes the next id.
 
-    The next id takes effect with COMPLETE, since the markers must still name the old one. Their epoch
-    is then the one that is kept for fencing.
+    The next id takes effect with COMPLETE, since the markers must have the old id. Their epoch is then the one
+    that is reserved for fencing.
     """
     epoch = metadata.producer_epoch
     raised = replace(
         metadata,
-        # A log of an older version may have a transaction under the last epoch of all.
+        # A log of an older version may have a transaction under the maximum epoch.
         producer_epoch=min(epoch + 1, EPOCH_MAX),
         last_producer_epoch=epoch,
     )

@@ -1,8 +1,8 @@
-"""Verifications under way: whether a transaction was ended between the question and the append.
+"""Detects that a transaction ended between the question to its coordinator and the append.
 
-A leader asks the coordinator whether a partition is part of a transaction, and appends when it is
-answered. An end-transaction marker that comes in between would leave records after it that no marker
-ever ends. So a marker takes the verification of its producer away. Source: Kafka VerificationGuard,
+A leader asks the coordinator whether a partition is part of a transaction, and appends after the answer. If an
+end-transaction marker were appended in between, the records after it would never get a marker. So a marker
+removes the verification of its producer, and the append is refused. Source: Kafka VerificationGuard,
 UnifiedLog.maybeStartTransactionVerification.
 """
 
@@ -12,7 +12,7 @@ from isotherm.types import ProducerId, TopicPartition
 
 
 class Verification:
-    """One for all questions about the same producer in the same partition."""
+    """Shared by all concurrent questions about the same producer in the same partition."""
 
     __slots__ = ("askers",)
 
@@ -21,7 +21,7 @@ class Verification:
 
 
 class Verifications:
-    """Event loop thread only. It holds what is under way, so requests bound it."""
+    """The verifications in progress. Requests in progress bound them. Event loop thread only."""
 
     def __init__(self) -> None:
         self._under_way: dict[tuple[TopicPartition, ProducerId], Verification] = {}
@@ -34,7 +34,7 @@ class Verifications:
     def finish(
         self, partition: TopicPartition, producer_id: ProducerId, verification: Verification
     ) -> bool:
-        """Whether no marker has come since `begin`. The caller appends in the same turn."""
+        """Returns whether no marker was appended since `begin`. The caller appends in the same loop iteration."""
         key = (partition, producer_id)
         holds = self._under_way.get(key) is verification
         verification.askers -= 1
