@@ -1,4 +1,4 @@
-"""A thread pool that refuses work instead of queueing it without end."""
+"""A thread pool with a bounded queue: it refuses further work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ResultT = TypeVar("ResultT")
 
 
 class BoundedPool:
-    """`thread_count` pieces of work run at once, `pending_max` more wait. Thread-safe."""
+    """Runs `thread_count` pieces of work at once; at most `pending_max` wait. Thread-safe."""
 
     def __init__(
         self,
@@ -23,7 +23,7 @@ class BoundedPool:
         pending_max: int | None,
         threads: Threads = SYSTEM_THREADS,
     ) -> None:
-        """Without `pending_max` the callers of `submit` must bound what waits."""
+        """Without `pending_max` the callers of `submit` must bound the waiting work."""
         self._name = name
         self._threads = threads
         self._pending_max = pending_max
@@ -35,18 +35,19 @@ class BoundedPool:
 
     @property
     def pending_count(self) -> int:
-        """What waits for a thread."""
+        """The pieces of work that wait for a thread."""
         with self._lock:
             return max(0, self._count - self._thread_count)
 
     @property
     def idle_share(self) -> float:
-        """The share of the threads that have nothing to do, 0 to 1."""
+        """The share of idle threads, 0 to 1."""
         with self._lock:
             return max(0.0, 1 - self._count / self._thread_count)
 
     def resize(self, thread_count: int) -> None:
-        """Work that is submitted from now on shares `thread_count` threads."""
+        """Run the work that is submitted from now on in `thread_count` threads. Earlier work keeps
+        the old threads until it is done."""
         with self._lock:
             self._retired.append(self._pool)
             self._pool.shutdown(wait=False)
@@ -54,7 +55,7 @@ class BoundedPool:
             self._pool = self._threads.pool(self._name, thread_count)
 
     def submit(self, work: Callable[[], ResultT]) -> Future[ResultT]:
-        """NotEnoughMemoryError when too much waits already. Not after `close`."""
+        """Submit work, not after `close`. Raises NotEnoughMemoryError if too much waits already."""
         with self._lock:
             if (
                 self._pending_max is not None
@@ -69,7 +70,7 @@ class BoundedPool:
         return future
 
     def close(self) -> None:
-        """Cancel what has not begun and wait for the rest. Idempotent."""
+        """Cancel the work that has not begun, and wait for the rest. Idempotent."""
         for pool in (*self._retired, self._pool):
             pool.shutdown(wait=True, cancel_futures=True)
 

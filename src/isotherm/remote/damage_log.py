@@ -9,7 +9,7 @@ from collections import OrderedDict
 _logger = logging.getLogger(__name__)
 
 _REMEMBERED_MAX = 1024
-"""Places remembered as logged."""
+"""Most places that are remembered as logged."""
 
 
 class DamageLog:

@@ -1,7 +1,7 @@
 """Runs a tick per key at intervals, on a bounded number of threads.
 
-One dispatcher waits for the next tick that is due and hands it to a pool. A key's ticks never
-overlap. A tick returns after how many seconds it wants to run again, or None when it is done.
+One dispatcher waits for the next due tick and hands it to a pool. A key's ticks never overlap. A
+tick returns the seconds until its next run, or None when it is done.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from isotherm.remote.threads import SYSTEM_THREADS, Threads
 Tick = Callable[[], float | None]
 
 _IDLE_WAIT_S = 3600.0
-"""How long the dispatcher sleeps when nothing is scheduled; scheduling wakes it."""
+"""Sleep of the dispatcher when nothing is scheduled; `schedule` wakes it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +48,8 @@ class PeriodicTasks:
         self._await_dispatcher: Callable[[], None] | None = None
 
     def schedule(self, key: Hashable, tick: Tick, delay_s: float = 0.0) -> None:
-        """Run `tick` after `delay_s`, then as it says itself. A key that is there is kept."""
+        """Run `tick` after `delay_s`, then after the delays that it returns. No effect if the key
+        is scheduled already."""
         with self._lock:
             if self._closed or key in self._scheduled:
                 return
@@ -61,13 +62,14 @@ class PeriodicTasks:
 
     @property
     def idle_share(self) -> float:
-        """The share of the threads that have nothing to do, 0 to 1."""
+        """The share of idle threads, 0 to 1."""
         with self._lock:
             running = sum(each.is_running for each in self._scheduled.values())
             return max(0.0, 1 - running / self._thread_count)
 
     def resize(self, thread_count: int) -> None:
-        """Ticks that begin from now on share `thread_count` threads; those that run go on."""
+        """Run the ticks that begin from now on in `thread_count` threads. Running ticks
+        continue."""
         with self._lock:
             self._thread_count = thread_count
             self._retired.append(self._pool)
@@ -95,7 +97,7 @@ class PeriodicTasks:
             pool.shutdown(wait=True)
 
     def _dispatch(self) -> float | None:
-        """Hand over what is due; after how many seconds something is again."""
+        """Hand the due ticks to the pool; returns the seconds until the next one is due."""
         with self._lock:
             if self._closed:
                 return None

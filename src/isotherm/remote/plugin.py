@@ -1,9 +1,9 @@
 """Loads the classes that the configuration names, checks them, and contains their errors.
 
-`load_plugin` makes an object of such a class and refuses one that lacks a method of its interface.
-Every call of it then goes through `PluginCalls`: an error that the interface does not know becomes
-a RemoteStorageError of the partition that was asked for, is logged with its traceback, and goes no
-further; so does an answer of a wrong type or length.
+`load_plugin` makes an object of such a class, and refuses one that lacks a method of its interface.
+Every call of it goes through `PluginCalls`. An error that the interface does not define becomes a
+RemoteStorageError of the requested partition and is logged with its traceback, and so does an
+answer of a wrong type or length.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ BROKER_ID = "broker.id"
 CLUSTER_ID = "cluster.id"
 LOG_DIR = "log.dir"
 PLACE_KEYS = frozenset({BROKER_ID, CLUSTER_ID, LOG_DIR})
-"""What every plug-in is configured with besides its own keys."""
+"""The keys that every plug-in gets besides its own."""
 
 CLOSE_TIMEOUT_S = 10.0
-"""A stop waits this long for a plug-in's `close`."""
+"""Longest time that a stop waits for a plug-in's `close`."""
 
 LOG_INTERVAL_S = 10.0
-"""The same kind of failure of one method is logged once in so long, with how often it was."""
+"""Shortest time between two log lines for the same kind of failure of one method. A line has the
+number of failures left out since the last one."""
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class PluginKind:
-    """What a plug-in is for: how messages call it, its key, its interface, and the methods of that
-    which it may lack."""
+    """A kind of plug-in: its name in messages, its configuration key, its interface, and the
+    methods of the interface that it may lack."""
 
     name: str
     key: str
@@ -51,15 +52,16 @@ class PluginKind:
 def place_config(
     config: Mapping[str, str], *, broker_id: int, cluster_id: str, log_dir: str
 ) -> dict[str, str]:
-    """`config` with where the plug-in runs; that cannot be set otherwise, as in Kafka."""
+    """`config` with the PLACE_KEYS of this broker, which override configured values, as in
+    Kafka."""
     return {**config, BROKER_ID: str(broker_id), CLUSTER_ID: cluster_id, LOG_DIR: log_dir}
 
 
 def load_plugin(kind: PluginKind, class_name: str, config: Mapping[str, str]) -> object:
-    """An object of a Python class, made by its `from_config(config)`.
+    """Make an object of a Python class with its `from_config(config)`.
 
-    ConfigError names the key, the class and what is wrong: no such class, a method that is
-    missing or takes other arguments, or what `from_config` raised.
+    Raises ConfigError, which names the key, the class and the fault: no such class, a method that
+    is missing or takes other arguments, or the error of `from_config`.
     """
     module_name, _, name = class_name.rpartition(".")
     try:
@@ -101,7 +103,7 @@ def _check_methods(kind: PluginKind, class_name: str, plugin: object) -> None:
 
 
 def _takes(method: Callable[..., object], count: int) -> bool:
-    """Whether it can be called with so many positional arguments, and answers then and there."""
+    """Whether the method takes `count` positional arguments and answers synchronously."""
     if inspect.iscoroutinefunction(method) or inspect.isgeneratorfunction(method):
         return False
     try:
@@ -128,7 +130,7 @@ def _cause(error: BaseException | None) -> str:
 
 
 class PluginCalls:
-    """Calls one plug-in. Thread-safe. `expected` are the errors that its interface knows."""
+    """Calls one plug-in. Thread-safe. `expected` are the errors that its interface defines."""
 
     def __init__(
         self,
@@ -145,7 +147,7 @@ class PluginCalls:
         self._told: dict[tuple[str, type], tuple[float, int]] = {}
 
     def call(self, method: str, place: object, perform: Callable[[], Answer]) -> Answer:
-        """What `perform` answers. RemoteStorageError for an error that is not expected."""
+        """Return the answer of `perform`. Raises RemoteStorageError for an unexpected error."""
         try:
             return perform()
         except self._expected:
@@ -154,7 +156,7 @@ class PluginCalls:
             raise self.foreign(method, place, error) from error
 
     def foreign(self, method: str, place: object, error: BaseException) -> RemoteStorageError:
-        """The error for one that the interface does not know, which is logged."""
+        """Log an error that the interface does not define; returns the error to raise."""
         failed = RemoteStorageError(
             f"{self._kind.name} failed class={self.class_name} method={method}"
             f" place={place}{_cause(error)}"
@@ -163,7 +165,7 @@ class PluginCalls:
         return failed
 
     def wrong_answer(self, method: str, place: object, expected: str, found: object) -> str:
-        """The message for an answer that breaks the interface, which is logged."""
+        """Log an answer that breaks the interface; returns the message for the error."""
         text = (
             f"{self._kind.name} gave a wrong answer class={self.class_name} method={method}"
             f" place={place} expected={expected!r} found={found!r}"
@@ -174,12 +176,12 @@ class PluginCalls:
     def check(
         self, method: str, place: object, expected: str, found: object, *, is_right: bool
     ) -> None:
-        """RemoteStorageError unless the answer is right."""
+        """Raise RemoteStorageError unless the answer is right."""
         if not is_right:
             raise RemoteStorageError(self.wrong_answer(method, place, expected, found))
 
     def close(self, close: Callable[[], None]) -> None:
-        """Call the plug-in's `close`; no longer than CLOSE_TIMEOUT_S, and nothing is raised."""
+        """Call the plug-in's `close`. Waits at most CLOSE_TIMEOUT_S, and raises nothing."""
 
         def work() -> None:
             try:

@@ -1,9 +1,9 @@
 """Limits the bytes per second to or from the remote tier (KIP-956; Kafka RLMQuotaManager).
 
 Moved bytes are a debt that is paid off at the limit's rate; the next piece may begin when no debt
-is left. So every byte counts, for pieces of any size: over the quota's windows (`window_count` of
-`window_ms`) at most the limit is moved, apart from what one window left unused before, and the
-piece that began last. decisions/0032 compares Kafka's rule.
+is left. So every byte counts, for pieces of any size. Over the quota's windows (`window_count` of
+`window_ms`) at most the limit is moved, plus the unused rest of one earlier window, plus the last
+piece. decisions/0032 compares Kafka's rule.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.metrics.sampled_rate import SampledRate, SampledValues
 
 _WAIT_S_MAX = 1.0
-"""A waiting thread looks for a changed limit this often; Kafka's figure."""
+"""Longest wait until a thread checks whether the limit has changed; Kafka's value."""
 _TURN_S = 0.01
-"""A thread that waits behind others looks this often whether it is first."""
+"""Shortest wait of a thread that is not the first in the queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +65,14 @@ class RemoteQuota:
             return self._limit
 
     def update_limit(self, limit: int) -> None:
-        """Holds at once, also for what waits; what is owed stays owed."""
+        """Change the limit at once, also for waiting threads. The debt in bytes stays."""
         with self._lock:
             self._melt()
             self._limit = limit
             self._debt = max(self._debt, -self._unused_max)
 
     def throttle_s(self) -> float:
-        """How long until the next piece may begin; 0 is now."""
+        """Seconds until the next piece may begin; 0 means now."""
         with self._lock:
             return self._throttle_s()
 
@@ -82,12 +82,13 @@ class RemoteQuota:
             self._throttle_times_ms.record(throttle_s * 1000, self._now_ms())
 
     def record(self, size: int) -> None:
-        """`size` bytes were moved, or are about to be."""
+        """Count `size` bytes that were moved, or are about to be."""
         with self._lock:
             self._record(size)
 
     def admit(self, size: int, cancelled: threading.Event) -> bool:
-        """Wait until `size` bytes may be moved and count them; False when `cancelled` first.
+        """Wait until `size` bytes may be moved, and count them. Returns False if `cancelled` is set
+        first.
 
         Waiting threads are admitted in the order in which they called.
         """
@@ -129,7 +130,7 @@ class RemoteQuota:
 
     @property
     def _unused_max(self) -> float:
-        """What may be caught up of a time in which less than the limit went through."""
+        """Most unused bytes of the past that may still be moved: the limit of one window."""
         return self._limit * self._window_s
 
     def _now_ms(self) -> float:

@@ -1,4 +1,4 @@
-"""Runs the work of the remote tier for the partitions that this broker leads; decides nothing.
+"""Runs the tasks of the remote tier for the tiered partitions of this broker; decides nothing.
 
     copier pool       one copy task per partition           tasks/copy.py
     expiration pool   one expiration task per partition     tasks/expiration.py
@@ -7,9 +7,9 @@
     reader pool       reads and look-ups by time            remote_log_reader.py
 
 Every pool is bounded by its configuration key. A task runs every
-remote.log.manager.task.interval.ms; after a failure, which is logged and counted, it runs again
-as remote.log.manager.task.retry.* say. Source: Kafka RemoteLogManager, which has those keys and
-does not use them.
+remote.log.manager.task.interval.ms. After a failure, which is logged and counted, it runs again
+after the backoff of remote.log.manager.task.retry.*. Source: Kafka RemoteLogManager, which defines
+these keys and does not use them.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ from isotherm.types import (
 logger = logging.getLogger(__name__)
 
 READ_AHEAD_POOL = "remote-read-ahead"
-"""Fetches that reads may wait for, unlike the work of the other pools."""
+"""The pool of fetches. Reads may wait for its work, unlike for that of other pools."""
 _STOP_POLL_S = 0.05
 """Interval of checks of a stopped partition while its last task still runs."""
 
@@ -103,7 +103,7 @@ class _Led:
 
 @dataclass(frozen=True, slots=True)
 class _Followed:
-    """A partition that another broker leads. What it would copy or delete is the leader's to."""
+    """A partition that another broker leads. Only the leader copies and deletes."""
 
     follow: _Task
 
@@ -115,8 +115,8 @@ class _Followed:
 class RemoteLogManager:
     """Thread-safe.
 
-    `fetch_quota` counts the bytes read and refuses nothing: the fetch path asks it before a read.
-    `expirations` counts the answers for which the tier was too slow.
+    `fetch_quota` counts the bytes read and refuses nothing: the fetch path checks it before a read.
+    `expirations` counts the requests that were answered before the tier had answered.
     """
 
     def __init__(
@@ -188,7 +188,8 @@ class RemoteLogManager:
         publish_quotas(metrics, self._copy_quota, self.fetch_quota)
         self._lock = threading.Lock()
         self._roles: dict[TopicIdPartition, _Led | _Followed] = {}
-        # Partitions that start once a stop is done, by the last call that asked for it.
+        # Partitions that start once a stop is done, with a token of the last call that requested
+        # it.
         self._restarts: dict[TopicIdPartition, object] = {}
         self._stopping: dict[TopicIdPartition, Future[None]] = {}
         self._closed = False
@@ -219,17 +220,17 @@ class RemoteLogManager:
 
     @property
     def tier(self) -> RemoteTierAccess:
-        """What the tasks work with, for other work on the tier."""
+        """The access to the tier that the tasks use, for other work on the tier."""
         return self._tier
 
     @property
     def location(self) -> str:
-        """Where the tier is, for people."""
+        """The place of the tier, for display."""
         return location_of(self._storage)
 
     def sizes(self) -> Mapping[TopicPartition, int]:
-        """Remote bytes of the tiered partitions that this broker leads, as their expiration task
-        has last seen them: 0 before it."""
+        """Remote bytes of the tiered partitions that this broker leads, from the last run of their
+        expiration task; 0 before the first run."""
         return self._topic_metrics.values_of(TopicGauge.REMOTE_LOG_SIZE_BYTES)
 
     def leads(self, partition: TopicIdPartition) -> bool:
@@ -239,10 +240,11 @@ class RemoteLogManager:
     def on_leadership_change(
         self, leaders: Iterable[PartitionLog], followers: Iterable[PartitionLog] = ()
     ) -> None:
-        """Start the tasks of these logs: this broker leads or follows them now. Logs that are not
-        tiered are left out, and running tasks of the same role stay as they are. Those of the other
-        role are stopped first. Logs that are being stopped start when the stop is done, so that its
-        deletion deletes no segment that is copied after it."""
+        """Start the tasks of these logs, which this broker leads or follows now.
+
+        Logs that are not tiered are ignored, and running tasks of the same role stay as they are.
+        Tasks of the other role are stopped first. Logs that are being stopped start when the stop
+        is done, so that its deletion deletes no segment that is copied after it."""
         led, followed = _tiered(leaders), _tiered(followers)
         with self._lock:
             if self._closed:
@@ -323,9 +325,9 @@ class RemoteLogManager:
     ) -> Future[None]:
         """Stop the tasks of these partitions at once; a running task ends first.
 
-        With `delete_remote` everything that the remote tier holds of them is deleted too, tried
-        again until it succeeds, by the next process if need be. The future is done when all of
-        that is.
+        With `delete_remote` all remote segments of the partitions are deleted too. The deletion is
+        retried until it succeeds, if necessary by the next process. The future is done when all of
+        this is done.
         """
         stopped = set(partitions)
         with self._lock:
@@ -338,10 +340,11 @@ class RemoteLogManager:
         )
 
     def read(self, asked: ReadRequest) -> Future[RemoteRead]:
-        """`RemoteLogReader.read` on the reader pool; cancelling drops a read that has not begun,
-        and one that waits for the store ends with `asked.wait`.
+        """Run `RemoteLogReader.read` on the reader pool. Cancelling the future drops a read that
+        has not begun; `asked.wait` ends a read that waits for the store.
 
-        NotEnoughMemoryError at once when remote.log.reader.max.pending.tasks wait already.
+        Raises NotEnoughMemoryError at once if remote.log.reader.max.pending.tasks reads wait
+        already.
         """
 
         def work() -> RemoteRead:
@@ -365,9 +368,9 @@ class RemoteLogManager:
         return self._readers.submit(work)
 
     def read_now(self, asked: ReadRequest) -> RemoteRead | None:
-        """The same from memory alone, in the caller's thread, in a tenth of a millisecond or so.
+        """Same as `read`, but only from memory and in the caller's thread, in about 0.1 ms.
 
-        None when it is not there, or is an error: that is for `read` to tell.
+        None if the bytes are not in memory, or for an error, which `read` will raise.
         """
         began_s = self._read_times.begin()
         found = None
@@ -390,8 +393,8 @@ class RemoteLogManager:
         timestamp_ms: TimestampMs,
         starting_offset: Offset,
     ) -> Future[TimestampAndOffset | None]:
-        """The first record at least as young, from `starting_offset` on: of the remote tier, and
-        when it has none, of the local log."""
+        """The first record with `timestamp_ms` or a later one from `starting_offset` on: in the
+        remote tier, or if it has none, in the local log."""
         return self._readers.submit(
             lambda: (
                 self._offset_lookup.find(log, partition, timestamp_ms, starting_offset)
@@ -400,7 +403,7 @@ class RemoteLogManager:
         )
 
     def update_config(self, config: RemoteLogManagerConfig) -> None:
-        """Take over the keys that may change while running."""
+        """Apply the dynamic keys."""
         with self._lock:
             if self._closed:
                 return
@@ -419,7 +422,7 @@ class RemoteLogManager:
         self.fetch_quota.update_limit(config.remote_log_manager_fetch_max_bytes_per_second)
 
     def run_tasks(self) -> None:
-        """One run of every task of every partition, in the caller's thread, for tests."""
+        """Run every task of every partition once, in the caller's thread; for tests."""
         with self._lock:
             roles = dict(self._roles)
         for partition, role in roles.items():
@@ -430,10 +433,11 @@ class RemoteLogManager:
                 self._tick("follow", partition, role.follow)()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Stop: a segment being copied or deleted is finished, no other is begun. Idempotent.
+        """Stop. A segment that is being copied or deleted is finished, no other is begun.
+        Idempotent.
 
-        What has not ended after `timeout_s` is left as a crash would leave it: the next start
-        deletes what was copied of an unfinished segment, and copies it again.
+        Work that has not ended after `timeout_s` is left as by a crash: the next start deletes the
+        objects of an unfinished copy, and copies the segment again.
         """
         with self._lock:
             self._closed = True
@@ -538,7 +542,7 @@ def _tiered(logs: Iterable[PartitionLog]) -> dict[TopicIdPartition, PartitionLog
 
 
 def _all_done(futures: Sequence[Future[None]]) -> Future[None]:
-    """Done when all of them are, with the error of one that failed."""
+    """A future that is done when all of these are, with the error of the first one that failed."""
     together: Future[None] = Future()
     lock = threading.Lock()
     remaining = len(futures)

@@ -6,8 +6,8 @@
     kafka.server:type=RLMCopy, RLMFetch          bytes per second under the quotas
     kafka.server:type=DelayedRemoteFetchMetrics, DelayedRemoteListOffsetsMetrics
 
-Spelled as the JMX exporter's usual rules do: lower case, `PerSec` a `_total`, `Percent` a
-`_percent`. docs/metrics.md lists them all. Source: Kafka RemoteStorageMetrics, RLMQuotaMetrics.
+Names follow the usual rules of the JMX exporter: lower case, `_total` for `PerSec`, `_percent` for
+`Percent`. docs/metrics.md lists them all. Source: Kafka RemoteStorageMetrics, RLMQuotaMetrics.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ READERS_IDLE = _THREAD_POOL + "remotelogreaderavgidle_percent"
 
 
 class ReadTimes:
-    """How long reads of the remote tier took (Kafka: RemoteLogReaderFetchRateAndTimeMs)."""
+    """The times of reads of the remote tier (Kafka: RemoteLogReaderFetchRateAndTimeMs)."""
 
     def __init__(self, metrics: Metrics, clock: Clock) -> None:
         self._clock = clock
@@ -65,7 +65,7 @@ class Expirations:
         self._fetches.inc()
 
     def count_lookup(self, topic: str, partition: int) -> None:
-        """For the partition, and with empty labels for all of them."""
+        """Count it for the partition, and with empty labels for all partitions."""
         self._lookups.labels(topic=topic, partition=str(partition)).inc()
         self._lookups.labels(topic="", partition="").inc()
 
@@ -75,13 +75,13 @@ class Expirations:
 
 
 class RetentionShares:
-    """How much of its limits a partition's log takes up, in percent; 0 without a limit."""
+    """The size of a partition's log in percent of its retention limits; 0 without a limit."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
     def follow(self, topic: str, partition: int) -> None:
-        """This broker leads the partition, whose values are 0 until they are set."""
+        """Add a partition that this broker leads now. Its values are 0 until they are set."""
         self.set(topic, partition, total=(0, 0), local=(0, 0))
 
     def set(

@@ -140,8 +140,8 @@ def _rebuild_segment_metadata(fields: dict[str, object]) -> RemoteLogSegmentMeta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteLogSegmentMetadataUpdate:
-    """A later state of a segment. The last two are what KIP-1266 adds: the epoch of the leader that
-    publishes it, and the segment's end; unknown at feature level 0."""
+    """A later state of a segment. KIP-1266 adds the last two fields: the epoch of the leader that
+    publishes the update, and the segment's end. They are unknown at feature level 0."""
 
     segment_id: RemoteLogSegmentId
     event_timestamp_ms: TimestampMs
@@ -154,8 +154,8 @@ class RemoteLogSegmentMetadataUpdate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemotePartitionDeleteMetadata:
-    """How far the deletion of a whole partition is. The last two as in a segment's update; the end
-    is that of the partition."""
+    """The state of the deletion of a whole partition. The last two fields are as in a segment's
+    update, with the end of the partition."""
 
     topic_id_partition: TopicIdPartition
     state: RemotePartitionDeleteState

@@ -15,13 +15,13 @@ class Threads(Protocol):
     decide the whole schedule (tests/support/sim_threads.py)."""
 
     def pool(self, name: str, thread_count: int) -> Executor:
-        """Runs what is submitted in that order, at most `thread_count` at a time."""
+        """A pool that runs submitted work in order, at most `thread_count` pieces at a time."""
 
     def repeat(
         self, name: str, step: Callable[[], float | None], wakeup: threading.Event, clock: Clock
     ) -> Callable[[], None]:
-        """Run `step`, and again after as many seconds as it returned or once `wakeup` is set; None
-        ends it. The function returned waits for that end."""
+        """Run `step` repeatedly: again after the seconds that it returned, or once `wakeup` is set.
+        None ends the repetition. The returned function waits for that end."""
 
 
 class SystemThreads:

@@ -13,9 +13,9 @@ step may be repeated: after a crash the next pass does it again. A segment that 
 (by retention, or with its topic) is not replaced: its new objects are deleted instead. A run ends
 when its partition is deleted: all objects that it staged or kept are deleted.
 
-In a cluster a deposed leader may be at the same run. So each step decides on what holds for ever: a
-segment that was replaced or deleted never comes back, and a new one that has nothing to replace is
-never published (docs/decisions/0121).
+In a cluster a deposed leader may work on the same run. So each step decides on facts that never
+change: a segment that was replaced or deleted never returns, and a new segment that has nothing to
+replace is never published (docs/decisions/0121).
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ FINISH_ERRORS_TEXT = "Looks at a compaction of a tiered topic that failed; the n
 
 
 class Replaced(enum.Enum):
-    """What became of a replacement. NEVER: the old segment is deleted, being deleted, or replaced
-    by yet another one. The new one is in no metadata, nor will be."""
+    """The outcome of a replacement. NEVER: the old segment is deleted, being deleted, or replaced
+    by yet another one. The new one is in no metadata, and never will be."""
 
     NOW = enum.auto()
     BEFORE = enum.auto()
@@ -71,16 +71,16 @@ class ReplacementTarget(Protocol):
         """A live segment."""
 
     def replace(self, old: RemoteLogSegmentId, compacted: RemoteLogSegmentMetadata) -> Replaced:
-        """Replace the old segment in the metadata, and no other: looked up and recorded in one
+        """Replace the old segment in the metadata, and no other. The look-up and the record are one
         step, across brokers. Raises UnsupportedVersionError at feature level 0, and what a read of
-        the metadata raises; RemoteResourceNotFoundError also if the partition has left this
-        broker."""
+        the metadata raises; RemoteResourceNotFoundError also if this broker no longer has the
+        partition."""
 
     def forget_indexes(self, segment_ids: Iterable[RemoteLogSegmentId]) -> None: ...
 
 
 class CompactionFinisher:
-    """`run` in one thread at a time."""
+    """Call `run` in one thread at a time."""
 
     def __init__(
         self,
@@ -165,8 +165,8 @@ class CompactionFinisher:
             )
 
     def _end_with_partition(self, found: FoundRun) -> None:
-        """Delete all objects of the run: no metadata names a segment of the partition any more, nor
-        will."""
+        """Delete all objects of the run: no metadata names a segment of the partition any more, or
+        ever will."""
         if found.journal is not None and not found.journal.in_place:
             return  # its old segments are another bucket's
         _logger.info("compaction ends with its partition run=%s", found.run)
@@ -205,6 +205,6 @@ class CompactionFinisher:
         self._journals.forget(found)
 
     def _is_superseded(self, replacement: SegmentReplacement) -> bool:
-        """Whether no metadata names the old segment any more. Otherwise the task that began the
+        """Whether no metadata names the old segment any more. If one does, the task that began the
         segment's deletion deletes its objects."""
         return self._target.segment(replacement.old.segment_id) is None

@@ -1,20 +1,21 @@
-"""The journal of a compaction in the bucket: after a crash the next run finishes or undoes it.
+"""The journal of a compaction in the bucket: with it the next run finishes or undoes an interrupted
+one.
 
     <root>isotherm-compactions/<topic>-<topic id>/<partition>/<run>/
 
-    journal              written first, removed last: how far the run is with this partition
-    <segment>.staging    empty; named as a segment that the run makes, and written before the
-                         segment's first object: it names what the run may have put in the bucket
+    journal              written first, removed last: the state of the run for this partition
+    <segment>.staging    empty; has the name of a segment that the run makes, and is written before
+                         the segment's first object: it names objects that the run may have put
 
-    state      what it says                                   after a crash
+    state      meaning                                        after a crash
     staging    segments are being made; none is whole yet     undo: delete what they are
     staged     all are made and verified; the journal has     finish: commit and publish them in
                their manifests                                order, the old ones answer until then
     published  the new segments answer                        delete the old ones, when their time
                                                               has come
 
-The same for a copy to another bucket or prefix, whose journal lies there: nothing is old there, so
-it goes from `staged` to nothing. JSON, version 1: docs/formats/compaction-journal.md.
+A copy to another bucket or prefix has its journal there. It replaces no segments, so it ends after
+`staged`. JSON, version 1: docs/formats/compaction-journal.md.
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ class ListedRun:
 
 @dataclass(frozen=True, slots=True)
 class FoundRun:
-    """The same with the journal: None if it is missing (the run's last step was interrupted)."""
+    """A run with its journal, which is None if it is missing (the run's last step was
+    interrupted)."""
 
     partition: TopicIdPartition
     run: str
@@ -100,7 +102,8 @@ class FoundRun:
 
 
 class CompactionJournals:
-    """The journals of a bucket. Thread-safe; raises RemoteStorageError when the store fails."""
+    """The journals of a bucket. Thread-safe. Methods raise RemoteStorageError if the store
+    fails."""
 
     def __init__(self, client: ObjectClient, root_directory: str) -> None:
         """`root_directory` is the layout's."""
@@ -127,8 +130,8 @@ class CompactionJournals:
         return [_listed(*place, found) for place, found in sorted(folders.items())]
 
     def read(self, listed: ListedRun) -> FoundRun:
-        """Read the run's journal, by one more request. CorruptMetadataError names an unreadable
-        one."""
+        """Read the run's journal, with one more request. Raises CorruptMetadataError for an
+        unreadable one."""
         journal = None
         if listed.has_journal:
             key = self._folder(listed.partition, listed.run) + _JOURNAL
@@ -204,8 +207,8 @@ def encode_journal(journal: CompactionJournal) -> bytes:
 
 
 def decode_journal(data: bytes) -> CompactionJournal:
-    """CorruptMetadataError for anything that is not a journal, UnsupportedVersionError for a
-    journal of another version. Neither names the object: the caller knows it."""
+    """Decode a journal. Raises CorruptMetadataError for anything else, and UnsupportedVersionError
+    for a journal of another version. The caller adds the object's key to the error."""
     try:
         members = json.loads(data)
         version = members["version"]

@@ -32,11 +32,11 @@ def place_of(piece_number: int, relative_offset: int) -> int:
 def newest_places(
     storage: RemoteStorageManager, piece: Piece, fetch_bytes: int, transactions: OpenTransactions
 ) -> Iterator[pa.Table]:
-    """Keys with the place of their newest record, once for each run of batches; what transactions
-    are left open is added to `transactions`.
+    """Yield keys with the place of their newest record, once for each run of batches. The
+    transactional and control batches are added to `transactions`.
 
     Control batches, aborted records and records without a key do not count. Verifies every CRC;
-    raises CorruptObjectError naming the segment.
+    raises CorruptObjectError with the segment's name.
     """
     for chunk, _ in read_chunks(storage, piece, fetch_bytes):
         with located(piece):

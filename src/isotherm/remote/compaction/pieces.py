@@ -60,11 +60,11 @@ class Piece:
 def read_chunks(
     storage: RemoteStorageManager, piece: Piece, fetch_bytes: int
 ) -> Iterator[tuple[Chunk, bool]]:
-    """The batches of a piece in order, and whether a chunk is the last one; fetches one range
-    ahead.
+    """Yield the batches of a piece in order, as chunks, each with whether it is the last one.
+    Fetches one range ahead.
 
-    Raises CorruptObjectError naming the segment when it is missing, cut off, or its batches are
-    not in order; the CRCs are the caller's to check.
+    Raises CorruptObjectError with the segment's name if the segment is missing or cut off, or if
+    its batches are not in order. The caller checks the CRCs.
     """
     joiner = BatchJoiner(piece.segment.segment_size_in_bytes)
     next_offset = piece.segment.start_offset
@@ -106,7 +106,8 @@ def _check_headers(chunk: Chunk) -> None:
 
 
 def _within(piece: Piece, chunk: Chunk) -> Chunk | None:
-    """The batches of the piece's offsets. CorruptRecordError when one lies across its border."""
+    """The batches with offsets of the piece. Raises CorruptRecordError if one crosses its
+    border."""
     first, last = chunk.batches["base_offset"], chunk.last_offsets
     inside = (first >= piece.start_offset) & (last < piece.end_offset)
     outside = (last < piece.start_offset) | (first >= piece.end_offset)
@@ -125,7 +126,7 @@ def _within(piece: Piece, chunk: Chunk) -> Chunk | None:
 
 @contextmanager
 def located(piece: Piece) -> Iterator[None]:
-    """Turns lost or damaged data into a CorruptObjectError that names the records."""
+    """Raise lost or damaged data as a CorruptObjectError that names the records."""
     try:
         yield
     except (RemoteResourceNotFoundError, CorruptDataError) as error:

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionRules:
-    """The same for all pieces of a run. `now_ms` is its time: delete horizons are compared with it
-    and set from it. Also the size of reads, in bytes."""
+    """The rules for all pieces of a run. Delete horizons are compared with `now_ms` and set from
+    it. `fetch_bytes` is the size of a read."""
 
     now_ms: TimestampMs
     delete_retention_ms: int
@@ -91,9 +91,9 @@ def rewrite_piece(
 ) -> RewrittenSegment:
     """Write the files of the segment that replaces a piece.
 
-    `newest` are the offsets, relative to the piece's start and ascending, of the records that are
-    their keys' newest; `open_producers` those with a transaction that is open where it starts.
-    Raises CorruptObjectError naming the segment; the files are the caller's to remove.
+    `newest` has the offsets of the newest records of their keys, ascending and relative to the
+    piece's start. `open_producers` have a transaction that is open at the start. Raises
+    CorruptObjectError with the segment's name; the caller removes the files.
     """
     rewriter = _PieceRewriter(piece, newest, open_producers, rules)
     log_path = directory / "log"
@@ -153,7 +153,7 @@ class _PieceRewriter:
             self._piece.last_records or {},
             kept_when_empty=stays,
             in_map=always,
-            # By the first pass; but what it read then may have been damaged since.
+            # The first pass has verified the CRCs, but in an earlier read of the object.
             is_verified=~always,
         )
         done = filter_chunk(chunk, batch_rules, self._transactions, self._choose)
@@ -199,7 +199,7 @@ def _metadata(
         start_offset=piece.start_offset,
         end_offset_inclusive=piece.end_offset - 1,
         max_timestamp_ms=old.max_timestamp_ms if largest == NO_TIMESTAMP else largest,
-        # Of two segments with the same offsets readers of manifests take the newer one.
+        # Readers of manifests take the newer one of two segments with the same offsets.
         event_timestamp_ms=max(rules.now_ms, old.event_timestamp_ms + 1),
         segment_size_in_bytes=indexes.position,
         segment_leader_epochs=epochs_within(
@@ -214,9 +214,9 @@ def _metadata(
 def _index_files(
     storage: RemoteStorageManager, piece: Piece, indexes: WrittenIndexes, log_path: Path
 ) -> LogSegmentData:
-    """The rebuilt indexes, and those that say the same as before: what is known of producers and of
-    leader epochs where the segment ends. Of a segment that is read to an earlier offset they lose
-    what came after."""
+    """The rebuilt indexes, and those that compaction does not change: the producer snapshot and the
+    leader epochs at the segment's end. If the piece ends before the segment they lose their entries
+    beyond its end."""
     segment = piece.segment
     snapshot = storage.fetch_index(segment, IndexType.PRODUCER_SNAPSHOT)
     epochs = storage.fetch_index(segment, IndexType.LEADER_EPOCH)

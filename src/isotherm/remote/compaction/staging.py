@@ -1,4 +1,4 @@
-"""Uploads rewritten files as a staged segment, and verifies it. It lacks its commit mark yet."""
+"""Uploads rewritten files as a staged segment without its commit mark, and verifies it."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ def stage_segment(
     rewritten: RewrittenSegment,
     fetch_bytes: int,
 ) -> SegmentReplacement:
-    """Announce, upload, read back. What a crash leaves is deleted by `undo_run`.
+    """Announce a segment, upload it, and read it back. `undo_run` deletes its objects after a
+    crash.
 
-    Raises CorruptObjectError when what is read back is not what was written.
+    Raises CorruptObjectError if the segment that is read back differs from the written one.
     """
     new = rewritten.metadata
     journals.announce(run, new.segment_id, new.start_offset)
@@ -54,8 +55,9 @@ def stage_segment(
 def verify_staged(
     storage: ObjectStoreRemoteStorageManager, rewritten: RewrittenSegment, fetch_bytes: int
 ) -> None:
-    """Read a segment and its indexes back, through every transformation: the bytes must be those
-    that were written, every batch sound and in order, and the records as many as were kept."""
+    """Read a segment and its indexes back, through every transformation. The bytes must be those
+    that were written, every batch must be sound and in order, and the number of records must be
+    that of the kept ones."""
     metadata = rewritten.metadata
     digest = hashlib.sha256()
     records = 0

@@ -1,1 +1,1 @@
-"""Which segments and batches are the history of a partition."""
+"""Decides which segments and batches belong to the history of a partition."""

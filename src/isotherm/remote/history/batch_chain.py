@@ -1,9 +1,9 @@
 """Checks the batches of a segment against its metadata, in the order of the log. Pure.
 
-The CRC covers what the producer sent. It does not cover a batch's offset and leader epoch, and does
-not show that a batch is missing. Here each batch has to begin where the one before it ends, lie
-within its segment, carry the leader epoch that the segment's metadata give its offsets, hold a
-record for each of its offsets, and not contradict itself. Work is by columns, some
+The CRC covers the bytes that the producer sent. It does not cover a batch's offset and leader
+epoch, and does not show that a batch is missing. Here each batch must begin where the one before it
+ends, lie within its segment, have the leader epoch that the segment's metadata give its offsets,
+hold a record for each of its offsets, and not contradict itself. The work is by columns, with a few
 operations per run of batches.
 """
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 class ChainFault(NamedTuple):
-    """What is wrong with a batch, `row` of the table: a fact without its place. `missing` are the
-    offsets [first, end) that should come there, where nothing else is wrong."""
+    """The fault of a batch, `row` of the table, as a fact without its place. `missing` are the
+    offsets [first, end) that are missing there, if nothing else is wrong."""
 
     row: int
     fact: str
@@ -37,7 +37,7 @@ class ChainFault(NamedTuple):
 
 
 class BatchChain:
-    """What the metadata of one segment say of its batches."""
+    """The rules for the batches of one segment, from its metadata."""
 
     def __init__(self, segment: RemoteLogSegmentMetadata, gaps: Gaps) -> None:
         self._segment = segment
@@ -47,10 +47,10 @@ class BatchChain:
     def first_fault(
         self, buffer: ReadBuffer, table: BatchTable, next_offset: Offset, *, is_start: bool
     ) -> ChainFault | None:
-        """The first batch of a run that is not as the segment says, None when all are.
+        """The first fault in a run of batches; None if there is none.
 
-        The run follows the offsets below `next_offset`. With `is_start` none of its batches has
-        been seen yet, and the first may begin below `next_offset`.
+        The run follows the offsets below `next_offset`. With `is_start` it is the first run, and
+        its first batch may begin below `next_offset`.
         """
         if len(table) == 0:
             return None
@@ -102,7 +102,7 @@ class BatchChain:
         )
 
     def _missing(self, table: BatchTable, next_offset: Offset) -> ChainFault | None:
-        """The first offsets without a record, where the log may have none such."""
+        """The first offsets without a record, if the segment may not have such offsets."""
         if self._gaps is Gaps.PERMITTED:
             return None
         base, sizes = table["base_offset"], table["last_offset_delta"] + 1
@@ -123,6 +123,6 @@ class BatchChain:
 
 
 def _first_fact(facts: Iterable[tuple[str, BoolArray]], count: int) -> tuple[int, str]:
-    """The first row that is wrong, and the first fact about it; `count` without one."""
+    """The first wrong row, and the first fact about it; `count` if none is wrong."""
     found = [(int(is_wrong.argmax()), fact) for fact, is_wrong in facts if is_wrong.any()]
     return min(found, key=lambda each: each[0], default=(count, ""))

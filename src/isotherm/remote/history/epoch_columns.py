@@ -1,5 +1,5 @@
-"""Leader epochs by columns: what leader_epochs.py of isotherm.segment says of one offset or
-segment, for many at once. `tests/property/remote/test_epoch_columns.py` compares both. Pure.
+"""Leader epochs by columns: leader_epochs.py of isotherm.segment for many offsets or segments at
+once. `tests/property/remote/test_epoch_columns.py` compares the two. Pure.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _OFFSET_MIN = np.iinfo(np.int64).min
 
 
 class ExpectedEpochs:
-    """Which leader epoch batches carry, by their offsets. `epochs` are those of a segment, or the
-    entries of a checkpoint: the start offset of each epoch, ascending; at least one.
+    """The leader epoch that each batch must have, by its offset. `epochs` has the start offset of
+    each epoch of a segment or checkpoint, ascending; at least one.
 
     Below the first start offset nothing is known: the log start lay in the segment when it was
-    copied, and records below it keep their batches, but no longer their epoch.
+    copied, and the epochs of records below it were dropped.
     """
 
     def __init__(self, epochs: Mapping[LeaderEpoch, Offset]) -> None:
@@ -30,13 +30,13 @@ class ExpectedEpochs:
         self._starts = np.fromiter(epochs.values(), np.int64, len(epochs))
 
     def at(self, offsets: Int64Array) -> Int64Array:
-        """Below the first start offset the first epoch."""
+        """The epochs at `offsets`; the first epoch below the first start offset."""
         places = self._starts.searchsorted(offsets, side="right") - 1
         expected: Int64Array = self._epochs[np.maximum(places, 0)]
         return expected
 
     def wrong(self, epochs: Int64Array, base_offsets: Int64Array) -> BoolArray:
-        """Which batches contradict it. A batch without an epoch (-1) contradicts nothing."""
+        """Whether each batch has a wrong epoch. A batch without an epoch (-1) has none."""
         if len(self._epochs) == 1 and (epochs == self._epochs[0]).all():
             return np.zeros(len(epochs), np.bool_)
         is_known = (epochs != NO_LEADER_EPOCH) & (base_offsets >= self._starts[0])
@@ -45,8 +45,9 @@ class ExpectedEpochs:
 
 
 def span_ends(starts: Int64Array, counts: Int64Array, ends: Int64Array) -> Int64Array:
-    """The inclusive ends of the spans that begin at `starts`: of `counts[i]` epochs, for each i one
-    after the other, up to `ends[i]`. As `cut_at_epochs`; each count is at least 1."""
+    """The inclusive ends of the spans that begin at `starts`. Segment i has `counts[i]` spans, at
+    least one, up to `ends[i]`; the spans of all segments are concatenated. Same as
+    `cut_at_epochs`."""
     following = np.concatenate((starts[1:], [0]))[: len(starts)]
     found: Int64Array = np.maximum(following, _OFFSET_MIN + 1) - 1
     found[np.cumsum(counts) - 1] = ends

@@ -6,7 +6,8 @@ import enum
 
 
 class Gaps(enum.Enum):
-    """Nowhere; beside batches that show that a cleaner has been there; or anywhere."""
+    """Gaps are allowed nowhere, in segments whose batches show that they were cleaned, or
+    anywhere."""
 
     REFUSED = enum.auto()
     WHERE_CLEANED = enum.auto()

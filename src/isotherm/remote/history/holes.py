@@ -1,4 +1,4 @@
-"""Offsets that no segment of the remote tier holds, between those that it does hold."""
+"""Finds holes: offsets between segments of the remote tier that no segment holds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from isotherm.types import Offset, TopicIdPartition
 
 
 class Hole(NamedTuple):
-    """From the first offset to the last that are missing, and the segments on both sides."""
+    """The first and the last missing offset, and the segments on both sides."""
 
     first_offset: Offset
     last_offset: Offset
@@ -20,11 +20,11 @@ class Hole(NamedTuple):
 
 
 def find_holes(segments: Iterable[RemoteLogSegmentMetadata]) -> list[Hole]:
-    """The holes among the finished segments of one partition, ascending; other states hold nothing.
+    """The holes between the finished segments of one partition, ascending.
 
-    What lies before the first segment was deleted, and what comes after the last is not copied yet:
-    neither is a hole. Segments may overlap. A compacted segment keeps the offsets that it stands
-    for, so compaction leaves none.
+    Offsets before the first segment were deleted, and those after the last one are not copied yet:
+    neither is a hole. Segments may overlap. A compacted segment keeps its range of offsets, so
+    compaction leaves no hole.
     """
     holes = []
     reached: RemoteLogSegmentMetadata | None = None
@@ -44,8 +44,8 @@ def hole_error(
     offset: Offset,
     local_log_start_offset: Offset,
 ) -> RemoteHoleError:
-    """The error for a consumer at `offset`, which no segment holds. It names the segments
-    around."""
+    """The error for a consumer at `offset`, which no segment holds. It names the segments on both
+    sides."""
     finished = [s for s in segments if s.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
     before = max(
         (each for each in finished if each.end_offset_inclusive < offset),

@@ -1,4 +1,4 @@
-"""Which remote segments are part of a log's history, by their leader epochs. Pure.
+"""Decides by leader epochs which remote segments belong to a log's history. Pure.
 
 A segment copied by a leader whose records were later cut off (an unclean election) stays in the
 remote tier; its epochs show that it does not belong to the log. The log's epochs are a lineage
@@ -36,8 +36,8 @@ def segment_epochs(metadata: RemoteLogSegmentMetadata) -> list[EpochEntry]:
 
 
 def epoch_spans(metadata: RemoteLogSegmentMetadata) -> list[EpochSpan]:
-    """The segment cut at its epochs' borders, ascending. What lies below its first epoch, where the
-    log start was in the segment when it was copied, is in none."""
+    """The segment cut at its epochs' borders, ascending. If the log start lay in the segment when
+    it was copied, the offsets below it are in no span."""
     epochs = list(metadata.segment_leader_epochs.items())
     return cut_at_epochs(epochs, metadata.end_offset_inclusive)
 
@@ -45,8 +45,9 @@ def epoch_spans(metadata: RemoteLogSegmentMetadata) -> list[EpochSpan]:
 def checkpoint_of_copy(metadata: RemoteLogSegmentMetadata, data: bytes) -> list[EpochEntry]:
     """The entries of the checkpoint that was copied with a segment.
 
-    It has no CRC, and wrong epochs would let a log diverge without notice: CorruptObjectError
-    unless they are those of the metadata. CorruptCheckpointError for a damaged one.
+    It has no CRC, and wrong epochs would let a log diverge without notice. So this raises
+    CorruptObjectError unless they agree with the metadata, and CorruptCheckpointError for a damaged
+    checkpoint.
     """
     entries = read_leader_epoch_checkpoint(data)
     end_offset = metadata.end_offset_inclusive + 1
@@ -65,8 +66,8 @@ def is_segment_within_lineage(
 ) -> bool:
     """Whether every record of the segment is part of the log that `lineage` describes.
 
-    `lineage` has no empty epochs. Epochs of the segment below the lineage's first are passed
-    over: the log start may have moved into the segment. The segment ends below the log end.
+    `lineage` has no empty epochs. Epochs of the segment below the lineage's first are ignored: the
+    log start may have moved into the segment. The segment must end below the log end.
     """
     of_segment = without_empty_epochs(segment_epochs(metadata))
     if not lineage or not lineage[0].epoch <= of_segment[-1].epoch <= lineage[-1].epoch:
@@ -92,10 +93,10 @@ def highest_remote_offset(
     log_end_offset: Offset,
     highest_offset_for_epoch: Callable[[LeaderEpoch], Offset | None],
 ) -> OffsetAndEpoch:
-    """The last offset of this log in the remote tier; NO_OFFSET when it has none.
+    """The last offset of this log in the remote tier; NO_OFFSET if there is none.
 
     The latest epoch with an offset in the remote tier decides. Offsets beyond that epoch's end in
-    this lineage were cut off here, and do not count.
+    this lineage were truncated here, and do not count.
     """
     for entry in reversed(lineage):
         highest = highest_offset_for_epoch(entry.epoch)
@@ -114,10 +115,10 @@ def remote_log_start_offset(
     earliest epoch that has any, or the local log start, whichever is lower. A segment begins with
     its first epoch: records before it were below the log start when it was copied.
 
-    Kafka counts segments in every state. Here one whose deletion has begun does not count:
-    retention had raised the log start above it, and a crash forgot that. Nor does the log start
-    ever rise above records that only the local log holds. `segments_of_epoch` answers in order of
-    start offset.
+    Kafka counts segments in every state. Here a segment whose deletion has begun does not count:
+    retention had raised the log start above it before a crash lost that log start. The log start
+    also never rises above records that only the local log holds. `segments_of_epoch` returns
+    segments in order of start offset.
     """
     for entry in lineage:
         for segment in segments_of_epoch(entry.epoch):

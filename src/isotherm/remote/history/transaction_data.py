@@ -1,13 +1,14 @@
-"""Checks that the batches inside a transaction are that transaction's. Pure, by columns.
+"""Checks that the batches within a transaction belong to it. Pure, by columns.
 
 While a transaction is open the leader keeps its producer's state, and refuses a batch of the
-producer that is not transactional or does not continue its sequence. So of an entry of a
-transaction index, from its first offset to its marker, both hold: a batch that lost its
-transactional bit, or another's producer id, is found, and not given as committed.
+producer that is not transactional or does not continue its sequence. So from the first offset of an
+entry of the transaction index to its marker every batch of the producer is transactional and in
+sequence. A batch that lost its transactional bit, or got a wrong producer id, breaks this, and is
+not returned as committed.
 
-A batch of an aborted transaction that got the id of a producer whose transaction is committed lies
-in no entry of the index. There its sequence does not fit: so sequences are compared inside of every
-transaction, as soon as aborted ones are near.
+A batch of an aborted transaction may also get the id of a producer whose transaction is committed.
+No entry of the index covers it there, but its sequence does not fit. So sequences are compared
+within every transaction as soon as aborted ones are near.
 
 Source: Kafka ProducerAppendInfo.appendDataBatch and checkSequence;
 ProducerStateManager.isProducerExpired.
@@ -44,22 +45,22 @@ _Sequence: TypeAlias = tuple[int, int]
 
 
 class TransactionSpans(NamedTuple):
-    """Transactions by producer and offset: of one producer none begins before another ends."""
+    """Transactions by producer and offset. Those of one producer do not overlap."""
 
     producer_ids: Int64Array
     first_offsets: Int64Array
     last_offsets: Int64Array
 
     def within(self, first: int, last: int) -> TransactionSpans:
-        """Those that have offsets in [first, last]."""
+        """The transactions with offsets in [first, last]."""
         touching = (self.first_offsets <= last) & (self.last_offsets >= first)
         return TransactionSpans(*(column[touching] for column in self))
 
     def holding(
         self, producer_ids: Int64Array, offsets: Int64Array
     ) -> tuple[Int64Array, Int64Array]:
-        """The rows of these batches that lie in a transaction of their producer, by producer and
-        offset, and which transaction that is."""
+        """The rows of those batches that lie in a transaction of their producer, ordered by
+        producer and offset, and the row of the transaction of each."""
         count = len(self.producer_ids)
         is_batch = np.repeat([False, True], [count, len(offsets)])
         order = np.lexsort(
@@ -81,9 +82,9 @@ class TransactionSpans(NamedTuple):
 
 
 class AbortedData:
-    """The batches of a read, run by run, against the aborted transactions that touch it.
+    """Checks the batches of a read, run by run, against the aborted transactions that touch it.
 
-    With `may_have_gaps` a cleaner may have taken batches, and sequences are not compared. Not
+    With `may_have_gaps` a cleaner may have removed batches, and sequences are not compared. Not
     thread-safe.
     """
 
@@ -96,14 +97,15 @@ class AbortedData:
             )
         )
         self._may_have_gaps = may_have_gaps
-        # By producer and first offset: of transactions that go on behind the last run the epoch and
-        # the next sequence; of those that began before the first run the first batch.
+        # By producer and first offset. For transactions that continue after the last run: the epoch
+        # and the next sequence. For those that began before the first run: epoch and sequence of
+        # their first batch in it.
         self._going_on: dict[_Key, _Sequence] = {}
         self._begun_before: dict[_Key, _Sequence] = {}
         self._open = OpenSequences()
 
     def fault(self, buffer: ReadBuffer, table: BatchTable) -> str | None:
-        """The first fact of these batches, which come next, that no aborted transaction has."""
+        """The first fault in the next run of batches, as a fact; None if there is none."""
         if len(self._spans.producer_ids) == 0 or len(table) == 0:
             return None
         return self._fault_of_aborted(buffer, table) or (
@@ -162,16 +164,16 @@ class AbortedData:
         return self._open.has_first
 
     def fault_of_open(self, snapshot: Iterable[ProducerSnapshotEntry]) -> str | None:
-        """As `fault_after`, of all transactions that are open in the snapshot."""
+        """Same as `fault_after`, for all transactions that are open in the snapshot."""
         return self._open.fault_after(snapshot)
 
     @property
     def begun_before(self) -> Offset | None:
-        """Where the first of the transactions begins whose batches before the runs are unknown."""
+        """The lowest first offset of the transactions whose batches before the runs are unknown."""
         return min((first for _, first in self._begun_before), default=None)
 
     def behind(self) -> AbortedData:
-        """To follow the batches that lie before the runs, in the order of the log."""
+        """A checker for the batches before the runs, to be fed in the order of the log."""
         entries = (
             AbortedTransaction(producer, first, OFFSET_MAX, UNKNOWN_OFFSET)
             for producer, first in self._begun_before
@@ -179,12 +181,12 @@ class AbortedData:
         return AbortedData(entries, may_have_gaps=self._may_have_gaps)
 
     def fault_behind(self, behind: AbortedData) -> str | None:
-        """What contradicts the batches that `behind` has followed up to the first run."""
+        """The contradiction to the batches that `behind` has checked up to the first run."""
         return self._fault_before(behind._going_on)
 
     def fault_after(self, snapshot: Iterable[ProducerSnapshotEntry]) -> str | None:
-        """What contradicts the snapshot of what lies before: of the segment before, for a read from
-        a segment's start."""
+        """The contradiction to the producer snapshot at the start of the read: that of the segment
+        before, for a read from a segment's start."""
         return self._fault_before(
             {
                 (entry.producer_id, entry.current_transaction_first_offset): _next_of(entry)
@@ -205,17 +207,17 @@ class AbortedData:
 
 
 class OpenSequences:
-    """The sequences inside of all transactions of a read, run by run. Not thread-safe."""
+    """Checks the sequences within all transactions of a read, run by run. Not thread-safe."""
 
     def __init__(self) -> None:
-        # By producer, while its transaction is open: the epoch and the next sequence.
+        # By producer, while a transaction of it is open: the epoch and the next sequence.
         self._going_on: dict[int, _Sequence] = {}
-        # Of the producers whose first batch was no marker: that batch.
+        # By producer, if its first batch was no marker: epoch and sequence of that batch.
         self._first: dict[int, _Sequence] = {}
         self._ended: set[int] = set()
 
     def fault(self, buffer: ReadBuffer, table: BatchTable) -> str | None:
-        """The first of these batches, which come next, that does not continue its transaction."""
+        """The first batch of the next run that does not continue its transaction, as a fact."""
         data = table[(table["attributes"] & TRANSACTIONAL_FLAG) != 0]
         if len(data) == 0:
             return None
@@ -252,7 +254,7 @@ class OpenSequences:
         return bool(self._first)
 
     def fault_after(self, snapshot: Iterable[ProducerSnapshotEntry]) -> str | None:
-        """What contradicts the snapshot of what lies before the first run."""
+        """The contradiction to the producer snapshot at the start of the first run."""
         for entry in snapshot:
             found = self._first.get(entry.producer_id)
             before = _next_of(entry)
@@ -277,8 +279,8 @@ def _continues(before: _Sequence, found: _Sequence) -> bool:
 def next_sequences(
     sequences: Int64Array, last_offset_deltas: Int64Array, epochs: Int64Array
 ) -> Int64Array:
-    """The sequence that each batch of one producer should have after the one before it; the first
-    one its own. A producer with a new epoch begins at 0."""
+    """The sequence that each batch must have after the one before it, by producer. The first one
+    has its own. A producer with a new epoch begins at 0."""
     expected = sequences.copy()
     following = (sequences[:-1] + last_offset_deltas[:-1] + 1) & SEQUENCE_MASK
     expected[1:] = np.where(epochs[1:] == epochs[:-1], following, 0)

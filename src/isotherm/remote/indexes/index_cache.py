@@ -1,7 +1,7 @@
 """Indexes of remote segments, kept on the local disk (KIP-405, KIP-1264).
 
 Invariants:
-- An entry is *resident* when its files lie in the directory and their size is counted. Files of a
+- An entry is *resident* while its files are in the directory and their size is counted. Files of a
   fetch that failed halfway count too. When a call returns, the counted sizes are at most
   `total_size_bytes`; the least recently used entries are evicted first.
 - An entry that is not used for `ttl_ms` is expired: it is not served again. The next
@@ -13,8 +13,8 @@ Invariants:
 - A file that leaves the cache is renamed with `.deleted` at once and unlinked later, so that no
   reader waits until the file system has freed a large file.
 
-The directory survives a restart: whole sets of files become resident again without a fetch. A file
-that is no valid index is fetched again, also after a restart, where Kafka refuses to start.
+The directory survives a restart: complete sets of files become resident again without a fetch. A
+file that is not a valid index is fetched again. After a restart, too: Kafka refuses to start then.
 Source: Kafka RemoteIndexCache.java.
 """
 
@@ -58,13 +58,13 @@ DIRECTORY_NAME = "remote-log-index-cache"
 """Folder of the cache in the first log directory; not a partition's folder."""
 
 ENTRY_SIZE_MIN = 1024
-"""Counted size of an entry at least. It bounds the number of entries with empty indexes."""
+"""Smallest counted size of an entry. It bounds the number of entries with empty indexes."""
 
 MEMORY_SIZE_BYTES = 32 * 1024 * 1024
-"""Indexes of the most recently used segments are also kept in memory, up to this size."""
+"""Bytes of indexes of the most recently used segments that are also kept in memory."""
 
 FILE_DELETE_DELAY_MS = 10_000
-"""How long a file stays as `.deleted` before it is unlinked; Kafka's figure."""
+"""Time for which a file stays as `.deleted` before it is unlinked; Kafka's value."""
 
 MARKED_FILES_MAX = 3_000
 """With more `.deleted` files than this, all are unlinked at once, without their delay."""
@@ -79,7 +79,7 @@ class _Resident:
 
 @dataclass(slots=True)
 class _Loading:
-    """A fetch in progress. `discarded`: the segment was removed meanwhile."""
+    """A fetch in progress. `discarded` is set if the segment is removed meanwhile."""
 
     done: Future[RemoteIndexEntry] = field(default_factory=Future)
     discarded: bool = False
@@ -102,11 +102,12 @@ class RemoteIndexCache:
         statistics: CacheStatistics | None = None,
         rebuild_transactions: Callable[[RemoteLogSegmentMetadata], bytes] | None = None,
     ) -> None:
-        """Take over what an earlier process left in `directory`. ttl_ms 0 or -1: nothing expires.
+        """Take over the files of an earlier process in `directory`. With ttl_ms 0 or -1 nothing
+        expires.
 
         `on_removal` is called in the thread that removed the entry, and must not block.
-        `rebuild_transactions` makes a transaction index that the store lacks, or whose content
-        cannot be one. RemoteStorageError when the directory cannot be used.
+        `rebuild_transactions` rebuilds a transaction index that the store lacks, or whose content
+        is invalid. Raises RemoteStorageError if the directory cannot be used.
         """
         self._rebuild_transactions = rebuild_transactions
         self._directory = directory
@@ -145,9 +146,9 @@ class RemoteIndexCache:
     def get(self, metadata: RemoteLogSegmentMetadata) -> RemoteIndexEntry:
         """The indexes of a segment, fetched if they are not cached.
 
-        Raises what the storage manager raises, CorruptIndexError when it returns an invalid index,
-        and RemoteStorageError when the cache's own disk fails. No entry is cached then, and the
-        next call tries again; files that arrived whole are not fetched twice.
+        Raises what the storage manager raises, CorruptIndexError if it returns an invalid index,
+        and RemoteStorageError if the cache's own disk fails. Then no entry is cached and the next
+        call tries again; files that arrived whole are not fetched twice.
         """
         key = metadata.segment_id.id
         with self._lock, self._disk_errors():
@@ -178,8 +179,8 @@ class RemoteIndexCache:
         self._report_removals()
 
     def rebuild_transaction_index(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Make the transaction index again from the segment, whose markers contradict it. Raises as
-        `get` does. Without a way to do it the segment's indexes are fetched again."""
+        """Rebuild the transaction index from the segment, whose markers contradict it. Raises what
+        `get` raises. Without `rebuild_transactions` the segment's indexes are fetched again."""
         if self._rebuild_transactions is None:
             self.remove([metadata.segment_id])
             return
@@ -226,7 +227,8 @@ class RemoteIndexCache:
             raise ValueError(f"remote index cache is closed directory={self._directory}")
 
     def _lookup(self, key: uuid.UUID) -> RemoteIndexEntry | None:
-        """An entry in memory that has not expired. Marks its files as used, in memory or not."""
+        """The entry, if it is in memory and has not expired. Its files count as used in any
+        case."""
         resident = self._residents.get(key)
         if resident is None:
             return None
@@ -384,7 +386,7 @@ class RemoteIndexCache:
             )
 
     def _store(self, path: Path, content: bytes, *, durably: bool) -> None:
-        """Write a file, a transaction index with fsync.
+        """Write a file; with `durably`, as for a transaction index, with fsync.
 
         A power failure may leave a file of zeros. A zeroed offset or time index only makes look-ups
         start too early. A zeroed transaction index would show aborted records as committed."""
@@ -396,8 +398,7 @@ class RemoteIndexCache:
         self._fs.rename(temporary, path)
 
     def _unlink_marked(self, now_s: float) -> None:
-        """Unlink the `.deleted` files that are due. A file that fails is tried again the next
-        time."""
+        """Unlink the `.deleted` files that are due. A failed one is retried at the next call."""
         while True:
             with self._lock:
                 if not self._marked or self._marked[0][0] > now_s:

@@ -1,8 +1,8 @@
-"""One segment's entry of the remote index cache: three indexes, and the files that hold them.
+"""One segment's entry of the remote index cache: three indexes, and their files.
 
 Files are named `<start offset>_<segment id>` plus `.index`, `.timeindex` or `.txnindex`: the
-offset in plain decimal, the id as 22 characters that may hold `_` themselves. Names and content
-are those of Kafka's RemoteIndexCache, so that each can take over the other's directory.
+offset in plain decimal, the id as 22 characters, which may include `_`. Names and content are those
+of Kafka's RemoteIndexCache, so that each can take over the other's directory.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class RemoteIndexEntry:
 
     @property
     def transaction_index(self) -> list[AbortedTransaction]:
-        """Decoded anew on each call; empty when the segment has no aborted transaction."""
+        """Decoded at each call; empty if the segment has no aborted transaction."""
         return read_transaction_index(self.transaction_index_bytes, self.base_offset)
 
     def lookup_offset(self, offset: Offset) -> OffsetPosition:
         """The index entry from which to read for `offset`: the last one at or below it, or
-        (base offset, 0) without one. The batch at its position may begin below its offset."""
+        (base offset, 0) if there is none. The batch at its position may begin below its offset."""
         return lookup_offset(self.offset_index, self.base_offset, offset)
 
     def entries_before(self, timestamp_ms: TimestampMs) -> list[TimestampOffset]:
@@ -117,5 +117,5 @@ def parse_index_file_name(name: str) -> tuple[IndexFiles, IndexType] | None:
 
 
 def check_index(index_type: IndexType, content: bytes, base_offset: Offset) -> None:
-    """CorruptIndexError when the content cannot be such an index."""
+    """Raise CorruptIndexError if the content is not a valid index of this type."""
     _CHECKS[index_type](content, base_offset)

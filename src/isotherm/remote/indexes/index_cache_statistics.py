@@ -34,7 +34,7 @@ RemovalListener = Callable[[RemovedEntry], None]
 
 @dataclass(frozen=True, slots=True)
 class StatisticsSnapshot:
-    """Since the cache was opened. `fetches` are calls of the remote store, one per index."""
+    """Counts since the cache was opened. `fetches` are calls of the remote store, one per index."""
 
     hits: int = 0
     misses: int = 0
@@ -59,7 +59,7 @@ class CacheStatistics:
         self._removals: Counter[RemovalCause] = Counter()
 
     def count_request(self, *, is_hit: bool) -> None:
-        """A hit found the entry resident, in memory or in its files."""
+        """Count a request. A hit found the entry resident, in memory or in its files."""
         with self._lock:
             if is_hit:
                 self._hits += 1
@@ -79,7 +79,7 @@ class CacheStatistics:
             return StatisticsSnapshot(self._hits, self._misses, self._fetches, dict(self._removals))
 
     def publish(self, metrics: Metrics) -> None:
-        """As gauges `isotherm_remote_index_cache_*`, computed at each scrape."""
+        """Publish gauges `isotherm_remote_index_cache_*`, computed at each scrape."""
         prefix = "isotherm_remote_index_cache_"
         metrics.computed_gauge(
             prefix + "hits",

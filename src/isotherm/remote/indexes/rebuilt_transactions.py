@@ -1,10 +1,9 @@
-"""Makes a transaction index again from the log of its segment, where the store has lost it or it is
-wrong.
+"""Rebuilds a transaction index from the log of its segment if the store has lost it or it is wrong.
 
-An absent index looks like that of a segment without aborted transactions: metadata of Apache Kafka
-before 3.9 do not say which it is, and a consumer would get aborted records as committed. The
-segment's snapshot of producers tells cheaply: where no producer has ever ended a transaction there
-is nothing to list. Else the segment is read once, a range at a time (docs/decisions/0083).
+An absent index looks like that of a segment without aborted transactions. The metadata of Apache
+Kafka before 3.9 do not distinguish the two, and a consumer would get aborted records as committed.
+The segment's producer snapshot is a cheap check: if no producer has ever ended a transaction, the
+index is empty. Otherwise the segment is read once, a range at a time (docs/decisions/0083).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 FETCH_BYTES = 8 * 1024 * 1024
-"""Of the segment's log, in memory at a time. Besides, some 80 bytes for each batch."""
+"""Bytes of the segment's log in memory at a time. Each batch takes some 80 bytes besides."""
 
 
 class TransactionIndexRebuild:
@@ -44,7 +43,7 @@ class TransactionIndexRebuild:
 
     def __call__(self, segment: RemoteLogSegmentMetadata) -> bytes:
         """The content of the index. Raises what the storage manager raises, and CorruptObjectError
-        when the log cannot be read to its end."""
+        if the log cannot be read to its end."""
         from isotherm.remote.scrub.log_batches import read_log_batches
         from isotherm.remote.scrub.producer_checks import Transactions
 
@@ -71,8 +70,8 @@ class TransactionIndexRebuild:
         return encode_transaction_index(entries)
 
     def _producers_before(self, segment: RemoteLogSegmentMetadata) -> ProducersBefore | None:
-        """Of the segment that ends where this one begins. None where none is known: transactions
-        that began before then begin with their first batch here."""
+        """The producers at the end of the segment that ends where this one begins. None if there is
+        no such segment: earlier transactions then count from their first batch here."""
         from isotherm.remote.scrub.producer_checks import ProducersBefore
 
         if segment.start_offset == 0:

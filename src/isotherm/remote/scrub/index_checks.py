@@ -1,7 +1,7 @@
-"""Offset index, time index and epoch checkpoint of a segment against its log. Pure.
+"""Checks the offset index, time index and epoch checkpoint of a segment against its log. Pure.
 
-Entries are as the log writes them, in Kafka of any version: of an append of one or more batches the
-offset index has the last offset and the position of the first of them.
+Entries of any version of Kafka are accepted: for an append of one or more batches the offset index
+has the last offset, and the position of the first batch.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def check_time_index_entries(
 def check_epoch_checkpoint(
     checkpoint: bytes, batches: LogBatches, segment: RemoteLogSegmentMetadata
 ) -> list[Problem]:
-    """Compare with the batches, and with the segment's epochs in the metadata, which are a part of
-    it."""
+    """Compare the checkpoint with the batches, and with the segment's epochs in the metadata, which
+    are a part of it."""
     kind = FindingKind.WRONG_EPOCH_CHECKPOINT
     try:
         entries = read_leader_epoch_checkpoint(checkpoint)
@@ -125,7 +125,7 @@ def _text(entries: list[EpochEntry]) -> str:
 
 
 def _rows_at(sorted_values: Int64Array, wanted: Int64Array) -> tuple[Int64Array, BoolArray]:
-    """The index of each of `wanted` in `sorted_values`, and whether it is there."""
+    """The index of each of `wanted` in `sorted_values`, and whether it occurs there."""
     if len(sorted_values) == 0:
         return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
     at = np.searchsorted(sorted_values, wanted)

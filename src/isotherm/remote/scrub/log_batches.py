@@ -1,7 +1,7 @@
 """Reads the batches of a segment's `.log` once from its start, and collects problems.
 
-Work is done by kernels and by columns, a row per batch; Python sees a batch only where one is
-damaged, or a control record has an unusual form.
+The work is by kernels and columns, with a row per batch. Python reads a single batch only if it is
+damaged, or if it is a control batch of an unusual form.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ ROW = np.dtype(
 
 _POSITION = re.compile(r"\bposition=(\d+)")
 _PROBLEMS_MAX = 10
-"""Problems of one kind in one segment; more would add nothing."""
+"""Most problems of one kind that are reported for one segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +102,8 @@ class LogBatches:
 def read_log_batches(
     blocks: Iterable[memoryview], log_size: int, *, with_records: bool = True
 ) -> LogBatches:
-    """`blocks` are the `log_size` bytes of a `.log` file from its start, cut anywhere. Without
-    `with_records` batches are checked by their headers and CRCs alone."""
+    """Read and check the batches of a log. `blocks` are the `log_size` bytes of a `.log` file from
+    its start, cut anywhere. Without `with_records` only headers and CRCs are checked."""
     tables: list[Rows] = []
     problems: list[Problem] = []
     joiner = BatchJoiner(log_size)
@@ -222,8 +222,8 @@ def check_same_batches(batches: LogBatches, others: LogBatches, whose: str) -> l
 
 
 def check_timestamp_types(batches: LogBatches) -> list[Problem]:
-    """A batch whose timestamp type differs from both neighbours'. The type is the topic's, for all
-    batches that a leader appends; to change it for one batch is possible, and not done."""
+    """Find batches whose timestamp type differs from those of both neighbours. A leader appends all
+    batches with the topic's type. Changing it for a single batch is possible, but not done."""
     rows = batches.rows[~batches.is_control]
     is_append_time = (rows["attributes"] & TIMESTAMP_TYPE_FLAG) != 0
     differs = is_append_time[1:] != is_append_time[:-1]

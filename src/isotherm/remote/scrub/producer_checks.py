@@ -1,10 +1,10 @@
 """Checks a segment's transaction index and producer snapshot against its batches. Pure.
 
-A segment carries the snapshot of the offset that follows it. The snapshot of the segment before
-names the transactions that are open where this one begins: then this segment's index and snapshot
-follow from its batches, for every producer that writes in it. Without it, as at the start of a
-history, what the index and snapshot state of earlier transactions is accepted. Work is by columns,
-a row per transaction.
+A segment has the producer snapshot at the offset after its end. The snapshot of the segment before
+has the transactions that are open where this one begins. With it, this segment's index and snapshot
+follow from its batches for every producer that writes in it. Without it, as at the start of a
+history, the entries of index and snapshot for earlier transactions are accepted. The work is by
+columns, with a row per transaction.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _UNKNOWN_START = -2
 _TRANSACTION = np.dtype(
     [
         ("producer_id", np.int64),
-        # UNKNOWN_OFFSET: it has no data in this partition.
+        # UNKNOWN_OFFSET if the transaction has no data in this partition.
         ("first_offset", np.int64),
-        # The first of its batches in this segment; _NEVER without any.
+        # The first of its batches in this segment; _NEVER if there is none.
         ("first_here", np.int64),
-        # _NEVER: open where the segment ends.
+        # _NEVER if the transaction is open at the segment's end.
         ("marker_offset", np.int64),
         ("is_abort", np.bool_),
     ]
@@ -63,7 +63,7 @@ class ProducersBefore:
         return ProducersBefore({entry.producer_id: entry for entry in entries})
 
     def open_transaction(self, producer_id: ProducerId) -> Offset:
-        """Its first offset; UNKNOWN_OFFSET if there is none."""
+        """The first offset of the producer's open transaction; UNKNOWN_OFFSET if there is none."""
         entry = self.entries.get(producer_id)
         return UNKNOWN_OFFSET if entry is None else entry.current_transaction_first_offset
 
@@ -97,7 +97,7 @@ class Transactions:
         ]
 
     def last_stable_offset(self, marker: Offset) -> Offset:
-        """The leader's last stable offset after each marker: the lowest first offset of the open
+        """The leader's last stable offset after a marker: the lowest first offset of the open
         transactions, or the offset after the marker."""
         at = int(np.searchsorted(self._latest_ends, marker, side="right"))
         if at < len(self._firsts) and self._firsts[at] < marker:
@@ -217,7 +217,8 @@ def check_transaction_index_entries(
     transactions: Transactions,
     segment: RemoteLogSegmentMetadata,
 ) -> list[Problem]:
-    """`index` is None if the segment has none: then it must not have aborted transactions."""
+    """Problems of a transaction index. `index` is None if the segment has none: then it must not
+    have aborted transactions."""
     kind = FindingKind.WRONG_TRANSACTION_INDEX
     try:
         entries = read_transaction_index(index or b"", segment.start_offset)
@@ -250,7 +251,8 @@ def _first(row: np.void) -> Offset:
 
 
 def _has_data(row: np.void) -> bool:
-    """A marker alone proves nothing: its transaction may be empty, or be in other segments."""
+    """Whether the transaction has data. A marker alone does not prove it: the transaction may be
+    empty, or be in other segments."""
     return bool(row["first_offset"] >= 0 or row["first_here"] != _NEVER)
 
 
@@ -416,7 +418,7 @@ def _written_here(
 
 
 def _from_before(earlier: ProducerSnapshotEntry | None, fields: dict[str, int]) -> dict[str, int]:
-    """The fields that a marker does not change."""
+    """The fields of the earlier entry that a marker does not change."""
     if earlier is None:
         return {}
     known = {"coordinator_epoch": earlier.coordinator_epoch}
@@ -431,7 +433,7 @@ def _set_open_transaction(known: dict[ProducerId, dict[str, int]], row: np.void)
     """Set each producer's open transaction at the segment's end, from its last one."""
     fields = known.get(int(row["producer_id"]))
     if fields is None:
-        return  # open all through the segment: the snapshot before has it
+        return  # open throughout the segment: the snapshot before has it
     name = "current_transaction_first_offset"
     if row["marker_offset"] != _NEVER:
         fields[name] = UNKNOWN_OFFSET

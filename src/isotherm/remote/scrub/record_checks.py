@@ -1,7 +1,7 @@
 """Decompresses the records of consecutive batches, and compares them with the batch headers.
 
-The CRC vouches for what was written. It does not tell that the writer counted well, or that damage
-was given a CRC of its own.
+The CRC proves that the bytes are those that were written. It does not prove that the writer counted
+correctly, or that the batch was not damaged before its CRC was computed.
 """
 
 from __future__ import annotations

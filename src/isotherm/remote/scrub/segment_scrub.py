@@ -1,7 +1,7 @@
 """Reads and checks everything about one segment in the bucket: objects, manifest, log, indexes.
 
-What is read goes through the storage manager, so both layouts and compressed and encrypted segments
-are looked into alike. A segment's log is fetched in ranges and held a range at a time.
+All reads go through the storage manager, so both layouts, and compressed and encrypted segments,
+are checked alike. A segment's log is fetched in ranges, a few of which are in memory at a time.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class StoredObjects:
     def check(
         self, segment: RemoteLogSegmentMetadata, found: Callable[..., None]
     ) -> Described | None:
-        """None if the log cannot be read."""
+        """Check the objects of a segment. None if its log cannot be read."""
         log_key = self.layout.log_key(segment)
         manifest = self._manifest(segment, found)
         log_size = self._size(log_key, found)
@@ -156,12 +156,12 @@ class Described(NamedTuple):
 
 
 class SegmentScrubber:
-    """Checks segments of one bucket, or of a storage manager of the user's: then `objects` is None,
-    and only log and indexes are checked. Raises RemoteStorageError if the store fails: that is no
+    """Checks segments of one bucket, or of a user's storage manager: then `objects` is None, and
+    only log and indexes are checked. Raises RemoteStorageError if the store fails: that is not a
     finding.
 
-    `may_have_gaps` is for topics that are compacted: offsets without a record are no finding.
-    Without `with_records` batches are checked by their headers and CRCs alone.
+    With `may_have_gaps`, for compacted topics, offsets without a record are not a finding. Without
+    `with_records` only the headers and CRCs of batches are checked.
     """
 
     def __init__(
@@ -194,8 +194,9 @@ class SegmentScrubber:
         previous: RemoteLogSegmentMetadata | None = None,
         overlapping: Sequence[RemoteLogSegmentMetadata] = (),
     ) -> SegmentScrub:
-        """`previous` ends where `segment` begins: its producer snapshot has the transactions that
-        are open there. `overlapping` have some of its offsets: their batches are compared."""
+        """Check a segment. `previous` ends where it begins: its producer snapshot has the
+        transactions that are open there. `overlapping` segments have some of its offsets: their
+        batches are compared."""
         findings: list[Finding] = []
 
         def found(problem: Problem, key: str | None = None) -> None:
@@ -277,7 +278,8 @@ class SegmentScrubber:
     def _producers_before(
         self, segment: RemoteLogSegmentMetadata, previous: RemoteLogSegmentMetadata | None
     ) -> ProducersBefore | None:
-        """None if it is unknown. Its damage is a finding of `previous`."""
+        """The producers at the end of `previous`; None if they are unknown. Damage of the snapshot
+        is a finding of `previous`."""
         if segment.start_offset == 0:
             return ProducersBefore.of([])
         if previous is None:

@@ -16,9 +16,9 @@ class RemoteStorageManager(Protocol):
     """Copies, reads and deletes segments in a remote store.
 
     Every method is synchronous and may be called from several threads at once. All of them raise
-    RemoteStorageError when the store fails (the caller tries again later),
-    RemoteResourceNotFoundError when the store answers that the object is not there, and
-    CorruptObjectError when what it holds cannot be what was copied.
+    RemoteStorageError if the store fails (the caller tries again later),
+    RemoteResourceNotFoundError if the store answers that the object does not exist, and
+    CorruptObjectError if the stored object differs from what was copied.
     """
 
     def copy_log_segment_data(
@@ -26,8 +26,8 @@ class RemoteStorageManager(Protocol):
     ) -> bytes | None:
         """Copy one segment; returns custom metadata to be kept with it (KIP-917), or None.
 
-        Idempotent: copying again under the same id overwrites. When it raises, objects may be
-        left behind; the caller deletes them under the same id.
+        Idempotent: copying again under the same id overwrites. An error may leave objects behind,
+        which the caller deletes under the same id.
         """
 
     def fetch_log_segment(
@@ -38,16 +38,17 @@ class RemoteStorageManager(Protocol):
     ) -> memoryview:
         """Bytes of the `.log` file from `start_position`, in memory.
 
-        An end beyond the segment is cut to the segment's end; None means the segment's end. The
-        answer is never shorter than that: CorruptObjectError is raised instead. ValueError when
-        start is negative, not below the segment's size, or beyond the end.
+        An end beyond the segment is cut to the segment's end; None means the segment's end. Raises
+        CorruptObjectError rather than return fewer bytes, and ValueError if start is negative, not
+        below the segment's size, or beyond the end.
         """
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
-        """A whole index. RemoteResourceNotFoundError for a transaction index never copied."""
+        """A whole index. Raises RemoteResourceNotFoundError for a transaction index that was not
+        copied."""
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Delete everything of this segment. Idempotent: absent objects are no error."""
+        """Delete all objects of this segment. Idempotent: absent objects are no error."""
 
     def close(self) -> None:
         """Release connections. Idempotent."""
@@ -55,8 +56,8 @@ class RemoteStorageManager(Protocol):
 
 @runtime_checkable
 class HasLocation(Protocol):
-    """Optional for a storage manager: where its objects are, as DescribeLogDirs shows it. No secret
-    may be in it. A manager without it is shown by the name of its class."""
+    """Optional for a storage manager: the place of its objects, which DescribeLogDirs shows. It
+    must not contain a secret. A manager without it is shown by the name of its class."""
 
     @property
     def location(self) -> str: ...
@@ -64,18 +65,18 @@ class HasLocation(Protocol):
 
 @runtime_checkable
 class ListsSegments(Protocol):
-    """Optional for a storage manager: name the segments that it has, without the metadata topic.
+    """Optional for a storage manager: list its segments without the metadata topic.
 
     The jobs that rebuild, sweep and scrub without metadata require it. The broker never calls it.
     """
 
     def list_log_segments(self) -> Iterable[RemoteLogSegmentMetadata]:
-        """The metadata of every segment of which anything is stored, in any order.
+        """The metadata of every segment with at least one stored object, in any order.
 
-        As `copy_log_segment_data` was called with it, plus the custom metadata that the call
-        returned. The state says what is stored: COPY_SEGMENT_FINISHED for a copy that was
-        completed, else COPY_SEGMENT_STARTED. Raises RemoteStorageError; a segment whose metadata
-        cannot be read is an error too (CorruptObjectError), since it would look deleted.
+        The metadata are those of the call of `copy_log_segment_data`, plus the custom metadata that
+        it returned. The state is COPY_SEGMENT_FINISHED for a complete copy, else
+        COPY_SEGMENT_STARTED. Raises RemoteStorageError, and CorruptObjectError for a segment whose
+        metadata cannot be read: without the error it would look deleted.
         """
 
 
@@ -95,9 +96,9 @@ class FillsBuffers(Protocol):
         buffer: memoryview,
         on_filled: Callable[[int], None],
     ) -> None:
-        """Fill `buffer`, which lies wholly within the `.log` file, from `start_position` on.
+        """Fill `buffer` with the bytes from `start_position` on, all within the `.log` file.
 
-        `on_filled(count)` is called, in this thread, whenever the first `count` bytes are there,
-        and at last with all of them; what it raises ends the fetch and goes through. Raises what
-        `fetch_log_segment` raises; what was filled before is right all the same.
+        Calls `on_filled(count)` in this thread whenever the first `count` bytes have arrived, and
+        finally with all of them. An error of `on_filled` ends the fetch and is raised unchanged.
+        Raises what `fetch_log_segment` raises; the bytes filled before are still correct.
         """

@@ -2,8 +2,7 @@
 
 Every answer of a plug-in is checked before it is used: its type, and the length of a range. The
 plug-in's own errors become RemoteStorageError (isotherm.remote.plugin); errors of the interface
-pass unchanged. So a plug-in can fail the reads and copies of the segments in its requests, and
-nothing else.
+pass unchanged. So a failing plug-in fails only the reads and copies of the requested segments.
 """
 
 from __future__ import annotations
@@ -30,23 +29,24 @@ _EXPECTED = (RetriableError, RemoteResourceNotFoundError, CorruptDataError)
 
 
 def load_storage_manager(class_name: str, config: Mapping[str, str]) -> RemoteStorageManager:
-    """The class that `remote.log.storage.manager.class.name` names, made by its `from_config`.
+    """Make the class that `remote.log.storage.manager.class.name` names.
 
-    It is given the keys under `rsm.config.` without the prefix, and is held to the contract of
-    isotherm.testing.conformance. ConfigError when there is no such class, or not of that kind.
+    Its `from_config` gets the keys under `rsm.config.` without the prefix. It must keep the
+    contract of isotherm.testing.conformance. Raises ConfigError if there is no such class, or if it
+    is not a storage manager.
     """
     return cast("RemoteStorageManager", load_plugin(STORAGE_MANAGER, class_name, config))
 
 
 def checked_storage(inner: RemoteStorageManager, clock: Clock) -> CheckedStorageManager:
-    """`inner` as the broker may use it; FillsBuffers, too, where it is that."""
+    """Wrap `inner` in the checks. The result implements FillsBuffers if `inner` does."""
     if isinstance(inner, FillsBuffers):
         return _CheckedFillingStorageManager(inner, inner, clock)
     return CheckedStorageManager(inner, clock)
 
 
 def location_of(storage: RemoteStorageManager) -> str:
-    """For people."""
+    """The place of the objects, for display."""
     return storage.location if isinstance(storage, HasLocation) else type(storage).__name__
 
 
@@ -120,7 +120,7 @@ class CheckedStorageManager:
         )
 
     def close(self) -> None:
-        """Ends in a bounded time, and raises nothing."""
+        """Returns in bounded time, and raises nothing."""
         self._calls.close(self._inner.close)
 
 
@@ -158,7 +158,8 @@ class _CheckedFillingStorageManager(CheckedStorageManager):
         try:
             self._calls.call(method, place, fetch)
         except Exception:
-            if stopped:  # however the plug-in wrapped it
+            # The plug-in may have wrapped the error of `on_filled`.
+            if stopped:
                 raise stopped[0]  # noqa: B904
             raise
         if stopped:

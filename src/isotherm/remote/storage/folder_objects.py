@@ -1,12 +1,12 @@
-"""Objects of a store that is a local folder: there whole or not at all, and durable.
+"""Objects of a store that is a local folder. Writes are atomic and durable.
 
     <folder>/<key>       an object
     <folder>/<key>#<n>   one that is being written, or was when a crash came; obstore, by which objects
                          are found, shows none of these in a listing
 
-An object is on the disk before it has its name, and its name is, with those of the folders above
-it, before `store_object` returns. Without that a broker could delete its local copy of a segment
-before the other is safe.
+An object's bytes are synced before it gets its name, and its name and those of the folders above it
+are synced before `store_object` returns. Otherwise a broker could delete its local copy of a
+segment before the remote copy is durable.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from pathlib import Path
 from typing import BinaryIO
 
 _COPIED_SIZE = 4 * 1024 * 1024
-"""How much of a file is copied before it is sent on its way to the disk."""
+"""Bytes of a file that are copied before their writeback begins."""
 
 _BEGINNING = threading.Lock()
 
 
 def store_object(folder: Path, key: str, content: Path | bytes | Iterable[bytes]) -> None:
-    """Write an object, replacing one of this name. Thread-safe; raises OSError, and what `content`
-    raises, with nothing left behind."""
+    """Write an object, replacing one of this name. Thread-safe. Raises OSError, and what `content`
+    raises; then no file is left behind."""
     _write_object(folder / key, content, _rename)
 
 
 def create_object(folder: Path, key: str, content: bytes) -> None:
-    """As `store_object`; FileExistsError if there is an object of this name."""
+    """Same as `store_object`, but raises FileExistsError if there is an object of this name."""
     _write_object(folder / key, content, _rename_to_new)
 
 
@@ -65,7 +65,7 @@ def _rename_to_new(unfinished: Path, target: Path) -> None:
 
 def _begin(target: Path) -> tuple[Path, BinaryIO]:
     number = 1
-    # One after the other: a folder that is there has a durable name.
+    # One thread at a time: the others may then rely on an existing folder having a durable name.
     with _BEGINNING:
         while True:
             unfinished = target.with_name(f"{target.name}#{number}")
@@ -94,9 +94,9 @@ def _write(file: BinaryIO, content: Path | bytes | Iterable[bytes]) -> None:
 
 
 def _copy(source: BinaryIO, target: BinaryIO) -> None:
-    """On Linux by the kernel, and no byte of it passes through this process, whose event loop would
-    wait for its share of the processor's cache."""
-    if sys.platform != "linux":  # whose sendfile takes sockets alone
+    """Copy a file. On Linux the kernel does it: the bytes do not pass through this process, and so
+    do not evict the event loop's data from the processor's cache."""
+    if sys.platform != "linux":  # elsewhere sendfile writes only to sockets
         shutil.copyfileobj(source, target, _COPIED_SIZE)
         return
     position = 0

@@ -1,7 +1,7 @@
-"""What the bucket itself says it holds: its objects, grouped by segment, and their manifests.
+"""The inventory of a bucket: its objects, grouped by segment, and their manifests.
 
-Needs no metadata topic. Used where there is none at hand (Spark's `metadata=bucket`), and to
-compare the bucket with what the topic says.
+It needs no metadata topic. It serves readers without one (Spark's `metadata=bucket`), and the
+comparison of the bucket with the topic.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.types import Offset
 
 MANIFEST_READ_THREADS = 16
-"""Manifests are small: reading them is waiting for the store, so several are asked for at once."""
+"""Manifests that are read at once. They are small, so reading one is mostly waiting."""
 LISTINGS = 2
-"""How often a folder is listed, at once. A store that loses a page of a listing, or answers one
-with an error under status 200, shows the rest as if it were all; another listing has that page. It
-costs a request per thousand objects."""
+"""Listings of each folder, made at once. A store that loses a page of a listing, or answers it with
+an error under status 200, shows the rest as if it were complete; another listing has that page. The
+cost is one request per thousand objects."""
 LISTING_THREADS = 16
-"""Listings that are under way at once; each partition's folder is one."""
+"""Listings in flight at once; each partition's folder needs LISTINGS of them."""
 
 ListedT = TypeVar("ListedT")
 
@@ -56,8 +56,8 @@ class SegmentObjects:
 
 @dataclass(frozen=True, slots=True)
 class DamagedSegment:
-    """A segment that claims to be whole and is not, and why. `segment` is what its manifest says,
-    where that is sound and it is the objects that are not."""
+    """A segment with a commit mark that is not whole, and the reason. `segment` is the content of
+    its manifest, if only the other objects are damaged."""
 
     objects: SegmentObjects
     error: IsothermError
@@ -69,9 +69,10 @@ class Inventory:
     """Every segment of the bucket is in one of the three lists.
 
     segments      whole: state COPY_SEGMENT_FINISHED, ordered by topic, partition, start offset
-    uncommitted   without the object that is written last: a copy in progress, or what is left of
-                  a failed one or of a deletion
-    damaged       with it, but it cannot be read, contradicts the listing, or names another segment
+    uncommitted   without the commit mark: a copy in progress, or the rest of a failed copy or of a
+                  deletion
+    damaged       with a commit mark that cannot be read, contradicts the listing, or names another
+                  segment
     """
 
     segments: list[RemoteLogSegmentMetadata] = field(default_factory=list)
@@ -80,7 +81,7 @@ class Inventory:
 
 
 def open_for_reading(settings: ObjectStoreSettings) -> ObjectClient:
-    """A client for `list_segment_objects`; ConfigError when a local folder does not exist."""
+    """A client for `list_segment_objects`. Raises ConfigError if a local folder does not exist."""
     return ObjectClient(settings, open_object_store(settings, create_folder=False))
 
 
@@ -91,9 +92,9 @@ def read_inventory(
 ) -> Inventory:
     """List the wanted topics and read the manifests of their segments.
 
-    Raises RemoteStorageError when the store fails; damage is reported in the answer, never by
-    leaving a segment out. A segment deleted while this runs is in none of the lists.
-    UnsupportedVersionError in a layout without manifests: only the metadata topic knows there
+    Raises RemoteStorageError if the store fails. Damage is reported in the result; no segment is
+    left out for it. A segment that is deleted meanwhile is in none of the lists. Raises
+    UnsupportedVersionError for a layout without manifests, where only the metadata topic knows
     which segments are whole.
     """
     if layout.commit_suffix is None:
@@ -120,9 +121,9 @@ def list_segment_objects(
     layout: Layout,
     wants_topic: Callable[[str], bool] = lambda topic: True,
 ) -> Iterator[SegmentObjects]:
-    """The segments of the wanted topics, whole or not; foreign objects are passed over.
+    """The segments of the wanted topics, whole or not. Foreign objects are ignored.
 
-    What is shown by one of LISTINGS listings is there.
+    An object that one of LISTINGS listings shows exists.
     """
     with ThreadPoolExecutor(LISTING_THREADS, "isotherm-listing") as pool:
         root = layout.root_directory
@@ -144,7 +145,7 @@ def list_segment_objects(
 def _list_folders(
     client: ObjectClient, layout: Layout, folders: Iterable[str], pool: ThreadPoolExecutor
 ) -> Iterator[SegmentObjects]:
-    """What is in the folders, of which so many are listed ahead as there are threads for."""
+    """The segments in the folders. LISTING_THREADS folders are listed ahead."""
     under_way: deque[list[Future[list[StoredObject]]]] = deque()
     for folder in folders:
         under_way.append([pool.submit(_list_folder, client, folder + "/") for _ in range(LISTINGS)])
@@ -164,7 +165,7 @@ def _union(listings: Iterable[Future[list[ListedT]]]) -> set[ListedT]:
 
 def _group_by_segment(objects: Iterable[StoredObject], layout: Layout) -> list[SegmentObjects]:
     segments: dict[str, SegmentObjects | None] = {}
-    # In a settled order: of two that were replaced between the listings the later one counts.
+    # Sorted: of two versions of an object that was replaced between the listings, the later counts.
     for stored in sorted(objects):
         folder_end = stored.key.rfind("/") + 1
         stem_end = stored.key.find(".", folder_end)
@@ -181,7 +182,7 @@ def _group_by_segment(objects: Iterable[StoredObject], layout: Layout) -> list[S
 def read_segment(
     client: ObjectClient, layout: Layout, objects: SegmentObjects
 ) -> RemoteLogSegmentMetadata | DamagedSegment | None:
-    """A committed segment by its manifest; None when it was deleted meanwhile."""
+    """Read the manifest of a committed segment; None if it was deleted meanwhile."""
     assert layout.commit_suffix is not None, "checked by the caller"
     manifest_key = objects.objects[layout.commit_suffix].key
     described: RemoteLogSegmentMetadata | None = None

@@ -1,13 +1,12 @@
-"""The one place that talks to `obstore` and knows its exceptions.
+"""The only module that calls `obstore` and knows its exceptions.
 
-Every kind of store behaves alike behind it: an object is there whole or not at all (a local
-folder renames a finished file into place; the others make an object visible when its last part
-has arrived), and what has been put is durable when the call returns (in a local folder the file
-and the folders above it are synced; the others promise it themselves).
+Every kind of store behaves alike behind it. An object is visible whole or not at all: a local
+folder renames a finished file into place, the others show an object when its last part has arrived.
+An object is durable when `put` returns: in a local folder the file and the folders above it are
+synced, the others promise it.
 
-A crash between may leave parts of an upload behind that no listing shows: `<name>#<n>` files in a
-local folder, unfinished multipart uploads elsewhere, for which a bucket's lifecycle rule is the
-remedy.
+A crash may leave parts of an upload behind that no listing shows: `<name>#<n>` files in a local
+folder, unfinished multipart uploads elsewhere, which a lifecycle rule of the bucket removes.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _RANGE_REFUSED = re.compile("range", re.IGNORECASE)
 
 
 _FILLED_SIZE = 2 * 1024 * 1024
-"""Bytes between two calls of `on_filled`: few enough to be in the processor's cache still when
+"""Bytes between two calls of `on_filled`: few enough to be still in the processor's cache when
 their batches are checked."""
 _PIECE_SIZE = 256 * 1024
 """Bytes that a paced upload sends at once."""
@@ -68,12 +67,12 @@ class ObjectRange(NamedTuple):
 
 
 class ObjectClient:
-    """Thread-safe. Every method raises RemoteStorageError when the store fails."""
+    """Thread-safe. Every method raises RemoteStorageError if the store fails."""
 
     def __init__(
         self, settings: ObjectStoreSettings, store: ObjectStore, clock: Clock | None = None
     ) -> None:
-        """`clock` paces uploads where upload.rate.limit.bytes.per.second is set."""
+        """`clock` paces uploads if upload.rate.limit.bytes.per.second is set."""
         self._store = store
         self._upload_pace: RemoteQuota | None = None
         if settings.upload_rate_limit_bytes_per_second is not None:
@@ -100,8 +99,8 @@ class ObjectClient:
             )
 
     def create(self, key: str, content: bytes) -> bool:
-        """Store an object unless there is one of this name. Of several writers one succeeds; False
-        for the others."""
+        """Store an object unless there is one of this name. Of several writers one succeeds; the
+        others get False."""
         with self._translated("object cannot be created", key, absent_is_an_answer=False):
             try:
                 if self._folder is not None:
@@ -113,10 +112,10 @@ class ObjectClient:
         return True
 
     def get_range(self, key: str, start: Position, end: Position) -> ObjectRange:
-        """Bytes from `start` to `end` (not included), 0 <= start < end, in one request.
+        """Bytes [start, end) of an object, 0 <= start < end, in one request.
 
-        Fewer when the object ends before, none when it ends before `start`.
-        RemoteResourceNotFoundError when there is no such object.
+        Fewer bytes if the object ends before, none if it ends before `start`. Raises
+        RemoteResourceNotFoundError if there is no such object.
         """
         result, size = self._open_range(key, start, end)
         if result is None:
@@ -130,14 +129,14 @@ class ObjectClient:
     def _open_range(
         self, key: str, start: Position, end: Position
     ) -> tuple[obstore.GetResult | None, int]:
-        """The answer to a ranged GET and the object's size; no answer when it ends before
-        `start`."""
+        """The answer to a ranged GET and the object's size; None and the size if the object ends
+        before `start`."""
         try:
             with self._translated("object cannot be read", key):
                 result = obstore.get(self._store, key, options={"range": (start, end)})
                 return result, result.meta["size"]
         except RemoteStorageError as error:
-            # A range beyond the end is refused in words that differ by store; the size tells.
+            # Stores refuse a range beyond the end with different texts, so the size decides.
             if not _RANGE_REFUSED.search(str(error.__cause__)):
                 raise
             size = self.object_size(key)
@@ -153,10 +152,10 @@ class ObjectClient:
         object_size: int,
         on_filled: Callable[[int], None],
     ) -> int | None:
-        """As `get_range`, into `buffer`. `on_filled` gets the number of bytes that have arrived,
-        every few MiB and at the end.
+        """Same as `get_range`, but into `buffer`. `on_filled` gets the number of bytes that have
+        arrived, every few MiB and at the end.
 
-        If the object's size is not `object_size`, nothing is read and its size is returned.
+        Returns None. If the object's size is not `object_size`, reads nothing and returns its size.
         """
         if self._folder is not None:
             path = self._folder / key
@@ -194,7 +193,7 @@ class ObjectClient:
         object_size: int,
         on_filled: Callable[[int], None],
     ) -> int | None:
-        """`fill` where the store is a folder: the file is read right into the buffer."""
+        """`fill` for a folder: reads the file into the buffer without a copy in between."""
         with self._translated("object cannot be read", key):
             descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -215,7 +214,7 @@ class ObjectClient:
         return None
 
     def get(self, key: str, size_max: int) -> bytes:
-        """A whole object; CorruptObjectError when it is larger than `size_max`."""
+        """A whole object. Raises CorruptObjectError if it is larger than `size_max`."""
         with self._translated("object cannot be read", key):
             result = obstore.get(self._store, key)
             size = result.meta["size"]
@@ -238,8 +237,8 @@ class ObjectClient:
         return True
 
     def copy(self, key: str, target: str) -> None:
-        """Copy an object inside the store, replacing one at `target`. RemoteResourceNotFoundError
-        when there is no such object."""
+        """Copy an object within the store, replacing one at `target`. Raises
+        RemoteResourceNotFoundError if there is no such object."""
         with self._translated("object cannot be copied", key):
             if self._folder is not None:
                 store_object(self._folder, target, self._folder / key)
@@ -247,7 +246,7 @@ class ObjectClient:
                 obstore.copy(self._store, key, target)
 
     def delete(self, key: str) -> None:
-        """Delete an object; one that is not there is no error."""
+        """Delete an object. An absent one is no error."""
         try:
             with self._translated("object cannot be deleted", key):
                 obstore.delete(self._store, key)
@@ -255,9 +254,9 @@ class ObjectClient:
             return
 
     def list_objects(self, directory: str) -> Iterator[StoredObject]:
-        """Everything under a folder (`` or a path that ends in a slash), in the store's order,
-        each once. A page that the store left out shows no trace; one that goes back to what was
-        shown before, as a lost continuation does, is a RemoteStorageError rather than no end."""
+        """All objects under a folder (`` or a path that ends in a slash), in the store's order,
+        each once. A page that the store left out cannot be detected. A page without a new object,
+        as after a lost continuation token, raises RemoteStorageError: the listing would not end."""
         shown: set[str] = set()
         with self._translated("folder cannot be listed", directory):
             for batch in obstore.list(self._store, directory.rstrip("/") or None):
@@ -271,14 +270,14 @@ class ObjectClient:
                     raise RemoteStorageError(f"listing repeats itself folder={directory}")
 
     def list_directories(self, directory: str) -> list[str]:
-        """The folders directly under a folder, as paths without a trailing slash; see
-        `list_objects` for what a store may leave out."""
+        """The folders directly under a folder, as paths without a trailing slash. See
+        `list_objects` for pages that a store may leave out."""
         with self._translated("folder cannot be listed", directory):
             listing = obstore.list_with_delimiter(self._store, directory.rstrip("/") or None)
             return sorted(set(listing["common_prefixes"]))
 
     def list_level(self, directory: str) -> tuple[list[str], list[StoredObject]]:
-        """The folders directly under a folder, as `list_directories`, and the objects there."""
+        """The folders directly under a folder, as in `list_directories`, and the objects in it."""
         with self._translated("folder cannot be listed", directory):
             listing = obstore.list_with_delimiter(self._store, directory.rstrip("/") or None)
             objects = [
@@ -295,8 +294,8 @@ class ObjectClient:
     ) -> Iterator[None]:
         """Turn obstore's exceptions into ours.
 
-        A missing object answers a read or a deletion; a missing bucket or folder does not, nor
-        does either answer a write: those are failures like any other.
+        For a read or a deletion a missing object is an answer. A missing bucket or folder is a
+        failure, and so is either of them for a write.
         """
         try:
             yield
@@ -333,7 +332,7 @@ def _wrong_count(
 
 
 def _paced(content: Path | bytes | Iterable[bytes], pace: RemoteQuota) -> Iterator[bytes]:
-    """The same bytes, each piece when its turn has come."""
+    """Yield the content in pieces, each when `pace` admits it."""
     never = threading.Event()
     for piece in _pieces(content):
         pace.admit(len(piece), never)
@@ -353,10 +352,10 @@ def _pieces(content: Path | bytes | Iterable[bytes]) -> Iterator[bytes]:
 
 
 def open_object_store(settings: ObjectStoreSettings, *, create_folder: bool) -> ObjectStore:
-    """Connect to the store the URL names; stores over the network are not asked yet.
+    """Open the store of the URL. Sends no request to a store over the network.
 
-    Raises ConfigError when the URL or the credentials cannot be, or when a local folder does not
-    exist and is not to be created.
+    Raises ConfigError if the URL or the credentials are invalid, or if a local folder does not
+    exist and `create_folder` is False.
     """
     options: dict[str, Any] = {}
     if settings.scheme == "file":
@@ -399,7 +398,7 @@ def _own_authorities(settings: ObjectStoreSettings) -> dict[str, Any]:
 
 
 def _store_config(settings: ObjectStoreSettings) -> dict[str, Any]:
-    """The settings in obstore's words, those that are not set left out."""
+    """The settings under obstore's names, without those that are not set."""
     if settings.scheme in ("s3", "s3a"):
         config: dict[str, Any] = {
             "endpoint": settings.s3_endpoint_url,

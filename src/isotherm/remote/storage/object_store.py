@@ -1,8 +1,8 @@
 """RemoteStorageManager on an object store: a local folder, memory, S3, GCS or Azure, by URL.
 
-A read is one ranged GET and no more: the store's answer carries the object's whole size, and when
-that is the size of the segment, the object holds the segment's own bytes. Only when it is not is
-the manifest consulted: it says whether the object is damaged or holds transformed chunks.
+A read is a single ranged GET: the store's answer has the object's whole size, and if that is the
+size of the segment, the object holds the segment's own bytes. Only if it is not, the manifest is
+read: it shows whether the object is damaged or holds transformed chunks.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from isotherm.remote.storage.transform.chunks import ChunkReader
 from isotherm.types import Position
 
 INDEX_SIZE_MAX = 256 * 1024 * 1024
-"""No index of a segment below 2 GiB is larger; more is refused unread."""
+"""Size limit of an index: none of a segment below 2 GiB is larger. A larger object is not read."""
 
 
 class StagedSegment(NamedTuple):
-    """The manifest that will make it whole, and its custom metadata."""
+    """The manifest that will commit a staged segment, and the segment's custom metadata."""
 
     manifest: bytes
     custom_metadata: bytes | None
@@ -54,8 +54,8 @@ class StagedSegment(NamedTuple):
 class ObjectStoreRemoteStorageManager:
     """Implements isotherm.remote.storage.api.RemoteStorageManager; thread-safe.
 
-    `store` replaces the one the settings' URL names: so two managers can share a store in memory.
-    A local folder that does not exist is created.
+    `store` replaces that of the settings' URL, so that two managers can share a store in memory. A
+    local folder that does not exist is created.
     """
 
     def __init__(self, settings: ObjectStoreSettings, *, store: ObjectStore | None = None) -> None:
@@ -70,7 +70,7 @@ class ObjectStoreRemoteStorageManager:
 
     @property
     def client(self) -> ObjectClient:
-        """The store, for objects that are no segment's; they lie under `root_directory`."""
+        """The store's client, for other objects than those of segments, under `root_directory`."""
         return self._client
 
     @property
@@ -90,7 +90,8 @@ class ObjectStoreRemoteStorageManager:
 
     @classmethod
     def from_config(cls, config: Mapping[str, str]) -> Self:
-        """From the `rsm.config.` keys of a broker; ConfigError as ObjectStoreSettings says."""
+        """Make a manager from the `rsm.config.` keys of a broker. Raises ConfigError like
+        `ObjectStoreSettings.from_config`."""
         own = {name: text for name, text in config.items() if name not in PLACE_KEYS}
         return cls(ObjectStoreSettings.from_config(own))
 
@@ -102,10 +103,11 @@ class ObjectStoreRemoteStorageManager:
     def stage_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> StagedSegment:
-        """As `copy_log_segment_data`, but return the manifest instead of uploading it: the copy is
-        not finished until `commit_log_segment_data`. This manager can read the segment already.
+        """Same as `copy_log_segment_data`, but return the manifest instead of uploading it: the
+        copy is not finished until `commit_log_segment_data`. This manager can read the segment
+        already.
 
-        UnsupportedVersionError in a layout without manifests.
+        Raises UnsupportedVersionError for a layout without manifests.
         """
         staged: list[bytes] = []
         custom_metadata = self._upload(metadata, data, staged)
@@ -117,10 +119,10 @@ class ObjectStoreRemoteStorageManager:
         return StagedSegment(staged[0], custom_metadata)
 
     def commit_log_segment_data(self, metadata: RemoteLogSegmentMetadata, manifest: bytes) -> None:
-        """Make a staged segment whole. Idempotent.
+        """Commit a staged segment. Idempotent.
 
-        RemoteResourceNotFoundError or CorruptObjectError, and nothing is stored, when its objects
-        are not there any more.
+        Raises RemoteResourceNotFoundError or CorruptObjectError, with nothing stored, if the
+        segment's objects no longer exist or have another size.
         """
         key = self._layout.manifest_key(metadata)
         assert key is not None, "a layout without manifests stages nothing"
@@ -142,7 +144,8 @@ class ObjectStoreRemoteStorageManager:
         data: LogSegmentData,
         manifests: list[bytes] | None,
     ) -> bytes | None:
-        """Store the objects of a segment; with `manifests` the manifest is put there instead."""
+        """Store the objects of a segment; with `manifests` the manifest is appended there
+        instead."""
         sources = segment_sources(data)
         if sources.log.size != metadata.segment_size_in_bytes:
             raise ValueError(
@@ -234,10 +237,10 @@ class ObjectStoreRemoteStorageManager:
     def fetch_segment_metadata(
         self, metadata: RemoteLogSegmentMetadata
     ) -> RemoteLogSegmentMetadata:
-        """What the manifest says of the segment that has this id and start offset, with the state
-        COPY_SEGMENT_FINISHED; nothing else of `metadata` is looked at.
+        """The metadata in the manifest of the segment with this id and start offset, in the state
+        COPY_SEGMENT_FINISHED. Other fields of `metadata` are not used.
 
-        UnsupportedVersionError in a layout without manifests.
+        Raises UnsupportedVersionError for a layout without manifests.
         """
         manifest = self._manifest(metadata)
         if manifest is None:
@@ -251,13 +254,14 @@ class ObjectStoreRemoteStorageManager:
         return found
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """The commit mark goes first: what a crash leaves looks like a copy that never ended."""
+        """Delete the commit mark first: after a crash the rest looks like a copy that never
+        ended."""
         self._manifests.forget(metadata)
         for key in reversed(self._layout.object_keys(metadata)):
             self._client.delete(key)
 
     def close(self) -> None:
-        """Nothing is held open: connections belong to the store and end with it."""
+        """No effect: connections belong to the store and end with it."""
 
     def _read_index(self, location: IndexLocation) -> bytes:
         if location.size is None:
@@ -274,16 +278,16 @@ class ObjectStoreRemoteStorageManager:
         return bytes(found.data)
 
     def _known_manifest(self, metadata: RemoteLogSegmentMetadata) -> SegmentManifest | None:
-        """The manifest if it is at hand, or worth asking for: where segments have turned out to be
-        transformed, a plain read would be thrown away."""
+        """The manifest if it is cached. If segments are expected to be transformed it is fetched,
+        because a plain read would be discarded."""
         return self._manifests.get(metadata) if self._expects_plain else self._manifest(metadata)
 
     def _transformed_manifest(
         self, metadata: RemoteLogSegmentMetadata, key: str, object_size: int
     ) -> SegmentManifest:
-        """The manifest of a segment whose object has not the segment's size.
+        """The manifest of a segment whose object does not have the segment's size.
 
-        CorruptObjectError when it does not say that the size may differ.
+        Raises CorruptObjectError if the manifest does not explain the size by a transformation.
         """
         try:
             manifest = self._manifest(metadata)
@@ -305,7 +309,7 @@ class ObjectStoreRemoteStorageManager:
         buffer: memoryview,
         on_filled: Callable[[int], None],
     ) -> None:
-        """Each chunk as soon as it is there."""
+        """Restore each chunk into the buffer as soon as it has arrived."""
         index = manifest.chunk_index
         key = self._layout.log_key(metadata)
         if index.original_file_size != metadata.segment_size_in_bytes:
@@ -336,7 +340,7 @@ class ObjectStoreRemoteStorageManager:
             )
 
     def _manifest(self, metadata: RemoteLogSegmentMetadata) -> SegmentManifest | None:
-        """The segment's manifest, None in a layout without manifests."""
+        """The segment's manifest; None for a layout without manifests."""
         key = self._layout.manifest_key(metadata)
         if key is None:
             return None
@@ -350,7 +354,8 @@ class ObjectStoreRemoteStorageManager:
 
 
 def fetch_manifest(client: ObjectClient, key: str) -> SegmentManifest:
-    """Read one manifest; CorruptMetadataError or UnsupportedVersionError name the object."""
+    """Read one manifest. Raises CorruptMetadataError or UnsupportedVersionError with the object's
+    key."""
     data = client.get(key, MANIFEST_SIZE_MAX)
     try:
         return read_manifest(data)
@@ -386,7 +391,7 @@ class _ManifestCache:
 
 
 def _place(metadata: RemoteLogSegmentMetadata) -> str:
-    """Which records an error concerns."""
+    """The records that an error concerns."""
     partition = metadata.topic_id_partition
     return (
         f"topic={partition.topic} partition={partition.partition}"
@@ -397,7 +402,7 @@ def _place(metadata: RemoteLogSegmentMetadata) -> str:
 
 @contextmanager
 def _located(metadata: RemoteLogSegmentMetadata) -> Iterator[None]:
-    """Add to errors about an object which records are concerned."""
+    """Add the affected records to errors about an object."""
     try:
         yield
     except (

@@ -1,4 +1,4 @@
-"""The local files of a segment on their way into the store."""
+"""The local files of a segment as sources of an upload."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from isotherm.errors import RemoteStorageError
 from isotherm.remote.segment_metadata import IndexType, LogSegmentData
 
 BLOCK_SIZE = 1024 * 1024
-"""Files are read in blocks of this size: small beside an upload's buffers, large beside a call."""
+"""Bytes read from a file at once: few compared with an upload's buffers, many compared with the
+cost of a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +37,17 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class SegmentSources:
-    """A segment's content; an index type that is absent from the mapping does not exist."""
+    """A segment's content. The segment has no index of a type that is absent from `indexes`."""
 
     log: Source
     indexes: Mapping[IndexType, Source]
 
 
 def segment_sources(data: LogSegmentData) -> SegmentSources:
-    """Look at the files of a segment.
+    """The sources of a segment's files, with their present sizes.
 
-    Raises RemoteStorageError for a file that cannot be read: the caller tries again later, and
-    finds out then whether the segment was deleted meanwhile.
+    Raises RemoteStorageError for a file that cannot be read: the caller tries again later, and then
+    finds out whether the segment was deleted meanwhile.
     """
     checkpoint = data.leader_epoch_checkpoint
     indexes = {

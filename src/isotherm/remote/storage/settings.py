@@ -1,8 +1,8 @@
 """Settings of the object store: the `rsm.config.` keys of a broker, the `isotherm.` options of
 Spark.
 
-Names are those of the Aiven plugin where it has the setting. Credentials that are not set are
-looked up where the store's own SDKs look: environment, instance or pod identity.
+Settings of the Aiven plugin have its names. Credentials that are not set come from where the
+store's own SDKs find them: environment, instance or pod identity.
 """
 
 from __future__ import annotations
@@ -233,9 +233,9 @@ class ObjectStoreSettings:
 
     @classmethod
     def from_config(cls, config: Mapping[str, str]) -> Self:
-        """Read the keys, their prefix cut off.
+        """Read the keys, which are without their prefix.
 
-        Raises UnknownConfigError naming the nearest key that exists, and ConfigError for a value
+        Raises UnknownConfigError, which names the nearest existing key, and ConfigError for a value
         outside its bounds or a missing url.
         """
         plain, pairs = _split_key_pairs(config)
@@ -246,7 +246,8 @@ class ObjectStoreSettings:
         return urlsplit(self.url).scheme
 
     def create_layout(self, transforms: SegmentTransforms | None = None) -> Layout:
-        """`transforms` are this object's own where they are at hand already."""
+        """The layout. `transforms` are those of `create_transforms`, if the caller has them
+        already."""
         if self.layout == LOCAL_TIERED_STORAGE:
             prefix = DEFAULT_KEY_PREFIX if self.key_prefix is None else self.key_prefix
             return LocalTieredStorageLayout(prefix)
@@ -258,7 +259,7 @@ class ObjectStoreSettings:
         )
 
     def create_transforms(self) -> SegmentTransforms:
-        """Reads the key files: ConfigError when one cannot be used."""
+        """The transforms. Reads the key files; raises ConfigError if one cannot be used."""
         transform = TransformSettings(
             self.compression_enabled, self.compression_heuristic_enabled, self.encryption_enabled
         )
@@ -276,7 +277,7 @@ def key_pair_file_keys(key_id: str) -> tuple[str, str]:
 def _split_key_pairs(
     config: Mapping[str, str],
 ) -> tuple[dict[str, str], tuple[tuple[str, KeyPairFiles], ...]]:
-    """The keys whose names hold the id of a key pair, apart from all others."""
+    """Separate the keys whose names contain the id of a key pair from all others."""
     plain = dict(config)
     pairs: list[tuple[str, KeyPairFiles]] = []
     for key_id in LIST.parse(config.get("encryption.key.pairs", "")):

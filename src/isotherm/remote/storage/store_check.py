@@ -1,7 +1,7 @@
-"""Can the store be used at all? Asked once, at the start of a broker and of each job.
+"""Checks once, at the start of a broker or job, whether the store can be used.
 
-A wrong bucket, missing rights, missing credentials and a store that is down would otherwise show as
-the same warning again and again, while segments pile up on the disk.
+Without it a wrong bucket, missing rights or credentials, or a store that is down would only repeat
+a warning while segments pile up on the disk.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _SCHEMES_OVER_THE_NETWORK = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 
 
 def check_store(settings: ObjectStoreSettings, *, writes: bool) -> TimestampMs | None:
-    """Get, list, and with `writes` put and delete a small object, each tried once.
+    """Get, list, and with `writes` put and delete a small object. Each is tried once.
 
-    Returns when the object was put, by the clock of the store; None if nothing was put or its
-    listing does not show it yet.
+    Returns the time of the put by the clock of the store; None if nothing was put, or if the
+    listing does not show the object yet.
 
-    ConfigError where the bucket, the rights or the credentials are wrong, RemoteStorageError where
-    the store does not answer; both name the operation, the URL and the endpoint. Only stores over
-    the network are asked: opening a folder has looked already.
+    Raises ConfigError if the bucket, the rights or the credentials are wrong, and
+    RemoteStorageError if the store does not answer. Both name the operation, the URL and the
+    endpoint. Only stores over the network are checked: a folder was checked when it was opened.
     """
     if settings.scheme not in _SCHEMES_OVER_THE_NETWORK:
         return None

@@ -1,4 +1,4 @@
-"""Why a store refused, in a few words: what `obstore` says of it goes over many lines."""
+"""Shortens a store's error to a few words: the text of `obstore` has many lines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 _ABSENT_CODES = ("NoSuchKey", "BlobNotFound")
 _NO_BUCKET = re.compile(r"NoSuchBucket|bucket does not exist|ContainerNotFound")
 _SIZE_MAX = 200
-# The first that is met.
+# The first pattern that matches counts.
 _REASONS = (
     (
         re.compile(r"InvalidCertificate"),
@@ -29,11 +29,12 @@ _REASONS = (
     (re.compile(r"status code: 429|status code: 503|SlowDown|TooManyRequests"), "throttled"),
 )
 REFUSALS = ("certificate not trusted", "bucket not found", "no credentials", "access denied")
-"""What stays wrong until the configuration or the rights are changed: how such reasons begin."""
+"""Prefixes of reasons that persist until the configuration or the rights are changed."""
 
 
 def store_reason(error: BaseException) -> str:
-    """A line: what is known of it, with the store's own code; else what the store said first."""
+    """One line: a known reason with the store's own code, else the code or the first line of the
+    error."""
     text = str(error)
     code = _CODE.search(text)
     for pattern, reason in _REASONS:
@@ -48,7 +49,8 @@ def store_reason(error: BaseException) -> str:
 
 
 def is_absence(error: FileNotFoundError) -> bool:
-    """Whether it is the object that is missing. A bucket, or the store's own user, may be."""
+    """Whether the object is missing. The bucket, or the user of the store, may be missing
+    instead."""
     text = str(error)
     code = _CODE.search(text)
     return code[1] in _ABSENT_CODES if code else _NO_BUCKET.search(text) is None

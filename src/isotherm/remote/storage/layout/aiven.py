@@ -1,4 +1,4 @@
-"""The object layout of the Aiven tiered-storage plugin, which is Isotherm's own too.
+"""The object layout of the Aiven tiered-storage plugin, which is also Isotherm's default.
 
     <key.prefix><topic>-<topic id>/<partition>/<20-digit start offset>-<segment id>.<suffix>
 
@@ -7,9 +7,9 @@
     indexes       offset, time, producer snapshot, leader epochs[, transactions], one after another
     rsm-manifest  JSON that says how to read the other two; written last, deleted first
 
-Ids are 22 characters of URL-safe base64 and may hold `-` and `_`, topics may hold `-`: names are
-taken apart from the right, by length. The prefix is put before the key as it is.
-Source: the Aiven plugin's classes ObjectKeyFactory and RemoteStorageManager.
+Ids are 22 characters of URL-safe base64 and may contain `-` and `_`, topics may contain `-`. So
+names are split from the right, by length. The prefix is put before the key unchanged. Source: the
+Aiven plugin's classes ObjectKeyFactory and RemoteStorageManager.
 """
 
 from __future__ import annotations
@@ -64,11 +64,10 @@ MANIFEST_SUFFIX = "rsm-manifest"
 
 
 class AivenLayout:
-    """Thread-safe. `custom_metadata_fields` names what a copy reports back (KIP-917).
+    """Thread-safe. `custom_metadata_fields` names the fields that a copy returns (KIP-917).
 
-    A segment that carries its prefix or key in its custom metadata is looked for there, all its
-    objects alike, also when it is deleted; the plugin itself forgets that for the manifest and
-    for deletions.
+    If a segment's custom metadata has a prefix or key, all its objects are there, also for a
+    deletion. The plugin itself ignores it for the manifest and for deletions.
     """
 
     def __init__(
@@ -201,7 +200,7 @@ def _object_key(metadata: RemoteLogSegmentMetadata) -> str:
 
 
 def _stored_index(index: Source, transform: SegmentTransform) -> Source:
-    """An index as it is stored: steps take it whole, an empty one stays empty."""
+    """The stored form of an index. Each step transforms it as a whole; an empty one stays empty."""
     if not transform.index_steps or index.size == 0:
         return index
     content = b"".join(index.blocks())

@@ -1,4 +1,4 @@
-"""Custom metadata (KIP-917) of the Aiven layout: where a segment was put, and how much it takes.
+"""Custom metadata (KIP-917) of the Aiven layout: the place of a segment's objects, and their size.
 
 One section of tagged fields: their number, then for each, ascending, tag, length and value.
 Numbers are unsigned varints.
@@ -33,7 +33,7 @@ REMOTE_SIZE = "REMOTE_SIZE"
 OBJECT_PREFIX = "OBJECT_PREFIX"
 OBJECT_KEY = "OBJECT_KEY"
 FIELDS = (REMOTE_SIZE, OBJECT_PREFIX, OBJECT_KEY)
-"""Field names; a field's tag is its place."""
+"""Field names; a field's tag is its index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class AivenCustomMetadata:
     object_key: str | None = None
 
     def encode(self) -> bytes | None:
-        """None when there is no field: the plugin keeps no empty section."""
+        """The encoded section; None without a field, because the plugin keeps no empty section."""
         values = [
             None if self.remote_size is None else _varlong(self.remote_size),
             None if self.object_prefix is None else _compact_string(self.object_prefix),
@@ -62,7 +62,8 @@ class AivenCustomMetadata:
 
 
 def read_custom_metadata(data: bytes | None) -> AivenCustomMetadata:
-    """CorruptMetadataError when the bytes are not such a section; unknown tags are passed over."""
+    """Decode custom metadata. Unknown tags are ignored. Raises CorruptMetadataError for other
+    bytes."""
     if not data:
         return AivenCustomMetadata()
     fields: dict[int, bytes] = {}

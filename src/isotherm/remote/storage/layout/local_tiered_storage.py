@@ -11,7 +11,7 @@
     snapshot                 producer snapshot               last
 
 Kafka puts all of it under `<dir>/kafka-tiered-storage/`, which is this layout's default prefix.
-There is no manifest and no commit mark: that a segment is whole is known from the metadata topic.
+There is no manifest and no commit mark: only the metadata topic knows whether a segment is whole.
 Source: Kafka's classes LocalTieredStorage and RemoteLogSegmentFileset.
 """
 

@@ -1,4 +1,4 @@
-"""The names of the layouts: for options, without what a layout needs."""
+"""The names of the layouts, for options: importing them loads no layout."""
 
 AIVEN = "aiven"
 LOCAL_TIERED_STORAGE = "local-tiered-storage"

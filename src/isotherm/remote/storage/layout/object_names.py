@@ -1,4 +1,4 @@
-"""Pieces of object keys that both layouts share. The parsers answer None for foreign names."""
+"""The parts of object keys that both layouts share. The parsers return None for foreign names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OFFSET_DIGITS = 20
 _INT_MAX = 2**31 - 1
 _LONG_MAX = 2**63 - 1
 _STEM_LENGTH = OFFSET_DIGITS + 1 + UUID_TEXT_LENGTH
-# The last character of an id carries two bits only: the others would spell the same id once more.
+# The last character of an id has only two bits. Any other one would be a second spelling of an id.
 _LAST_OF_UUID = frozenset("AQgw")
 
 
@@ -26,7 +26,7 @@ def segment_file_stem(start_offset: Offset, segment_uuid: uuid.UUID) -> str:
 
 
 def parse_segment_file(name: str) -> SegmentFile | None:
-    """Take `<20 digits>-<22 characters>.<suffix>` apart by length: ids may hold a dash."""
+    """Split `<20 digits>-<22 characters>.<suffix>` by length, because ids may contain a dash."""
     stem, suffix = name[:_STEM_LENGTH], name[_STEM_LENGTH:]
     offset = parse_decimal(stem[:OFFSET_DIGITS])
     split = split_trailing_uuid(stem)

@@ -1,7 +1,7 @@
-"""Where the objects of a segment lie in a store, and what is in them.
+"""The layout of a segment in a store: the keys of its objects, and their content.
 
-A layout decides and never touches the store: the storage manager carries its plans out. The keys
-it deals in are relative to the store's URL and begin with the `key.prefix` setting.
+A layout plans and never accesses the store: the storage manager carries the plans out. Keys are
+relative to the store's URL and begin with the `key.prefix` setting.
 
     copy     uploads()  -> objects in order; the last is the mark that the segment is whole
     read     log_key(), manifest_key(), index_location()
@@ -38,7 +38,8 @@ class ObjectUpload:
 
 
 class IndexLocation(NamedTuple):
-    """Bytes of one index: from `position`, `size` of them, or the whole object when None."""
+    """The bytes of one index: `size` bytes from `position`, or the whole object if `size` is
+    None."""
 
     key: str
     position: Position
@@ -46,7 +47,7 @@ class IndexLocation(NamedTuple):
 
 
 class SegmentObjectKey(NamedTuple):
-    """What the name of an object tells. The suffix has no dot."""
+    """The parsed key of an object. The suffix has no dot."""
 
     topic_id_partition: TopicIdPartition
     start_offset: Offset
@@ -65,15 +66,15 @@ class Layout(Protocol):
 
     @property
     def commit_suffix(self) -> str | None:
-        """Suffix of the object whose presence says that the segment is whole; None: no such."""
+        """Suffix of the commit mark; None for a layout without one."""
 
     def uploads(
         self, metadata: RemoteLogSegmentMetadata, sources: SegmentSources
     ) -> Generator[ObjectUpload, None, bytes | None]:
         """The objects of a segment in upload order; returns the segment's custom metadata.
 
-        The caller stores each one before it asks for the next: what a later object says may be
-        known only when an earlier one has been read.
+        The caller stores each object before it takes the next one: the content of a later object
+        may depend on an earlier one that was read while it was uploaded.
         """
 
     def object_keys(self, metadata: RemoteLogSegmentMetadata) -> tuple[str, ...]:
@@ -82,7 +83,7 @@ class Layout(Protocol):
     def log_key(self, metadata: RemoteLogSegmentMetadata) -> str: ...
 
     def manifest_key(self, metadata: RemoteLogSegmentMetadata) -> str | None:
-        """Where the segment's manifest lies; None where the layout has no manifests."""
+        """The key of the segment's manifest; None if the layout has no manifests."""
 
     def index_location(
         self,
@@ -90,13 +91,13 @@ class Layout(Protocol):
         index_type: IndexType,
         manifest: SegmentManifest | None,
     ) -> IndexLocation | None:
-        """Where an index lies, None when the segment has no such index.
+        """The location of an index; None if the segment has no such index.
 
-        The manifest is given exactly when `manifest_key` names one.
+        `manifest` is given exactly if `manifest_key` returns a key.
         """
 
     def directory_topic(self, directory: str) -> str | None:
-        """Topic of a folder directly under `root_directory`; None when it is no topic's folder."""
+        """The topic of a folder directly under `root_directory`; None for another folder."""
 
     def parse_key(self, key: str) -> SegmentObjectKey | None:
-        """Read a key back from a listing; None when it is not one of this layout."""
+        """Parse a key of a listing; None if it is not one of this layout."""

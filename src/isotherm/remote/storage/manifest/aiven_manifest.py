@@ -39,7 +39,7 @@ from isotherm.types import NO_TIMESTAMP, Position, TopicIdPartition, uuid_from_t
 
 MANIFEST_VERSION = "1"
 MANIFEST_SIZE_MAX = 16 * 1024 * 1024
-"""A manifest larger than this is refused unread: 10 MiB of chunk sizes in base64, and some."""
+"""Size limit of a manifest: 10 MiB of chunk sizes in base64, and some. A larger one is not read."""
 
 INDEX_MEMBERS = {
     IndexType.OFFSET: "offset",
@@ -55,7 +55,7 @@ _LONG_MAX = 2**63 - 1
 
 
 class StoredIndex(NamedTuple):
-    """Where an index lies in the `.indexes` object."""
+    """The place of an index in the `.indexes` object."""
 
     position: Position
     size: int
@@ -63,7 +63,7 @@ class StoredIndex(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SegmentEncryption:
-    """How to decrypt a segment. Both fields are the manifest's texts; the key stays wrapped."""
+    """The encryption of a segment. Both fields are the manifest's texts; the key is wrapped."""
 
     data_key: str
     aad: str
@@ -113,8 +113,8 @@ def write_manifest(manifest: SegmentManifest) -> bytes:
 def read_manifest(data: bytes) -> SegmentManifest:
     """Decode a manifest.
 
-    Raises UnsupportedVersionError for another version, CorruptMetadataError for anything that is
-    not a manifest. Neither names the object: the caller knows it.
+    Raises UnsupportedVersionError for another version, and CorruptMetadataError for anything that
+    is not a manifest. The caller adds the object's key to the error.
     """
     try:
         members = json.loads(data)
@@ -218,7 +218,8 @@ def _read_encryption(members: dict[str, Any]) -> SegmentEncryption | None:
 def _read_segment(
     members: dict[str, Any], segment_size: int, indexes: Mapping[IndexType, StoredIndex]
 ) -> RemoteLogSegmentMetadata | None:
-    """ValueError when the numbers contradict each other or an id is not a Kafka uuid."""
+    """The segment in the manifest. Raises ValueError if its numbers contradict each other or an id
+    is not a Kafka uuid."""
     if members.get("remoteLogSegmentMetadata") is None:
         return None
     segment = _object(members, "remoteLogSegmentMetadata")
@@ -250,7 +251,7 @@ def _read_segment(
 
 
 def _plausible(segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
-    """ValueError for numbers that fit their types and are no segment's."""
+    """The segment. Raises ValueError for numbers that fit their types but no segment can have."""
     # The offset after the last one is an offset too.
     if segment.end_offset_inclusive >= _LONG_MAX:
         raise ValueError(f"no log ends there end_offset={segment.end_offset_inclusive}")

@@ -1,4 +1,4 @@
-"""The chunk index of a manifest: where each piece of the original `.log` file is stored.
+"""The chunk index of a manifest: the stored position of each piece of the original `.log` file.
 
 The original file is cut into chunks of `original_chunk_size` bytes (the last may be shorter), each
 is transformed alone, and the results are stored one after the other. Two kinds exist:
@@ -40,7 +40,8 @@ _VARIABLE_HEADER = struct.Struct(">iiB")
 
 @dataclass(frozen=True, slots=True)
 class FixedChunkIndex:
-    """Needs no room per chunk. CorruptMetadataError when a size cannot be."""
+    """Its size does not depend on the number of chunks. Raises CorruptMetadataError for an
+    impossible size."""
 
     original_chunk_size: int
     original_file_size: int
@@ -69,7 +70,7 @@ class FixedChunkIndex:
 
 @dataclass(frozen=True, slots=True)
 class VariableChunkIndex:
-    """CorruptMetadataError when the number of sizes contradicts the file's size."""
+    """Raises CorruptMetadataError if the number of sizes contradicts the file's size."""
 
     original_chunk_size: int
     original_file_size: int
@@ -99,7 +100,7 @@ ChunkIndex: TypeAlias = FixedChunkIndex | VariableChunkIndex
 
 
 class StoredRange(NamedTuple):
-    """Chunks `first_chunk` to `chunk_end` (not included) and their bytes in the stored object."""
+    """Chunks [first_chunk, chunk_end), and their bytes [start, end) in the stored object."""
 
     first_chunk: int
     chunk_end: int
@@ -108,7 +109,7 @@ class StoredRange(NamedTuple):
 
 
 def stored_range(index: ChunkIndex, start: Position, end: Position) -> StoredRange:
-    """The chunks that hold the original bytes from `start` to `end`, 0 <= start < end <= size."""
+    """The chunks with the original bytes [start, end), 0 <= start < end <= size."""
     first = start // index.original_chunk_size
     chunk_end = chunk_count(end, index.original_chunk_size)
     return StoredRange(
@@ -121,7 +122,7 @@ def stored_file_size(index: ChunkIndex) -> int:
 
 
 def plain_chunk_index(file_size: int, chunk_size: int) -> FixedChunkIndex:
-    """The index of a file that is stored as it is."""
+    """The index of a file that is stored unchanged."""
     whole_chunks = max(chunk_count(file_size, chunk_size) - 1, 0)
     return FixedChunkIndex(chunk_size, file_size, chunk_size, file_size - whole_chunks * chunk_size)
 
@@ -144,7 +145,7 @@ def encode_chunk_sizes(sizes: Sequence[int]) -> str:
 
 
 def decode_chunk_sizes(text: str) -> tuple[int, ...]:
-    """Inverse of `encode_chunk_sizes`; CorruptMetadataError for anything else."""
+    """Inverse of `encode_chunk_sizes`. Raises CorruptMetadataError for any other text."""
     try:
         frame = base64.b64decode(text, validate=True)
         size = zstandard.frame_content_size(frame)

@@ -1,7 +1,7 @@
-"""Segments cut into chunks, each of which is transformed alone, and back.
+"""Cuts segments into chunks and transforms each alone, and restores them.
 
-Going up, a chunk passes the steps in order (compress, encrypt); coming down, in reverse. A range
-of the original file needs only the chunks that hold it, which lie side by side in the object.
+For a copy a chunk passes the steps in order (compress, encrypt), for a read in reverse. A range of
+the original file needs only the chunks that contain it, which are adjacent in the object.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class ChunkStep(Protocol):
 
     @property
     def overhead(self) -> int | None:
-        """Bytes it adds to every chunk; None when the size afterwards depends on the content."""
+        """The bytes that the step adds to every chunk; None if they depend on the content."""
 
     def apply(self, chunk: bytes) -> bytes: ...
 
     def undo(self, chunk: bytes | memoryview, original_size: int) -> bytes:
-        """CorruptObjectError when the chunk is damaged. Never takes more memory than
-        `original_size`, which is the size before *all* steps."""
+        """Inverse of `apply`. Raises CorruptObjectError for a damaged chunk. Never takes more
+        memory than `original_size`, which is the size before *all* steps."""
 
 
 class ChunkWriter:
-    """Transforms a source while it is uploaded; the chunk index is known when that is done."""
+    """Transforms a source while it is uploaded. Afterwards the chunk index is known."""
 
     def __init__(self, source: Source, chunk_size: int, steps: Sequence[ChunkStep]) -> None:
         self._source = source
@@ -46,7 +46,7 @@ class ChunkWriter:
         self._sizes: list[int] = []
 
     def chunks(self) -> Iterator[bytes]:
-        """The transformed chunks; to be read once."""
+        """The transformed chunks. Iterate over them once."""
         for original in self._source.blocks(self._chunk_size):
             chunk = original
             for step in self._steps:
@@ -64,10 +64,10 @@ class ChunkWriter:
 
 
 class ChunkReader:
-    """Restores a range of the original file into memory that is there, while the bytes arrive.
+    """Restores a range of the original file into existing memory while the bytes arrive.
 
-    `stored_range` is what has to be fetched, in one piece and into `stored`. Each chunk is restored
-    once its last byte is there. Not thread-safe.
+    The caller fetches `stored_range` in one piece into `stored`. Each chunk is restored once its
+    last byte has arrived. Not thread-safe.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ChunkReader:
     ) -> None:
         """`buffer` is filled from the original position `start` on, and lies within the file."""
         self.stored_range = stored_range(index, start, start + len(buffer))
-        # The pages of numpy's memory are not written to twice.
+        # np.empty, unlike a bytearray, does not write zeros first.
         self.stored = memoryview(
             np.empty(self.stored_range.end - self.stored_range.start, np.uint8).data
         )
@@ -90,8 +90,9 @@ class ChunkReader:
         return self._next_chunk == self.stored_range.chunk_end
 
     def restore(self, stored_count: int) -> int:
-        """Go on, now that the first `stored_count` bytes of `stored` are there; how many bytes of
-        the buffer are right. CorruptObjectError naming the chunk that is damaged."""
+        """Restore the chunks within the first `stored_count` bytes of `stored`, which have arrived.
+        Returns the number of restored bytes of the buffer. Raises CorruptObjectError with the
+        number of a damaged chunk."""
         while not self.is_done and self._stored_end(self._next_chunk) <= stored_count:
             self._restore(self._next_chunk)
             self._next_chunk += 1

@@ -1,4 +1,4 @@
-"""Compression of chunks: each is one zstd frame that carries its content size."""
+"""Compression of chunks: each becomes one zstd frame with its content size."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ZstdStep:
         if not hasattr(self._contexts, "decompressor"):
             self._contexts.decompressor = zstandard.ZstdDecompressor()
         try:
-            # Looked at first: a damaged frame could ask for any amount of memory.
+            # Checked first: a damaged frame could demand any amount of memory.
             announced = zstandard.frame_content_size(chunk)
             if announced != original_size:
                 raise CorruptObjectError(
@@ -43,7 +43,7 @@ class ZstdStep:
 
 
 def starts_compressed(log: Source) -> bool:
-    """Whether the first batch of a segment is compressed by its producer: then compressing the
-    segment again gains little. The plugin's heuristic looks no further either."""
+    """Whether the first batch of a segment is compressed: then compressing the segment again gains
+    little. The plugin's heuristic also checks only the first batch."""
     first_block = next(log.blocks(HEADER_SIZE), b"")
     return len(first_block) == HEADER_SIZE and read_codec(first_block) != 0

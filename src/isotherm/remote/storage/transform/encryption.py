@@ -2,9 +2,9 @@
 
     stored chunk = IV (12 bytes) | ciphertext | tag (16 bytes)
 
-Key and additional authenticated data (32 random bytes each) belong to the segment; the IV is drawn
-for each chunk. The key lies in the manifest, wrapped with RSA-OAEP (SHA3-512 for both digest and
-mask, empty label) under a key pair that only its holder can unwrap: `<key pair id>:<base64>`.
+Each segment has its own key and additional authenticated data (32 random bytes each); each chunk
+has a random IV. The key is in the manifest, wrapped with RSA-OAEP (SHA3-512 for both digest and
+mask, empty label); only the holder of the private key can unwrap it: `<key pair id>:<base64>`.
 Source: the Aiven plugin's security package.
 """
 
@@ -71,9 +71,9 @@ class KeyPairFiles:
 
 
 class KeyRing:
-    """Wraps data keys under the active key pair, unwraps those of any pair it holds.
+    """Wraps data keys under the active key pair, and unwraps those of any pair in the ring.
 
-    Raises ConfigError at once when a key file cannot be used.
+    The constructor raises ConfigError if a key file cannot be used.
     """
 
     def __init__(self, active_id: str | None, key_pairs: Mapping[str, KeyPairFiles]) -> None:
@@ -99,7 +99,8 @@ class KeyRing:
         return encryption, AesGcmStep(data_key, aad, random_bytes)
 
     def step(self, encryption: SegmentEncryption) -> AesGcmStep:
-        """The step that reads a segment; ConfigError naming a key pair that is not in the ring."""
+        """The step that reads a segment. Raises ConfigError for a key pair that is not in the
+        ring."""
         key_id, colon, wrapped_text = encryption.data_key.rpartition(":")
         if not colon:
             raise CorruptMetadataError("wrapped data key names no key pair")
@@ -137,7 +138,8 @@ def _load_key(file: str) -> RsaKey:
 
 @functools.lru_cache(_PARSED_KEYS_MAX)
 def _parsed_key(pem: bytes) -> RsaKey:
-    """Each key once: the primes of a private one are tested, 20 ms of CPU for 2,048 bits."""
+    """Parse a key, each only once: the primes of a private key are tested, which takes 20 ms of CPU
+    for 2,048 bits."""
     from Crypto.PublicKey import RSA
 
     return RSA.import_key(pem)

@@ -1,4 +1,4 @@
-"""Which steps the chunks and indexes of a segment pass, decided once per segment."""
+"""Decides, once per segment, the steps for its chunks and indexes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from isotherm.remote.storage.transform.encryption import KeyRing
 
 @dataclass(frozen=True, slots=True)
 class TransformSettings:
-    """What is done to segments that are copied from now on."""
+    """The transformation of segments that are copied from now on."""
 
     compression: bool = False
     compression_heuristic: bool = False
@@ -59,7 +59,7 @@ class SegmentTransforms:
         return self._transform(compression, encryption, (step,))
 
     def for_read(self, manifest: SegmentManifest) -> SegmentTransform:
-        """ConfigError when the segment is encrypted under a key that is not at hand."""
+        """The steps that read a segment. Raises ConfigError if its key pair is not configured."""
         if manifest.encryption is None:
             return self._transform(manifest.compression, None, ())
         if self._key_ring is None:
