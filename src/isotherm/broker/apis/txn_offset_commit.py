@@ -1,8 +1,9 @@
 """TxnOffsetCommit (key 28).
 
-Versions  0-5. 2 leader epoch; PRODUCER_FENCED, which is INVALID_PRODUCER_EPOCH before · 3
-          flexible; the consumer's member and generation · 4 TRANSACTION_ABORTABLE · 5 this request
-          adds the group's partition of `__consumer_offsets` to the transaction
+Versions  0-5. 2 leader epoch; COORDINATOR_LOAD_IN_PROGRESS, which is COORDINATOR_NOT_AVAILABLE
+          before, since Java's clients of before 2.0 end on it (KAFKA-7296) · 3 flexible; the
+          consumer's member and generation · 4 TRANSACTION_ABORTABLE · 5 this request adds the
+          group's partition of `__consumer_offsets` to the transaction
 Behaviour The offsets become visible when the transaction commits. A partition that does not exist gets
           UNKNOWN_TOPIC_OR_PARTITION. Before version 5 the client must have added the group's
           partition to the transaction.
@@ -30,7 +31,7 @@ from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import NO_LEADER_EPOCH, TopicPartition
 
 FIRST_LEADER_EPOCH_VERSION = 2
-FIRST_FENCED_VERSION = 2
+FIRST_LOADING_VERSION = 2
 FIRST_MEMBER_VERSION = 3
 FIRST_ABORTABLE_VERSION = 4
 FIRST_ADDING_VERSION = 5
@@ -131,6 +132,8 @@ API = Api(
     handle,
     items=(Items(("topics", "partitions"), ("topics", "partitions")),),
     renamed={
-        ErrorCode.producer_fenced: Renamed(FIRST_FENCED_VERSION, ErrorCode.invalid_producer_epoch)
+        ErrorCode.coordinator_load_in_progress: Renamed(
+            FIRST_LOADING_VERSION, ErrorCode.coordinator_not_available
+        )
     },
 )

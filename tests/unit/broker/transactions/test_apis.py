@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis import produce
 from isotherm.broker.dispatch.api_register import SERVED
+from isotherm.errors import CoordinatorLoadInProgressError
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.protocol.produce import (
     ProducePartition,
@@ -249,6 +250,13 @@ def test_txn_offset_commit(broker: Any, version: int) -> None:
         assert offset.leader_epoch == (2 if version >= 2 else -1)
         refused = await commit_offsets(broker, version, older(producer))
         assert refused == [E.invalid_producer_epoch] * 2
+
+        def loading(_: int) -> None:
+            raise CoordinatorLoadInProgressError("offsets are being loaded")
+
+        broker.groups.check_active = loading
+        wait = E.coordinator_not_available if version < 2 else E.coordinator_load_in_progress
+        assert await commit_offsets(broker, version, producer) == [wait] * 2
 
     broker.run(scenario)
 
