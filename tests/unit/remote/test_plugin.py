@@ -367,6 +367,9 @@ def test_right_answers_go_through(clock: SimClock, segment: MadeSegment) -> None
     assert storage.fetch_log_segment(metadata, 5, 9) == content[5:10]
     assert storage.fetch_log_segment(metadata, 990) == content[990:]
     assert storage.fetch_log_segment(metadata, 990, 5000) == content[990:]
+    for start, last in ((-1, 9), (10, 9), (1000, None), (1000, 5000)):
+        with pytest.raises(ValueError, match="not within the segment"):
+            storage.fetch_log_segment(metadata, start, last)
     assert storage.fetch_index(metadata, IndexType.OFFSET) == b"index"
     assert storage.delete_log_segment_data(metadata) is None
     buffer = bytearray(10)

@@ -126,6 +126,15 @@ def test_manifest_without_segment_metadata_is_read() -> None:
     assert read_manifest(changed("remoteLogSegmentMetadata", value=...)).segment is None
 
 
+def test_highest_leader_epoch_is_read() -> None:
+    epochs = {str(2**31 - 1): 100}
+    manifest = read_manifest(
+        changed("remoteLogSegmentMetadata", "segmentLeaderEpochs", value=epochs)
+    )
+    assert manifest.segment is not None
+    assert manifest.segment.segment_leader_epochs == {2**31 - 1: 100}
+
+
 @pytest.mark.parametrize("version", ["2", "", "1.0"])
 def test_another_version_is_not_supported(version: str) -> None:
     with pytest.raises(UnsupportedVersionError, match="version="):
@@ -167,6 +176,7 @@ def test_another_version_is_not_supported(version: str) -> None:
         changed("remoteLogSegmentMetadata", "segmentLeaderEpochs", value={"one": 1}),
         changed("remoteLogSegmentMetadata", "segmentLeaderEpochs", value={"-1": 1}),
         changed("remoteLogSegmentMetadata", "segmentLeaderEpochs", value={"٣": 1}),
+        changed("remoteLogSegmentMetadata", "segmentLeaderEpochs", value={str(2**31): 1}),
         changed("remoteLogSegmentMetadata", "remoteLogSegmentId", "id", value="short"),
         changed("remoteLogSegmentMetadata", "brokerId", value=2**31),
         PLAIN_TEXT.replace('"flights"', '"\\ud800"').encode(),
