@@ -1,4 +1,4 @@
-"""Periodic background tasks: retention, flushing, checkpoints, deletion of files."""
+"""Periodic background tasks: retention, flushing, checkpoints, file deletion."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from isotherm.log.log_manager import LogManager
 
 logger = logging.getLogger(__name__)
 
-# How much later than file.delete.delay.ms a file may be deleted. Kafka has no setting for it either.
+# The longest delay of a file deletion after file.delete.delay.ms. Kafka has no setting for it either.
 FILE_DELETION_INTERVAL_MS = 1000
 
-# How much later than flush.ms a log may be flushed if log.flush.scheduler.interval.ms is longer.
-# With its default interval, which is infinite, Kafka would ignore flush.ms.
+# The longest delay of a flush after flush.ms, even if log.flush.scheduler.interval.ms is longer. Kafka has no
+# such bound: with the default interval, which is infinite, it ignores flush.ms.
 FLUSH_INTERVAL_MS_MAX = 1000
 
 
 class PeriodicTask:
     """Runs `tick` in its own thread, each time `interval_s` after the end of the last run.
 
-    An exception of a tick is logged, and the next tick runs as usual: every tick starts from the
-    present state of the logs, not from the results of an earlier one.
+    An exception of a tick is logged, and the next tick runs as usual: each tick starts from the present state,
+    not from the results of an earlier one.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class PeriodicTask:
         self._tick = tick
         self._clock = clock
         self._initial_delay_s = initial_delay_s
-        # The longest wait of a lock. Flush intervals of 2^63 ms mean never.
+        # A lock cannot wait longer. An interval of 2^63 ms means never.
         self._interval_s = min(interval_s, threading.TIMEOUT_MAX)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -50,7 +50,7 @@ class PeriodicTask:
         self._thread.start()
 
     def stop(self) -> None:
-        """Wait for the running tick, if there is one, and start no other."""
+        """Prevent further ticks, and wait for the running one."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -60,7 +60,7 @@ class PeriodicTask:
         while not self._clock.wait(self._stopping, delay_s):
             try:
                 self._tick()
-            # The boundary of a task: one failed tick must not end the thread.
+            # The boundary of the task: a failed tick must not end the thread.
             except Exception:
                 logger.exception("background task failed task=%s", self._name)
             delay_s = self._interval_s
@@ -105,8 +105,8 @@ def start_log_tasks(
 def _flush_and_checkpoint(log_manager: LogManager) -> None:
     """Flush closed segments, then write the checkpoints.
 
-    Kafka flushes a segment when it is rolled. Here it waits for the next checkpoint: only then
-    would a recovery know of the flush.
+    Kafka flushes a segment when it is rolled. Here the flush waits for the next checkpoint, because a recovery
+    learns of it only from the checkpoint.
     """
     log_manager.flush_closed_segments()
     log_manager.checkpoint()

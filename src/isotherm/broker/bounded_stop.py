@@ -1,4 +1,4 @@
-"""Stops components that may not end in time: a call to an object store can take minutes."""
+"""Stops components whose stop may take long: a call to an object store can take minutes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ logger = logging.getLogger(__name__)
 
 
 def stop_within(timeout_s: float, name: str, stop: Callable[[], None]) -> bool:
-    """Call `stop` in its own thread. Logs a warning and returns False if it takes longer.
+    """Call `stop` in its own thread, and wait up to `timeout_s`. After that, log a warning and return False.
 
-    It continues in that thread, and must tolerate that what it uses is closed meanwhile.
+    `stop` continues in its thread, and must tolerate that the resources it uses are closed.
     """
     thread = threading.Thread(target=stop, name=f"isotherm-stop-{name}", daemon=True)
     thread.start()

@@ -1,4 +1,5 @@
-"""The threads of the log cleaner: log.cleaner.threads of them, replaced when the setting changes."""
+"""The threads of the log cleaner. Their number is log.cleaner.threads; they are replaced when the setting
+changes."""
 
 from __future__ import annotations
 
@@ -16,8 +17,10 @@ from isotherm.metrics.registry import Metrics
 
 
 class CleanerThreads:
-    """Thread-safe. `stop` and `update_config` abort running rounds and wait for their end, which
-    takes as long as one buffer."""
+    """Starts and stops the threads. Thread-safe.
+
+    `stop` and `update_config` abort running rounds and wait until they end, which takes as long as one buffer.
+    """
 
     def __init__(self, cleaner: LogCleaner, clock: Clock) -> None:
         self._cleaner = cleaner
@@ -30,12 +33,12 @@ class CleanerThreads:
             self._start()
 
     def follow(self, change: MetadataChange) -> None:
-        """A listener of the controller: apply changes of the broker's configuration."""
+        """A metadata listener that applies changes of the broker's configuration."""
         if change.broker_config is not None:
             self.update_config(change.broker_config.cleaner)
 
     def update_config(self, config: CleanerConfig) -> None:
-        """Continue with other limits. Also replaces threads that have failed."""
+        """Replace the threads if `config` differs, including threads that have failed."""
         with self._lock:
             if config != self._cleaner.config:
                 self._stop()
@@ -61,7 +64,7 @@ class CleanerThreads:
             self._tasks.append(task)
 
     def _stop(self) -> None:
-        # All rounds are aborted before a thread is waited for, so that the waits overlap.
+        # All rounds are aborted before the first join, so that they end at the same time.
         self._cleaner.manager.stop()
         for task in self._tasks:
             task.stop()
@@ -76,7 +79,7 @@ def start_log_cleaner(
     rng: random.Random,
     metrics: Metrics,
 ) -> CleanerThreads:
-    """Start compaction, until `stop`, and publish its metrics."""
+    """Start compaction and publish its metrics. The caller stops it."""
     cleaner = LogCleaner(
         log_manager.cleaner_manager,
         config,
@@ -90,7 +93,7 @@ def start_log_cleaner(
 
 
 def _new_cleaner(config: CleanerConfig, clock: Clock, rng: random.Random) -> CleansLog:
-    # Imports Numba. A broker without compacted topics should not wait for that.
+    # Imported on use, because it loads Numba, which a broker without compacted topics does not need.
     from isotherm.log.cleaner.cleaner import Cleaner
 
     return Cleaner(config, clock, rng)

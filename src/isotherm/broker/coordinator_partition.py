@@ -7,7 +7,7 @@ _INT_MIN = -(2**31)
 
 
 def coordinator_partition(key: str, partition_count: int) -> int:
-    """Kafka: Utils.abs(key.hashCode()) % partitions, over UTF-16 code units as Java counts them."""
+    """Kafka: Utils.abs(key.hashCode()) % partitions. Java's hash uses UTF-16 code units."""
     return _java_abs(_java_hash(key)) % partition_count
 
 
@@ -20,5 +20,5 @@ def _java_hash(text: str) -> int:
 
 
 def _java_abs(value: int) -> int:
-    """Utils.abs: the smallest int has no positive counterpart and becomes 0."""
+    """Kafka's Utils.abs: the smallest int has no positive counterpart and gives 0."""
     return 0 if value == _INT_MIN else abs(value)

@@ -1,17 +1,17 @@
-"""The partitions of a coordinator's topic that this broker coordinates, each with its state.
+"""The partitions of a coordinator's topic that this broker coordinates, with the state of each.
 
     elected(e) ──> LOADING ──the log is folded──> ACTIVE ──resigned(e' > e, or none)──> gone
                       └──────the fold fails─────> FAILED ──resigned, or elected(e' > e)
 
 Invariants
-- A shard is the fold of its partition's log, from the log start to the log end. It is folded in a
-  worker thread, one partition at a time, and used on the event loop from then on.
-- The epoch of a shard is the partition's leader epoch. An append under another epoch is refused, so
-  a shard never appends to a log that it has not followed (`CoordinatorTopic.append`).
-- A resignation drops the shard at once: a fold that runs is abandoned, waiting requests get
-  NOT_COORDINATOR. The log keeps everything.
-- An answer is given when everything that the shard has appended before it is committed
-  (`CoordinatorShard.wait_committed`). With one replica nothing waits.
+- A shard is the fold of its partition's log, from the log start to the log end. A worker thread folds one
+  partition at a time. After that the shard is used on the event loop only.
+- A shard's epoch is the partition's leader epoch. An append under another epoch is refused, so a shard never
+  appends to a log that it has not followed (`CoordinatorTopic.append`).
+- A resignation drops the shard at once: a running fold is abandoned, and waiting requests get NOT_COORDINATOR.
+  The log keeps everything.
+- A request is answered when everything that the shard appended before is committed
+  (`CoordinatorShard.wait_committed`). With one replica there is no wait.
 
 Source: Kafka CoordinatorRuntime, TransactionStateManager.
 """
@@ -38,7 +38,8 @@ logger = logging.getLogger(__name__)
 
 
 class CoordinatorShard:
-    """The state of one partition of the coordinator's topic. Event loop thread only once it is open.
+    """The state of one partition of the coordinator's topic. Once open, it is used on the event loop thread
+    only.
 
     `epoch` is the coordinator epoch.
     """
@@ -47,12 +48,13 @@ class CoordinatorShard:
         self.index = index
         self.epoch = epoch
         self.is_closed = False
-        # Done when the last append is committed; None if it was committed at once.
+        # Done when the last append is committed. None if it was committed at once.
         self._last_append: asyncio.Future[None] | None = None
         self._closed: asyncio.Future[None] | None = None
 
     def note_append(self, committed: asyncio.Future[None] | None) -> None:
-        """Take over what `CoordinatorTopic.append` returned. Appends are committed in order."""
+        """Remember the result of `CoordinatorTopic.append`. Appends are committed in order, so the last one is
+        enough."""
         self._last_append = committed
         if committed is not None:
             committed.add_done_callback(_retrieve_error)
@@ -71,9 +73,9 @@ class CoordinatorShard:
     async def wait_committed(self, timeout_s: float | None = None) -> None:
         """Return when everything appended until now is committed.
 
-        Raises NotCoordinatorError if this broker stops being the coordinator before that: the
-        records may be lost. Raises CoordinatorNotAvailableError after the timeout: they may be
-        committed later. The client tries again after both.
+        Raises NotCoordinatorError if this broker stops being the coordinator before: the records may be lost.
+        Raises CoordinatorNotAvailableError after the timeout: they may be committed later. The client retries
+        after both.
         """
         last = self._last_append
         while last is not None:
@@ -94,19 +96,19 @@ class CoordinatorShard:
                 )
 
     def close(self) -> None:
-        """Fail what waits: this broker is no coordinator of the partition any more."""
+        """Fail waiting requests, because this broker is not the coordinator of the partition any more."""
         self.is_closed = True
         if self._closed is not None and not self._closed.done():
             self._closed.set_result(None)
 
 
 def _error_of(future: asyncio.Future[None]) -> BaseException | None:
-    # Not raised here: the request that asks is not the one that was cancelled.
+    # Returned and not raised, because the waiting request itself was not cancelled.
     return asyncio.CancelledError() if future.cancelled() else future.exception()
 
 
 def _retrieve_error(future: asyncio.Future[None]) -> None:
-    # asyncio reports a future with an unread error when it is collected.
+    # Marks the error as retrieved. asyncio otherwise logs it when the future is collected.
     if not future.cancelled():
         future.exception()
 
@@ -127,7 +129,7 @@ Shard = TypeVar("Shard", bound=CoordinatorShard)
 
 
 class _Election:
-    """One partition from its election to its resignation. `is_current` is read by the fold."""
+    """One partition from its election to its resignation. The fold reads `is_current` in its thread."""
 
     __slots__ = ("epoch", "has_failed", "is_current")
 
@@ -138,7 +140,7 @@ class _Election:
 
 
 class CoordinatorShards(Generic[Shard]):
-    """Event loop thread only."""
+    """The shards of one coordinator. Event loop thread only."""
 
     def __init__(
         self,
@@ -148,10 +150,9 @@ class CoordinatorShards(Generic[Shard]):
         new_shard: Callable[[int], Shard | None],
         opened: Callable[[Shard], None],
     ) -> None:
-        """`fold(index, check_wanted)` reads the partition's log, in a worker thread. It calls
-        `check_wanted` now and then, which raises LoadAbandonedError. `new_shard` returns the shard of
-        an empty log, and None for any other. `opened` gets each shard when it becomes active.
-        """
+        """`fold(index, check_wanted)` reads the partition's log in a worker thread. It calls `check_wanted`
+        regularly, which raises LoadAbandonedError after a resignation. `new_shard` returns the shard of an empty
+        log, and None for any other log. `opened` is called with each shard that becomes active."""
         self._topic_name = topic_name
         self._fold = fold
         self._new_shard = new_shard
@@ -168,11 +169,12 @@ class CoordinatorShards(Generic[Shard]):
         return iter(tuple(self._active.values()))
 
     def find(self, index: int) -> Shard | None:
-        """The shard if it is active."""
+        """The shard if it is active, else None."""
         return self._active.get(index)
 
     def at(self, index: int) -> Shard:
-        """Raises CoordinatorLoadInProgressError while the shard is loaded, else NotCoordinatorError."""
+        """The active shard. Raises CoordinatorLoadInProgressError while it is being loaded, else
+        NotCoordinatorError."""
         shard = self._active.get(index)
         if shard is not None:
             return shard
@@ -195,7 +197,7 @@ class CoordinatorShards(Generic[Shard]):
     # ---- leadership
 
     def on_election(self, index: int, leader_epoch: LeaderEpoch) -> None:
-        """This broker leads the partition. No effect if that epoch, or a newer one, is known."""
+        """This broker leads the partition. No effect if this epoch or a newer one is known."""
         if self._is_stopped:
             return
         election = self._elections.get(index)
@@ -204,7 +206,7 @@ class CoordinatorShards(Generic[Shard]):
                 return
             election.epoch = leader_epoch
             if index in self._active:
-                # The log is the one that the shard was folded from: a leader truncates nothing.
+                # The shard stays: this broker led all the time, and a leader truncates nothing.
                 self._active[index].epoch = leader_epoch
                 return
             if not election.has_failed:
@@ -223,7 +225,7 @@ class CoordinatorShards(Generic[Shard]):
             self._loading = asyncio.get_running_loop().create_task(self._load())
 
     def on_resignation(self, index: int, leader_epoch: LeaderEpoch | None) -> None:
-        """This broker does not lead the partition since `leader_epoch`; None: it has no replica."""
+        """This broker does not lead the partition since `leader_epoch`. None means that it has no replica."""
         election = self._elections.get(index)
         if election is None or (leader_epoch is not None and leader_epoch <= election.epoch):
             return
@@ -235,12 +237,12 @@ class CoordinatorShards(Generic[Shard]):
             logger.info("coordinator resigns partition=%s-%d", self._topic_name, index)
 
     async def wait_until_loaded(self) -> None:
-        """Return when no partition waits for its load."""
+        """Return when no partition is being loaded or waits for it."""
         while self._loading is not None:
             await asyncio.shield(self._loading)
 
     async def stop(self) -> None:
-        """Resign every partition, and wait for the load that runs."""
+        """Resign every partition, and wait for the running fold to end."""
         self._is_stopped = True
         for index in tuple(self._elections):
             self.on_resignation(index, None)
@@ -263,8 +265,8 @@ class CoordinatorShards(Generic[Shard]):
                     )
                 except LoadAbandonedError:
                     continue
-                # The boundary of a task: whatever a record does to its fold, the other partitions
-                # are loaded.
+                # The boundary of the task: a record that breaks its fold must not prevent the loading of the
+                # other partitions.
                 except Exception as error:  # noqa: BLE001
                     if election.is_current:
                         self._fail(index, election, error)
@@ -280,7 +282,7 @@ class CoordinatorShards(Generic[Shard]):
         try:
             self._opened(shard)
         except IsothermError as error:
-            # The partition is gone meanwhile.
+            # The partition was deleted or lost its leadership meanwhile.
             del self._active[index]
             shard.close()
             self._fail(index, election, error)

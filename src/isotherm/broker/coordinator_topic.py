@@ -1,6 +1,6 @@
-"""The topic that stores a coordinator's state: created on demand, appended to, read from the start.
+"""The topic that stores a coordinator's state: creation on demand, appends, and reads from the log start.
 
-It is compacted, as in Kafka. Its partition count is fixed once it exists, because it determines the
+It is compacted, as in Kafka. Its partition count never changes once it exists, because it determines the
 partition of each key.
 """
 
@@ -31,7 +31,7 @@ from isotherm.types import Offset, Position, TimestampMs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InternalTopic:
-    """How a coordinator's topic is created. The last two fields are for topics that are replicated."""
+    """The settings for creating a topic. The last two fields apply only to replicated topics."""
 
     name: str
     partitions: int
@@ -44,14 +44,14 @@ class TopicCreator(Protocol):
     def __call__(self, topic: InternalTopic) -> Awaitable[None]:
         """Create the topic unless it exists. Event loop thread only.
 
-        The embedded controller's creator returns when the topic is led here. The creator of a
-        cluster member returns when it has asked the cluster's controller, which may take the topic
-        into the metadata later. Raises IsothermError if it cannot be created.
+        The embedded controller's creator returns when this broker leads the topic. A cluster member's creator
+        returns when it has sent a request to the cluster's controller; the topic may appear in the metadata
+        later, or never. Raises IsothermError if the topic cannot be created.
         """
 
 
 class PlacedBatch(NamedTuple):
-    """A batch, its position in what was read, and the offset at which the read started."""
+    """A batch, its position in the read bytes, and the offset at which the read started."""
 
     records: memoryview
     position: Position
@@ -60,7 +60,7 @@ class PlacedBatch(NamedTuple):
 
 
 class CoordinatorTopic:
-    """All methods except `ensure` and `append` may be called from any thread."""
+    """A coordinator's topic. Any thread may call the methods, except `ensure` and `append`."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class CoordinatorTopic:
         create: TopicCreator,
         topic: InternalTopic,
     ) -> None:
-        """`topic` is created when it is first needed."""
+        """`topic` is created on demand, by `ensure`."""
         self.name = topic.name
         self._topic = topic
         self._metadata = metadata
@@ -78,7 +78,7 @@ class CoordinatorTopic:
 
     @property
     def partition_count(self) -> int | None:
-        """None while there is no such topic."""
+        """The partition count. None while the topic does not exist."""
         topic = self._metadata.image.topics_by_name.get(self.name)
         return None if topic is None else len(topic.partitions)
 
@@ -88,11 +88,11 @@ class CoordinatorTopic:
             await self._create(self._topic)
 
     def append(self, shard: CoordinatorShard, batch: bytearray, now_ms: TimestampMs) -> Offset:
-        """Append a batch of the shard's records; returns the offset of its first record.
+        """Append a batch of the shard's records, and return the offset of its first record.
 
-        The shard learns when it is committed. Raises NotCoordinatorError if another broker leads the
-        partition, or this one under an epoch that the shard does not have yet, and
-        CoordinatorNotAvailableError if it cannot be written now: the client tries again after both.
+        The shard notes when the batch is committed. Raises NotCoordinatorError if another broker leads the
+        partition, or if this one leads it under an epoch that the shard does not have yet. Raises
+        CoordinatorNotAvailableError if the partition cannot be written now. The client retries after both.
         Raises RecordTooLargeError and others like any append.
         """
         try:
@@ -122,15 +122,15 @@ class CoordinatorTopic:
         return info.first_offset
 
     def is_empty(self, index: int) -> bool:
-        """Whether the log has no record. Raises what `partition` does."""
+        """Whether the log has no record. Raises the errors of `partition`."""
         log = self.partition(index).log
         return log.log_end_offset == log.log_start_offset
 
     def note_loaded(self, shard: CoordinatorShard) -> None:
-        """Tell a shard that was folded to its log's end when all of that is committed.
+        """Make a shard that was folded to its log's end wait until all of that is committed.
 
-        NotLeaderOrFollowerError if the partition has another leader epoch by now: what was folded may
-        have been truncated, and the news of it is on its way.
+        Raises NotLeaderOrFollowerError if the partition has another leader epoch by now: folded records may have
+        been truncated, and the shard will be notified of the new epoch soon.
         """
         partition = self.partition(shard.index)
         term = partition.term
@@ -146,7 +146,7 @@ class CoordinatorTopic:
     ) -> Iterator[PlacedBatch]:
         """Every batch from the log start to the log end, in reads of `buffer_size` bytes.
 
-        The first batch may start below the log start. `check_wanted` is called before each read.
+        The first batch may start below the log start offset. `check_wanted` is called before each read.
         """
         log = self.partition(index).log
         offset, end_offset = log.log_start_offset, log.log_end_offset
@@ -159,11 +159,11 @@ class CoordinatorTopic:
             for position, header in iterate_batches(read.records):
                 next_offset = header.next_offset
                 yield PlacedBatch(read.records, position, header, offset)
-            # No complete batch: another read would not advance either.
+            # There is no complete batch, so another read would not advance either.
             if next_offset == offset:
                 return
             offset = next_offset
 
     def partition(self, index: int) -> Partition:
-        """Raises UnknownTopicOrPartitionError or NotLeaderOrFollowerError if it is not here."""
+        """The local partition. Raises UnknownTopicOrPartitionError or NotLeaderOrFollowerError if there is none."""
         return self._replica_manager.find_partition(self.name, None, index)

@@ -1,8 +1,8 @@
 """Creates the group and transaction coordinators, and elects them for partitions.
 
-Both are elected for the partitions of their topic that this broker leads, and resign from the others
-(Kafka: BrokerMetadataPublisher.updateCoordinator). The embedded controller gives every partition to
-this broker, so there both are elected for all of them at the start.
+Both are elected for the partitions of their topic that this broker leads, and resign from the others (Kafka:
+BrokerMetadataPublisher.updateCoordinator). With the embedded controller this broker leads every partition, so
+both are elected for all of them at the start.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from isotherm.types import BrokerId, LeaderEpoch, ProducerId
 # Kafka: socket.connection.setup.timeout.ms and request.timeout.ms.
 CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 30.0
-# Answers for a request's worth of markers or questions take some tens of kilobytes.
+# The response to a full request of markers or questions takes some tens of kilobytes.
 RESPONSE_BYTES_MAX = 16 * 1024 * 1024
 
 
 class Elected(Protocol):
-    """A coordinator. Event loop thread only."""
+    """A coordinator that is elected and resigns by partition. Event loop thread only."""
 
     def on_election(self, index: int, leader_epoch: LeaderEpoch) -> None: ...
 
@@ -62,17 +62,17 @@ class Elected(Protocol):
 
 
 def follow_leadership(metadata: ClusterMetadata, topic_name: str, coordinator: Elected) -> None:
-    """Elect `coordinator` for the partitions that this broker leads, now and with every change.
+    """Elect `coordinator` for the partitions that this broker leads, now and after every change.
 
-    Called on the event loop, after the listener that makes partitions leaders and followers was
-    added: a coordinator reads the log as leader.
+    Call it on the event loop, after adding the listener that makes partitions leaders and followers, because a
+    coordinator reads its log as leader.
     """
     loop = asyncio.get_running_loop()
     node_id = metadata.broker_config.node_id
 
     def follow(change: MetadataChange) -> None:
-        # Listeners run on the control thread, a coordinator on the event loop. Deletions first: a
-        # topic may be created again in the same change.
+        # Listeners run on the control thread, a coordinator on the event loop. Deletions come first, because the
+        # same change may create the topic again.
         for topic in change.deleted:
             if topic.name == topic_name:
                 loop.call_soon_threadsafe(_resign_all, coordinator, topic)
@@ -102,7 +102,7 @@ def _resign_all(coordinator: Elected, topic: TopicImage) -> None:
 
 
 def embedded_topic_creator(controller: Controller, control_executor: Executor) -> TopicCreator:
-    """Creates topics with the embedded controller, which gives each partition one replica."""
+    """Creates topics through the embedded controller, which gives each partition one replica."""
 
     def create_now(topic: InternalTopic) -> None:
         if topic.name in controller.image.topics_by_name:
@@ -115,8 +115,8 @@ def embedded_topic_creator(controller: Controller, control_executor: Executor) -
             raise created.error
 
     async def create(topic: InternalTopic) -> None:
-        # The listener's `call_soon_threadsafe` comes before this future's: when it is awaited, the
-        # coordinator is elected for the new partitions.
+        # The metadata listener calls `call_soon_threadsafe` before this future is completed in the same way. So
+        # the coordinator is elected for the new partitions before this coroutine continues.
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(control_executor, create_now, topic)
 
@@ -124,7 +124,7 @@ def embedded_topic_creator(controller: Controller, control_executor: Executor) -
 
 
 def offsets_topic(config: BrokerConfig) -> InternalTopic:
-    """How Kafka creates it: GroupCoordinatorService.groupMetadataTopicConfigs."""
+    """The settings of `__consumer_offsets`, as in Kafka's GroupCoordinatorService.groupMetadataTopicConfigs."""
     groups = config.groups
     return InternalTopic(
         name=OFFSETS_TOPIC,
@@ -147,7 +147,7 @@ def open_group_coordinator(
     clock: Clock,
     rng: random.Random,
 ) -> GroupCoordinator:
-    """A coordinator that loads its partitions of `__consumer_offsets`, now and when it gets them."""
+    """The group coordinator. It loads its partitions of `__consumer_offsets` now and whenever it is elected."""
     loop = asyncio.get_running_loop()
     topic = CoordinatorTopic(metadata, replica_manager, create_topic, offsets_topic(config))
     coordinator = GroupCoordinator(
@@ -171,7 +171,7 @@ def open_group_coordinator(
 
 
 def transaction_state_topic(config: BrokerConfig) -> InternalTopic:
-    """How Kafka creates it: TransactionStateManager.transactionStateTopicConfigs."""
+    """The settings of `__transaction_state`, as in Kafka's TransactionStateManager.transactionStateTopicConfigs."""
     transactions = config.transactions
     return InternalTopic(
         name=TRANSACTION_STATE_TOPIC,
@@ -199,7 +199,8 @@ def open_transaction_coordinator(
     *,
     clock: Clock,
 ) -> TransactionCoordinator:
-    """A coordinator that loads its partitions of `__transaction_state`, now and when it gets them."""
+    """The transaction coordinator. It loads its partitions of `__transaction_state` now and whenever it is
+    elected."""
     topic = CoordinatorTopic(
         metadata, replica_manager, create_topic, transaction_state_topic(config)
     )
@@ -215,14 +216,14 @@ def open_transaction_coordinator(
 
 
 class TransactionPeers(NamedTuple):
-    """Requests of transactions to other brokers. Without other brokers `admission` is None."""
+    """The requests about transactions to other brokers. `admission` is None without other brokers."""
 
     markers: MarkerWriter
     admission: RemoteAdmission | None
     batches: tuple[PeerBatches[Any, Any], ...] = ()
 
     async def stop(self) -> None:
-        """End the requests to other brokers. Their coordinators have stopped."""
+        """Stop sending requests to other brokers. The coordinators must have stopped before."""
         for each in self.batches:
             await each.stop()
 
@@ -239,7 +240,7 @@ def open_transaction_peers(
     markers: TransactionMarkers,
     listener_name: str,
 ) -> TransactionPeers:
-    """The peers of a cluster's member, at their listener between brokers."""
+    """The requests of a cluster member to other brokers, at their listener between brokers."""
     security = inter_broker_security(config)
     to_leaders = PeerBatches(
         "txn-marker-sender",

@@ -1,8 +1,8 @@
-"""The single mapping from exceptions to the error codes that clients get.
+"""The single mapping from exceptions to the error codes that clients receive.
 
-An exception gets the code of its nearest listed superclass, so a new subclass is answered like its
-parent until it is listed. An exception without a listed superclass is a bug and gets
-UNKNOWN_SERVER_ERROR. In Kafka, the class hierarchy behind Errors.forException does the same.
+An exception gets the code of its nearest listed superclass, so a new subclass has its parent's code until it is
+listed. An exception without a listed superclass is a bug and gets UNKNOWN_SERVER_ERROR. Kafka's
+Errors.forException also follows the class hierarchy.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from kio.schema.errors import ErrorCode
 from isotherm import errors
 
 ERROR_CODES: dict[type[BaseException], ErrorCode] = {
-    # Retriable. For a failing object store Kafka returns UNKNOWN_SERVER_ERROR, which consumers pass
-    # to the application. With these codes every client refreshes its metadata and retries.
+    # Retriable. If the object store fails, Kafka returns UNKNOWN_SERVER_ERROR, which consumers raise in the
+    # application. With these codes every client refreshes its metadata and retries.
     errors.RemoteStorageError: ErrorCode.kafka_storage_error,
     errors.RemoteStorageNotReadyError: ErrorCode.replica_not_available,
     errors.SegmentKeyTakenError: ErrorCode.replica_not_available,
@@ -81,7 +81,7 @@ ERROR_CODES: dict[type[BaseException], ErrorCode] = {
 
 
 def error_code(error: BaseException) -> ErrorCode:
-    """The code of the nearest listed class of `error`; UNKNOWN_SERVER_ERROR without one."""
+    """The code of the nearest listed superclass of `error`, or UNKNOWN_SERVER_ERROR."""
     for ancestor in type(error).__mro__:
         code = ERROR_CODES.get(ancestor)
         if code is not None:
@@ -90,7 +90,7 @@ def error_code(error: BaseException) -> ErrorCode:
 
 
 def error_message(error: BaseException) -> str:
-    """The text that a client may see: Isotherm's messages, but nothing of an unexpected error."""
+    """The text for a client: an Isotherm error's own message, and no detail of an unexpected error."""
     if isinstance(error, errors.IsothermError):
         return str(error)
     return "the server met an unexpected error"

@@ -1,4 +1,4 @@
-"""The broker's internal topics, as in Kafka's Topic.INTERNAL_TOPICS."""
+"""The names of internal topics, as in Kafka's Topic.INTERNAL_TOPICS."""
 
 from __future__ import annotations
 

@@ -1,17 +1,16 @@
-"""Rebuilds a stopped broker's log directories, lost or new, for topics with tiered history.
+"""Rebuilds the log directories of a stopped broker, lost or new, for topics with tiered history.
 
-To serve history that exists in the bucket only, a broker needs:
+To serve history that exists only in the bucket, a broker needs:
 
-1. the topic with its old id, and its partitions, in the cluster's metadata;
-2. the segments in `__remote_log_metadata`;
-3. for each partition a log that starts where the history ends (rebuilt_partitions), so that appends
-   continue after the history, with later epochs.
+1. the topic with its old id, and its partitions, in the cluster's metadata; 2. the segments in
+`__remote_log_metadata`; 3. for each partition, a log that starts where the history ends (rebuilt_partitions), so
+that appends continue after the history, with later epochs.
 
-Topics get unlimited retention.ms and retention.bytes: with the defaults the broker would delete
-records older than a week as soon as it starts.
+Topics get unlimited retention.ms and retention.bytes. With the defaults, the broker would delete records older
+than a week as soon as it starts.
 
-They are written in the order 1, 3, 2. A crash in between leaves directories that cannot be rebuilt
-again, because the topics exist: start again with empty ones.
+The order of writing is 1, 3, 2. After a crash in between, the directories cannot be rebuilt again, because the
+topics exist. Start again with empty directories.
 """
 
 from __future__ import annotations
@@ -80,11 +79,11 @@ def rebuild_log_dirs(
     fs: FileSystem,
     rng: random.Random,
 ) -> int:
-    """Write everything; returns the number of metadata events.
+    """Write everything, and return the number of metadata events.
 
-    `events` come with their metadata partition, grouped by it, in order within each. Raises
-    TopicAlreadyExistsError, with nothing written, if the cluster has one of the topics or a
-    metadata topic, and LogDirFailedError if a broker is running on the directories.
+    Each of `events` has its metadata partition. They are grouped by that partition, and in order within each.
+    Raises TopicAlreadyExistsError, with nothing written, if the cluster has one of the topics or a metadata
+    topic. Raises LogDirFailedError if a broker is running on the directories.
     """
     settings = TopicBasedSettings.from_config(config.remote.rlmm_config)
     _write_topics(config, partitions, settings, clock, fs, rng)
@@ -141,7 +140,7 @@ def _write_topics(
 
 
 def _topic_names(partitions: Sequence[RebuiltPartition]) -> dict[uuid.UUID, str]:
-    """Names by topic id. Raises ConfigError if two incarnations of a topic are to be rebuilt."""
+    """The names by topic id. Raises ConfigError if two topics with the same name are to be rebuilt."""
     names = {each.owner.topic_id: each.owner.topic for each in partitions}
     twice = [name for name, number in Counter(names.values()).items() if number > 1]
     if twice:
@@ -166,7 +165,7 @@ def _topic_records(
                 producer_id_max = max(producer_id_max, *ids, -1)
         records.append(TopicRecord(name=name, topic_id=topic_id))
         records += config_records(TOPIC_RESOURCE, name, TOPIC_SETTINGS)
-        # A partition without history between others starts empty.
+        # Partition numbers have no gaps, so a partition without history between others is created empty.
         records += [
             replace(
                 partition_record(topic_id, number, (node_id,)), leader_epoch=epochs.get(number, 0)
@@ -174,7 +173,7 @@ def _topic_records(
             for number in range(max(epochs) + 1)
         ]
     if producer_id_max >= 0:
-        # Ids in the logs must not be assigned again: the logs have the state of their producers.
+        # Producer ids in the logs must not be assigned again, because the logs have the state of their producers.
         next_block = (producer_id_max // _PRODUCER_IDS_PER_BLOCK + 1) * _PRODUCER_IDS_PER_BLOCK
         records.append(
             ProducerIdsRecord(broker_id=node_id, broker_epoch=0, next_producer_id=next_block)

@@ -3,12 +3,12 @@
     ports bound -> log dirs locked, identity -> metadata log, controller -> logs loaded ->
     partitions led -> remote tier -> background tasks -> requests served
 
-If a step fails, the earlier ones are undone, and the error names the cause. A stop does the same:
-requests are drained, background and remote tasks stopped, logs flushed and checkpointed, the clean
-shutdown marked, and the directories unlocked.
+If a step fails, the earlier ones are undone, and the error names the cause. A stop does the same: it drains
+requests, stops background and remote tasks, flushes and checkpoints the logs, marks the clean shutdown, and
+unlocks the directories.
 
-If a log directory fails while the broker runs, only its partitions go offline. The first directory
-holds the cluster's metadata: without it the broker has failed.
+If a log directory fails while the broker runs, only its partitions go offline. Without the directory of the
+cluster's metadata, which is the first one by default, the broker has failed.
 """
 
 from __future__ import annotations
@@ -69,26 +69,26 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# How long a stop waits for clients to read their responses. Kafka's supervisors kill a broker that
-# takes much longer in total.
+# How long a stop waits for clients to read their responses. It is short, because supervisors kill a broker
+# whose stop takes too long in total.
 DRAIN_TIMEOUT_S = 2.0
 
 # How long a stop waits for running tasks of the remote tier. Copying a segment may take minutes.
 REMOTE_CLOSE_TIMEOUT_S = 1.5
 UPKEEP_STOP_TIMEOUT_S = 0.5
 
-# How long a change of the configuration waits until listeners have other keys.
+# How long a change of the configuration waits until listeners use the new keys.
 RENEWAL_TIMEOUT_S = 10.0
 
-# How many logs of a directory are flushed at the same time for waiting producers: a disk accepts the
-# next flush while it works on one.
+# How many logs of a directory are flushed at the same time for waiting producers. A disk accepts the next flush
+# while it works on one.
 FLUSHES_PER_LOG_DIR = 2
 
 
 class BrokerNode:
-    """Call `start` and `stop` on one event loop, which serves the network in between.
-    After `start`, `failed` completes when the broker cannot serve anything any more: stop it.
-    Once started, `failed` is done when the broker can serve nothing any more: stop it.
+    """A broker. Call `start` and `stop` on one event loop, which serves the network in between.
+
+    After `start`, `failed` completes when the broker cannot serve anything any more. Then stop it.
     """
 
     def __init__(
@@ -121,13 +121,13 @@ class BrokerNode:
         self._cluster: ClusterSide | None = None
 
     def give_up_start(self) -> None:
-        """Make a `start` that waits for controllers elsewhere raise an error soon."""
+        """Make a `start` that waits for remote controllers raise an error soon."""
         self._is_given_up = True
         if self._cluster is not None:
             self._cluster.give_up()
 
     async def start(self) -> None:
-        """Requests are served when it returns. Raises IsothermError with the cause."""
+        """Start the broker. It serves requests when this returns. Raises IsothermError with the cause."""
         self._loop = asyncio.get_running_loop()
         self.failed = self._loop.create_future()
         async with contextlib.AsyncExitStack() as started:
@@ -135,19 +135,19 @@ class BrokerNode:
             self._started = started.pop_all()
 
     async def stop(self) -> None:
-        """Stop in order (see the module). Another broker can then open the data. Idempotent."""
+        """Stop in order (see the module). Afterwards another broker can open the data. Idempotent."""
         await self._started.aclose()
 
     async def reload(self, reread: BrokerConfig) -> None:
-        """Apply the dynamic keys of a configuration. The others are logged.
+        """Apply the dynamic keys of a configuration. Other changed keys are logged.
 
-        Raises ConfigError with nothing changed.
+        Raises ConfigError, with nothing changed, if the configuration is invalid.
         """
         services = self.services
         reloaded = await services.run_control(
             lambda: services.metadata.reload_broker_config(reread)
         )
-        # Files may have another content under the same names.
+        # Also without a changed key, because key files may have new content under the same names.
         await self._server.renew_keys()
         if self._metrics_endpoint is not None:
             await self._metrics_endpoint.renew(services.metadata.broker_config)
@@ -168,10 +168,10 @@ class BrokerNode:
         control_executor = ThreadPoolExecutor(1, thread_name_prefix="isotherm-control")
         started.callback(control_executor.shutdown)
         cluster = await self._loop.run_in_executor(control_executor, self._open_cluster)
-        # In a thread: it waits for the threads of a membership.
+        # In a thread, because it waits for the threads of a cluster member.
         started.push_async_callback(self._loop.run_in_executor, None, cluster.close)
         log_manager, metadata = cluster.log_manager, cluster.metadata
-        # Dynamic settings of earlier starts still apply.
+        # The server was bound with the configuration file alone. Stored dynamic settings apply from here on.
         self._config = metadata.broker_config
         server.update_config(self._config)
         await server.renew_keys()
@@ -209,7 +209,7 @@ class BrokerNode:
         dispatcher = Dispatcher(self.services, cluster.apis(apis), quotas=quotas)
         self.metrics.registry.register(dispatcher.metrics)
         await self._serve_metrics(started)
-        # A member's leaderships move while its requests are still answered.
+        # A stop runs it before the drain, so that leaderships move while requests are still answered.
         started.push_async_callback(cluster.leave)
         await cluster.begin(control_executor)
         await server.serve(dispatcher, self._gates(metadata, tokens))
@@ -231,7 +231,7 @@ class BrokerNode:
         purgatory: Purgatory[Hashable],
         control_executor: ThreadPoolExecutor,
     ) -> tuple[ReplicaManager, ReplicaRoles]:
-        """The replicas that this broker has; from here on they are fetched, led and moved."""
+        """Open this broker's replicas. From here on they are fetched, led and moved."""
         view = cluster.view()
         replica_manager = ReplicaManager(cluster.log_manager, purgatory, view)
         self.metrics.registry.register(ReplicaMetrics(replica_manager, view.isr_counts))
@@ -329,7 +329,7 @@ class BrokerNode:
             rng=self._rng,
             metrics=self.metrics,
         )
-        # In a thread: it waits until running rounds have ended.
+        # In a thread, because it waits until running rounds have ended.
         started.push_async_callback(self._loop.run_in_executor, None, threads.stop)
         metadata.add_listener(threads.follow)
 
@@ -344,7 +344,7 @@ class BrokerNode:
             )
             self._cluster = EmbeddedCluster(local_tier, self._clock)
         else:
-            # Only a member of a cluster needs what speaks to other brokers.
+            # Imported on use: only a cluster member needs the code that connects to other brokers.
             from isotherm.broker.cluster.member_cluster import MemberCluster
 
             self._cluster = member = MemberCluster(
@@ -370,12 +370,12 @@ class BrokerNode:
             self.failed.set_result(None)
 
     def _on_log_dir_failure(self, log_dir: LogDir) -> None:
-        """Called on any thread, perhaps with a log's lock held: so the work is done on the loop."""
+        """Hand the failure to the event loop. Called on any thread, perhaps with a log's lock held."""
         self._loop.call_soon_threadsafe(self._take_offline, log_dir)
 
     def _take_offline(self, log_dir: LogDir) -> None:
         if not self._is_serving or self.failed.done():
-            return  # A start finds out for itself.
+            return  # `start` raises the failure itself, and a failed broker stops anyway.
         replica_manager = self.services.replica_manager
         assert self._cluster is not None, "it serves"
         self._cluster.note_log_dir_failure(log_dir.path)
@@ -454,17 +454,17 @@ class BrokerNode:
             remote_log_manager.update_config(config.remote)
 
     def _renew_keys(self, server: Server) -> None:
-        """On the control thread: what altered the configuration is answered with the new keys in use."""
+        """Use the new keys before the request that altered the configuration is answered. Control thread only."""
         renewal = asyncio.run_coroutine_threadsafe(server.renew_keys(), self._loop)
         try:
             renewal.result(RENEWAL_TIMEOUT_S)
         except (ConfigError, TimeoutError):
-            # They were checked before; the files have changed since, or are another broker's.
+            # The change was checked before. The files have changed since, or another broker checked its own.
             logger.exception("keys and certificates stay as they were")
 
     async def _drain(self, server: Server, purgatory: Purgatory[Hashable]) -> None:
         logger.info("broker stops node_id=%d", self._config.node_id)
-        # Waiting fetches are answered first, while their connections still exist.
+        # First, so that waiting fetches are answered while their connections exist.
         purgatory.expire_all()
         await self.services.transaction_coordinator.stop()
         await self.services.group_coordinator.stop()
@@ -498,7 +498,7 @@ class BrokerNode:
             metrics=self.metrics,
         )
         cluster.follow_tier(remote_log_manager.tier)
-        # In a thread: it waits for running copies, while requests are still answered.
+        # In a thread, because it waits for running copies while requests are still answered.
         started.push_async_callback(
             self._loop.run_in_executor, None, remote_log_manager.close, REMOTE_CLOSE_TIMEOUT_S
         )

@@ -1,6 +1,6 @@
 """`isotherm serve` as a process: signals and exit status.
 
-SIGTERM, SIGINT    orderly stop, of a start as well; a second one kills the process at once
+SIGTERM, SIGINT    orderly stop, also during the start; a second signal kills the process at once
 SIGHUP             reload the configuration (see isotherm.config.reload)
 a failed broker    orderly stop with status 1
 """
@@ -27,15 +27,15 @@ logger = logging.getLogger(__name__)
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-# How long a computing thread keeps the interpreter while the event loop waits for it. With Python's
-# default of 5 ms, producers wait that long, and the loop may lose the GIL again at each file write.
+# How long a computing thread keeps the GIL while the event loop waits for it. With Python's default of 5 ms,
+# producers wait that long, and the loop may lose the GIL again at each file write.
 SWITCH_INTERVAL_S = 0.0005
 
 
 def run(read_config: Callable[[], BrokerConfig]) -> int:
-    """Serve until a stop signal or a failure; returns the exit status.
+    """Serve until a stop signal or a failure, and return the exit status.
 
-    `read_config` reads the configuration at the start and at every SIGHUP. Raises ConfigError.
+    `read_config` is called at the start and at every SIGHUP. Raises ConfigError.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     shorten_slices()
@@ -61,9 +61,9 @@ async def _serve(read_config: Callable[[], BrokerConfig]) -> int:
     stop = asyncio.ensure_future(stopping.wait())
     if not await _start(node, stop):
         return 0
-    # The objects of the start are excluded from collection. Without this a full collection pauses
-    # clients noticeably (about 80 ms), as one would here: first clients wait already, and next to nothing
-    # of a start is garbage.
+    # Excludes the objects of the start from garbage collection. With them, a full collection pauses clients for
+    # about 80 ms. None is run here before the freeze: the first clients wait already, and hardly any object of
+    # the start is garbage.
     gc.freeze()
     _reload_on_signal(node, read_config)
     try:
@@ -75,7 +75,7 @@ async def _serve(read_config: Callable[[], BrokerConfig]) -> int:
 
 
 async def _start(node: BrokerNode, stop: asyncio.Future[Any]) -> bool:
-    """Whether it has started. A stop does not wait for controllers that cannot be reached."""
+    """Whether the broker has started. A stop signal does not wait for controllers that cannot be reached."""
     starting = asyncio.ensure_future(node.start())
     await asyncio.wait((starting, stop), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
@@ -96,7 +96,7 @@ def _stop_on_signal(stop: Callable[[], None]) -> None:
     def begin() -> None:
         for number in STOP_SIGNALS:
             loop.remove_signal_handler(number)
-            # The default handler works even if the event loop is blocked by a write.
+            # The default handler ends the process even if a write blocks the event loop.
             signal.signal(number, signal.SIG_DFL)
         stop()
 

@@ -1,9 +1,9 @@
-"""Short time slices for the event loop's thread, where the kernel has them (Linux 6.12).
+"""Short time slices for the event loop's thread, where the kernel supports them (Linux 6.12).
 
-A thread that wakes up waits until the present one has used up its slice, 3 ms by default, if as many
-threads compute as there are processors. With a shorter slice of its own its deadline is earlier, and it
-is let in sooner; its share of the processor stays the same. So the loop answers while threads of
-the broker, or other processes, copy, compress and decode.
+If as many threads compute as there are processors, a thread that wakes up waits until the running one has used
+up its slice, which is 3 ms by default. A shorter slice of its own gives the thread an earlier deadline, so it
+runs sooner; its share of the processor stays the same. So the event loop answers while other threads of the
+broker, or other processes, copy, compress and decode.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import platform
 import sys
 
 SLICE_NS = 100_000
-"""The shortest that Linux gives."""
+"""The shortest slice that Linux allows."""
 
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 _SCHED_OTHER = 0
-# Threads that this one starts have the usual slice.
+# Threads that this thread starts have the default slice.
 _RESET_ON_FORK = 0x01
 
 
 class _Attributes(ctypes.Structure):
-    """struct sched_attr, its first version."""
+    """The first version of struct sched_attr."""
 
     _fields_ = (
         ("size", ctypes.c_uint32),
@@ -38,7 +38,8 @@ class _Attributes(ctypes.Structure):
 
 
 def shorten_slices() -> bool:
-    """Of the calling thread. False where the kernel has no such thing, and nothing is changed."""
+    """Shorten the slice of the calling thread. Returns False, with nothing changed, if the kernel does not
+    support it."""
     number = _SCHED_SETATTR.get(platform.machine())
     if sys.platform != "linux" or number is None:
         return False

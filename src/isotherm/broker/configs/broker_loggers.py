@@ -1,7 +1,7 @@
-"""The levels of this process's loggers, under Kafka's names of levels (KIP-412).
+"""The levels of this process's loggers, under Kafka's level names (KIP-412).
 
-Changes last until the process ends. Python has no TRACE: it is set as DEBUG. Thread-safe.
-Source: Kafka ConfigAdminManager.validateLogLevelConfigs, LoggingController.
+Changes last until the process ends. Python has no TRACE level, so TRACE sets DEBUG. Thread-safe. Source: Kafka
+ConfigAdminManager.validateLogLevelConfigs, LoggingController.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def alter_loggers(changes: Sequence[ConfigChange], *, validate_only: bool) -> No
     Raises ConfigError or InvalidRequestError with Kafka's messages.
     """
     known = _logger_names()
+    # All are checked before the first is applied, so that an error leaves every level as it was.
     for change in changes:
         _check(change, known)
     if validate_only:
@@ -73,5 +74,5 @@ def _logger(name: str) -> logging.Logger:
 
 
 def _name_of(level: int) -> str:
-    """The lowest of Kafka's levels that is at least `level`."""
+    """The lowest of Kafka's levels that is not below `level`. Python allows levels in between."""
     return next((name for each, name in sorted(_NAMES.items()) if each >= level), "OFF")

@@ -1,6 +1,6 @@
 """Alters the configuration of topics, brokers, groups, client metrics subscriptions and loggers.
 
-Source: Kafka ConfigAdminManager and ConfigurationControlManager, whose error codes are used.
+Errors have the codes of Kafka's ConfigAdminManager and ConfigurationControlManager.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _POLICY = "cleanup.policy"
 
 
 class AlteredResource(NamedTuple):
-    """The result for one resource of a request. `error` is None if it was changed."""
+    """The result for one resource of a request. `error` is None if the resource was altered."""
 
     resource_type: int
     name: str
     error: RejectedError | None
 
 
-# Returns the changes, given the present settings. Raises RejectedError.
+# The changes of a resource, computed from its present settings. Raises RejectedError.
 Changes: TypeAlias = Callable[[Mapping[str, str]], list[ConfigChange]]
 
 
@@ -45,7 +45,8 @@ async def answer_alteration(
 ) -> dict[str, Any]:
     """The response fields of an AlterConfigs or IncrementalAlterConfigs request.
 
-    `changes_of` returns the changes of one resource of the request, given its present settings.
+    `changes_of(resource, settings)` returns the changes to one resource of the request with these present
+    settings.
     """
     asked = [
         (resource.resource_type, resource.resource_name, partial(changes_of, resource))
@@ -66,7 +67,7 @@ async def answer_alteration(
 def refused_resources(
     context: RequestContext, refused: Iterable[tuple[Any, RejectedError]]
 ) -> tuple[Any, ...]:
-    """The parts of a response for resources of a request that are not altered."""
+    """The response entries of resources that are refused before any alteration."""
     fields = _response_fields(
         (resource.resource_type, resource.resource_name, code_of(error), str(error))
         for resource, error in refused
@@ -97,9 +98,9 @@ def _alter_all(
     *,
     validate_only: bool,
 ) -> list[AlteredResource]:
-    """Alter every resource (type, name, changes) that may be altered. Control thread only.
+    """Alter each resource (type, name, changes) that may be altered. Control thread only.
 
-    Each resource is changed as a whole or not at all. A resource that is named twice is not.
+    The changes to a resource are all applied or none. A resource that the request names twice is rejected.
     """
     resources = list(asked)
     counts = Counter((kind, name) for kind, name, _ in resources)
@@ -157,9 +158,10 @@ def _check_names(changes: list[ConfigChange]) -> None:
 def _check_policy_stays(
     topic: str, changes: list[ConfigChange], current: Mapping[str, str]
 ) -> None:
-    """Refuse to change cleanup.policy of the remote tier's metadata topics: it follows the feature.
+    """Reject changes of cleanup.policy on the remote tier's metadata topics, where it follows the feature level.
 
-    Compacted too early, or with deletion while it holds states, a topic would lose segments.
+    If such a topic were compacted too early, or had deletion enabled while it holds states, segments would be
+    lost.
     """
     for change in changes:
         is_kept = change.operation is ConfigOperation.SET and change.value == current.get(_POLICY)

@@ -24,7 +24,7 @@ from isotherm.config.transactions import TransactionConfig
 
 
 class ConfigSource(enum.IntEnum):
-    """The numbers of Kafka's protocol."""
+    """The source of a value, with the protocol's numbers."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -43,7 +43,8 @@ class ConfigSynonym(NamedTuple):
 
 
 class DescribedConfig(NamedTuple):
-    """`synonyms` start with the source of the value. Each later one applies if the earlier go."""
+    """A key's entry in the response. `synonyms` start with the value's source, in order of precedence: each
+    later one would apply if those before it were removed."""
 
     name: str
     value: str | None
@@ -61,14 +62,15 @@ def _text(declared: ConfigKey, value: Any) -> str | None:
 def describe_topic_config(
     texts: Mapping[str, str], effective: TopicConfig, broker: BrokerConfig
 ) -> Iterator[DescribedConfig]:
-    """Every key of a topic. `texts` has its own settings, `effective` the resulting ones."""
+    """Every key of a topic. `texts` has the settings of the topic alone, `effective` the resulting
+    configuration."""
     return _describe_resource(texts, effective, ConfigSource.DYNAMIC_TOPIC_CONFIG, broker)
 
 
 def describe_group_config(
     texts: Mapping[str, str], broker: BrokerConfig
 ) -> Iterator[DescribedConfig]:
-    """Every key of a group. A group that does not exist has the defaults."""
+    """Every key of a group. A group without settings has the defaults, even if it does not exist."""
     effective = GroupLevelConfig.parse(texts, broker.groups)
     return _describe_resource(texts, effective, ConfigSource.DYNAMIC_GROUP_CONFIG, broker)
 
@@ -127,7 +129,7 @@ def _broker_synonyms(declared: ConfigKey, broker: BrokerConfig) -> Iterator[Conf
 
 
 def _set_for_broker(names: Sequence[str], broker: BrokerConfig) -> Iterator[ConfigSynonym]:
-    """The places where one of `names` is set for the broker, by precedence."""
+    """The places that set one of `names` for this broker, by precedence."""
     for texts, source in (
         (broker.dynamic_for_this, ConfigSource.DYNAMIC_BROKER_CONFIG),
         (broker.dynamic_for_all, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
@@ -157,7 +159,7 @@ def describe_dynamic_defaults(broker: BrokerConfig) -> Iterator[DescribedConfig]
 def describe_broker_config(broker: BrokerConfig) -> Iterator[DescribedConfig]:
     """Every key of the broker, including the remote tier, the coordinators and topic defaults.
 
-    Keys below the prefixes of remote storage plug-ins are left out: they may be secrets.
+    Keys with the prefixes of remote storage plug-ins are left out, because they may be secrets.
     """
     groups: list[tuple[type, object]] = [
         (BrokerConfig, broker),
@@ -201,7 +203,7 @@ def _described_broker_key(
         name,
         value,
         synonyms[0].source,
-        # Kafka says so of those of listeners, too, which it knows by a pattern alone.
+        # Kafka reports listener keys as read-only too: it matches them by a pattern and has no key for each.
         read_only=dynamic is None or dynamic.listener is not None,
         type_name=declared.type.name,
         documentation=declared.documentation,
@@ -214,7 +216,7 @@ def _is_set(name: str, broker: BrokerConfig) -> bool:
 
 
 def _default_synonym(name: str, declared: ConfigKey) -> ConfigSynonym:
-    """Kafka's default belongs to the last name: log.retention.hours, not log.retention.ms."""
+    """The default. In Kafka it belongs to the last name: log.retention.hours, not log.retention.ms."""
     default, last = declared.default, declared.synonyms[-1:]
     if name != declared.name and len(declared.synonyms) > 1:
         name, default = last[0].name, default // last[0].multiplier

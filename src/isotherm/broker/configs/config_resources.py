@@ -1,4 +1,4 @@
-"""The kinds of resources that have a configuration, with the protocol's numbers."""
+"""The types of resources that have a configuration, with the protocol's numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from isotherm.errors import InvalidRequestError
 
 
 def check_this_broker(name: str, node_id: int) -> None:
-    """Raises InvalidRequestError for the name of another broker."""
+    """Check that `name` is this broker's id. Raises InvalidRequestError for another broker."""
     if name != str(node_id):
         raise InvalidRequestError(f"this is another broker asked_for={name} node.id={node_id}")
 

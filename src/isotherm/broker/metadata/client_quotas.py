@@ -1,7 +1,7 @@
-"""Client quotas: whom they are for, which there are, and what may be asked. Pure.
+"""Client quotas: entities, legal changes and filters. Pure.
 
-An entity is a set of (type, name): a user, a client id, both together, or an address. None for a
-name stands for all that have no quota of their own. Source: KIP-546; Kafka
+An entity is a set of (type, name) pairs: a user, a client id, both, or an address. The name None is the default
+entity: it stands for every user, client id or address without a quota. Source: KIP-546; Kafka
 ClientQuotaControlManager, ClientQuotasImage.describe.
 """
 
@@ -42,14 +42,14 @@ _ADDRESS_KEYS = {CONNECTION_CREATION_RATE: _Key(is_whole=True, value_max=2**31 -
 
 
 class QuotaChange(NamedTuple):
-    """`value` is None when the quota is taken away."""
+    """A change to one quota of an entity. A `value` of None removes the quota."""
 
     key: str
     value: float | None
 
 
 def quota_entity(parts: Sequence[tuple[str, str | None]]) -> QuotaEntity:
-    """InvalidRequestError unless quotas can be for this."""
+    """The entity of `parts`. Raises InvalidRequestError unless it can have quotas."""
     kinds = [kind for kind, _ in parts]
     if not parts or len(set(kinds)) != len(kinds):
         raise InvalidRequestError(f"an entity has each type once, and at least one types={kinds}")
@@ -66,7 +66,7 @@ def quota_entity(parts: Sequence[tuple[str, str | None]]) -> QuotaEntity:
 def plan_quota_changes(
     entity: QuotaEntity, changes: Sequence[QuotaChange], current: ClientQuotas
 ) -> list[ClientQuotaRecord]:
-    """The records that change what is different; InvalidRequestError names the key that is wrong."""
+    """The records of the changes that have an effect. Raises InvalidRequestError, which names the wrong key."""
     if len({change.key for change in changes}) != len(changes):
         raise InvalidRequestError("one quota is changed twice in one request")
     keys = _ADDRESS_KEYS if any(kind == IP for kind, _ in entity) else _CLIENT_KEYS
@@ -112,7 +112,7 @@ class MatchType(enum.IntEnum):
 
 
 class QuotaFilter(NamedTuple):
-    """One type that an entity must have, under which name."""
+    """A filter: the type that an entity must have, and the name to match."""
 
     entity_type: str
     match_type: int
@@ -122,7 +122,10 @@ class QuotaFilter(NamedTuple):
 def matching_quotas(
     quotas: ClientQuotas, filters: Sequence[QuotaFilter], *, strict: bool
 ) -> list[tuple[QuotaEntity, Mapping[str, float]]]:
-    """The entities that pass every filter; with `strict` they have no type beside those."""
+    """The entities that pass every filter. With `strict`, an entity has no type besides the filtered ones.
+
+    Raises InvalidRequestError, or UnsupportedVersionError for an unknown type, as in Kafka.
+    """
     kinds = [each.entity_type for each in filters]
     if "" in kinds or len(set(kinds)) != len(kinds):
         raise InvalidRequestError(f"each type of entity is filtered once types={kinds}")

@@ -1,8 +1,8 @@
-"""The cluster's metadata as this broker knows it now, and the configurations that follow from it.
+"""The broker's current view of the cluster's metadata, and the configurations derived from it.
 
-The embedded controller is one source of it (`isotherm.broker.controller`), the KRaft quorum of other
-processes the other (`isotherm.broker.quorum`). What reads metadata cannot tell which.
-Source: Kafka KRaftMetadataCache, with the listeners as its MetadataPublisher.
+It is fed by the embedded controller (`isotherm.broker.controller`) or by a KRaft quorum of other processes
+(`isotherm.broker.quorum`). Readers see no difference. Source: Kafka KRaftMetadataCache, with the listeners as
+its MetadataPublisher.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from isotherm.config.dynamic import with_dynamic_texts
 from isotherm.config.reload import ReloadedConfig, reload_config
 from isotherm.config.topic import TopicConfig
 
-ALL_BROKERS = ""  # the name of the resource whose settings hold for every broker
+ALL_BROKERS = ""  # the name of the resource with the settings of all brokers
 
 
 class MetadataChange(NamedTuple):
-    """A change of the metadata as listeners get it: the new image, and its differences.
+    """A change of the metadata, as listeners receive it: the new image, and its differences from the last one.
 
-    `grown` are the topics that have more partitions. `moved` are the topics whose replicas, leaders
-    or in-sync replicas differ; only a quorum reports them. `broker_config` is the configuration of
-    this broker if it has changed.
+    `grown` are the topics that have more partitions. `moved` are the topics whose replicas, leaders or in-sync
+    replicas differ; only a quorum reports them. `broker_config` is this broker's configuration if it has
+    changed.
     """
 
     image: MetadataImage
@@ -51,10 +51,13 @@ class _CachedTopicConfig(NamedTuple):
 
 
 class ClusterMetadata:
-    """Changed on the control thread; `image` and the configurations may be read on any thread."""
+    """The image, its listeners and the effective configurations.
+
+    It is changed on the control thread only. `image` and the configurations may be read on any thread.
+    """
 
     def __init__(self, config: BrokerConfig, image: MetadataImage) -> None:
-        """ConfigError if a stored setting of a topic or of this broker cannot be understood."""
+        """Raises ConfigError if a stored setting of a topic or of this broker is invalid."""
         self._static_config = config
         self._image = image
         self._listeners: list[MetadataListener] = []
@@ -67,31 +70,33 @@ class ClusterMetadata:
 
     @property
     def image(self) -> MetadataImage:
-        """The metadata as it is now; later changes make another image."""
+        """The current metadata. An image is never changed; a later change makes a new one."""
         return self._image
 
     @property
     def broker_config(self) -> BrokerConfig:
-        """The broker's configuration now: what it was started with, and what was set since."""
+        """The broker's effective configuration: the configuration file and the dynamic settings."""
         return self._config
 
     def add_listener(self, listener: MetadataListener) -> None:
-        """`listener` hears of every later change, on the thread that made it, before it returns."""
+        """Call `listener` with every later change, on the thread that makes the change and before that returns."""
         self._listeners.append(listener)
 
     def texts_of(self, resource: ConfigResource) -> Mapping[str, str]:
-        """The settings a resource has of its own, by key."""
+        """The settings of one resource, by key, without defaults."""
         return self._image.configs.get(resource, {})
 
     def topic_texts(self, topic: str) -> Mapping[str, str]:
         return self.texts_of(ConfigResource(TOPIC_RESOURCE, topic))
 
     def topic_config(self, topic: str) -> TopicConfig:
-        """The configuration in effect for a topic; the defaults for one that does not exist."""
+        """The effective configuration of a topic. A topic that does not exist has the defaults."""
         texts = self.topic_texts(topic)
         defaults = self._config.topic_defaults
         if not texts:
             return defaults
+        # Any thread. Texts and defaults are never changed in place, so identity shows whether the entry is
+        # current. Two threads may parse the same texts, with equal results.
         cached = self._topic_configs.get(topic)
         if cached is None or cached.texts is not texts or cached.defaults is not defaults:
             config = self._parsed_topic_config(topic, texts, defaults)
@@ -104,8 +109,10 @@ class ClusterMetadata:
         return self.texts_of(ConfigResource(BROKER_RESOURCE, broker))
 
     def reload_broker_config(self, reread: BrokerConfig) -> ReloadedConfig:
-        """Take over what the configuration file says now, as far as that can be; what was set
-        while running still wins. ConfigError, with nothing changed, when they do not go together.
+        """Apply the dynamic keys of the configuration file that was read again. Dynamic settings take
+        precedence.
+
+        Raises ConfigError, with nothing changed, if the resulting configuration is invalid.
         """
         reloaded = reload_config(self._static_config, reread)
         if reloaded.applied:
@@ -123,8 +130,11 @@ class ClusterMetadata:
         return reloaded
 
     def announce_keys_again(self) -> None:
-        """The same file may have another content by now: its name is set again to say so, as in Kafka. On the
-        thread that changes the metadata."""
+        """Report the present configuration to the listeners once more, so that they read key files again.
+
+        A setting that names the same file again means, as in Kafka, that the file has new content. Call it on
+        the thread that changes the metadata.
+        """
         self._tell(MetadataChange(self._image, broker_config=self._config))
 
     def _effective_config(

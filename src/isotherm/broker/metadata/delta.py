@@ -1,9 +1,9 @@
-"""Folding records of the metadata log into the next image, as Kafka's MetadataDelta.
+"""Applies records of the metadata log to an image, as Kafka's MetadataDelta.
 
-A record that contradicts the image (a partition of an unknown topic, a second topic of one name)
-raises CorruptMetadataError: the log is damaged, or another cluster's, and to go on would lose what
-the record says. So does a kind of record that has no place in an image: `metadata_loader` takes the
-marks of metadata transactions out before.
+A record that contradicts the image (a partition of an unknown topic, a second topic with the same name) raises
+CorruptMetadataError: the log is damaged or belongs to another cluster, and to continue would lose the record's
+change. So does a kind of record that has no place in an image. `metadata_loader` itself handles the records that
+begin, end and abort metadata transactions.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ T = TypeVar("T")
 
 
 class MetadataDelta:
-    """Records applied to drafts of an image's maps; what was not touched is shared."""
+    """Applies records to drafts of an image's maps. The next image shares what no record has touched."""
 
     def __init__(self, image: MetadataImage) -> None:
         self._names = Draft(image.topics_by_name)
         self._topics = Draft(image.topics_by_id)
-        # The partitions of topics that were touched; their images are made at the end.
+        # Partitions of the touched topics. `apply` makes their images once, not after every record.
         self._partitions: dict[uuid.UUID, dict[int, PartitionImage]] = {}
         self._configs = Draft(image.configs)
         self._features = Draft(image.features)
@@ -94,11 +94,11 @@ class MetadataDelta:
         apply(self, record)
 
     def set_kraft_version(self, level: int) -> None:
-        """Its level is in control records of the log; what FeatureLevelRecords say is ignored."""
+        """Set kraft.version. It comes from control records of the log; a FeatureLevelRecord for it is ignored."""
         self._put_feature(KRAFT_VERSION_FEATURE, level)
 
     def apply(self, end_offset: Offset) -> MetadataImage:
-        """The image after the records replayed, the last of which is at `end_offset` - 1."""
+        """The image after the replayed records, the last of which is at `end_offset` - 1."""
         for topic_id, partitions in self._partitions.items():
             topic = self._topic(topic_id)
             changed = TopicImage(topic.name, topic_id, _without_gaps(topic.name, partitions))
@@ -120,7 +120,7 @@ class MetadataDelta:
         )
 
     def tiered_partitions(self, topic_id: uuid.UUID) -> tuple[TopicIdPartition, ...]:
-        """Those of a topic that exists, if it keeps records in the remote tier; else none."""
+        """The partitions of an existing topic if remote.storage.enable is true for it, else none."""
         name = self._topic(topic_id).name
         texts = self._configs.get(ConfigResource(TOPIC_RESOURCE, name)) or {}
         if texts.get("remote.storage.enable") != "true":
@@ -198,6 +198,7 @@ class MetadataDelta:
             replicas,
             _changed(record.isr, old.isr),
             record.leader if has_leader else old.leader,
+            # A record that names a leader raises the epoch even if that broker leads already, as in Kafka.
             old.leader_epoch + has_leader,
             old.partition_epoch + 1,
             _changed(record.removing_replicas, old.removing_replicas),

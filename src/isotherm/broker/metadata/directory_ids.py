@@ -1,7 +1,7 @@
-"""The ids of log directories in partition records that stand for no directory of a broker.
+"""The reserved directory ids in partition records, which stand for no log directory of a broker.
 
-On the wire a zero id is read as None, like every zero id; images have MIGRATING for it.
-Source: KIP-858; Kafka DirectoryId.
+The decoder returns None for a zero id, as for every zero uuid; images have MIGRATING instead. Source: KIP-858;
+Kafka DirectoryId.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import uuid
 from collections.abc import Sequence
 
 MIGRATING = uuid.UUID(int=0)
-"""The broker registered without directories: it has one, and the log is in it."""
+"""The broker registered without directory ids. It has a single directory, which contains the log."""
 UNASSIGNED = uuid.UUID(int=1)
-"""The broker chooses the directory, and says which it is (AssignReplicasToDirs)."""
+"""The broker chooses the directory and reports it (AssignReplicasToDirs)."""
 LOST = uuid.UUID(int=2)
 """The log was in a directory that is offline."""
 
@@ -20,16 +20,16 @@ _RESERVED_IDS = 100
 
 
 def is_directory(directory_id: uuid.UUID) -> bool:
-    """Whether it can be the id of a directory, and is none of the reserved ones."""
+    """Whether an id is outside the reserved range, so that a directory may have it."""
     return directory_id.int >= _RESERVED_IDS
 
 
 def directories_of(
     recorded: Sequence[uuid.UUID | None], replica_count: int
 ) -> tuple[uuid.UUID, ...]:
-    """The directory of each replica, as a partition record has them.
+    """The directory of each replica, from the ids in a partition record.
 
-    Only MIGRATING ones, or none at all, say so of every replica, however many are recorded.
+    If all recorded ids are MIGRATING, or there are none, every replica is MIGRATING, whatever the number of ids.
     """
     if all(each is None or each == MIGRATING for each in recorded):
         return (MIGRATING,) * replica_count

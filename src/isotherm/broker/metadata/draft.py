@@ -1,4 +1,4 @@
-"""A map that is copied before its first change: images share what did not change."""
+"""A map that is copied before its first change, so that images share unchanged maps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 class Draft(Generic[K, V]):
-    """The next version of `base`, which stays as it is."""
+    """The next version of `base`. `base` itself is never changed."""
 
     def __init__(self, base: Mapping[K, V]) -> None:
         self._base = base
@@ -30,11 +30,11 @@ class Draft(Generic[K, V]):
         self._own()[key] = value
 
     def remove(self, key: K) -> V | None:
-        """The value removed; None if there was none."""
+        """Remove a key and return its value, or None if there was none. Removing nothing makes no copy."""
         return self._own().pop(key, None) if key in self._now else None
 
     def finished(self) -> Mapping[K, V]:
-        """`base` itself if nothing was changed. The draft is not used any more."""
+        """The map: `base` itself if nothing was changed. The draft must not be used afterwards."""
         return self._base if self._copy is None else MappingProxyType(self._copy)
 
     @property

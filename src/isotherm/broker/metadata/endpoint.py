@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Endpoint(NamedTuple):
-    """The address of a listener for clients: the advertised host and port, never port 0."""
+    """The advertised host and port of a listener. The port is never 0."""
 
     listener_name: str
     host: str

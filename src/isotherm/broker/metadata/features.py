@@ -1,6 +1,6 @@
-"""The features with levels in the cluster's metadata, and the allowed changes. Pure.
+"""The features with levels in the cluster's metadata, and the allowed updates. Pure.
 
-Source: KIP-584, KIP-778; Kafka FeatureControlManager.updateFeature, whose codes these are.
+Source: KIP-584, KIP-778; Kafka FeatureControlManager.updateFeature, whose error codes are used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ METADATA_COMPACTION_FEATURE = "remote.log.metadata.compaction"  # 1: keyed, comp
 
 
 class SupportedLevels(NamedTuple):
-    """Both ends inclusive. Level 0, where it is supported, is the feature turned off."""
+    """Both ends inclusive. At level 0, where supported, the feature is off."""
 
     min: int
     max: int
@@ -34,14 +34,14 @@ SUPPORTED_FEATURES: Mapping[str, SupportedLevels] = {
     METADATA_COMPACTION_FEATURE: SupportedLevels(0, 1),
 }
 
-# What the newer level wrote, the older one cannot read: the formats of the metadata log, and the
-# keyed records of the remote log metadata, whose history compaction has dropped.
+# A lower level cannot read what a higher one has written: record formats of the metadata log, and the keyed
+# remote log metadata, from which compaction has removed the events.
 _NEVER_LOWERED = (METADATA_VERSION_FEATURE, METADATA_COMPACTION_FEATURE)
 
 
 def new_cluster_features(metadata_compaction_level: int) -> list[FeatureLevelRecord]:
-    """A new cluster has every feature at its highest level, but for the one that is configured
-    (remote.log.metadata.compaction.initial.level); an older one keeps what it has."""
+    """The feature levels of a new cluster: the highest, except the configured one
+    (remote.log.metadata.compaction.initial.level). An existing cluster keeps its levels."""
     chosen = {METADATA_COMPACTION_FEATURE: metadata_compaction_level}
     levels = {name: chosen.get(name, each.max) for name, each in SUPPORTED_FEATURES.items()}
     return [
@@ -60,7 +60,7 @@ class UpgradeType(enum.IntEnum):
 
 
 class FeatureUpdate(NamedTuple):
-    """`upgrade_type` as the request has it, known or not."""
+    """One update of a request. `upgrade_type` is the request's number and may be unknown."""
 
     name: str
     level: int
@@ -70,9 +70,10 @@ class FeatureUpdate(NamedTuple):
 def plan_feature_updates(
     updates: Sequence[FeatureUpdate], current: Mapping[str, int]
 ) -> list[FeatureLevelRecord]:
-    """The records that set the levels; nothing for one that is set already.
+    """The records that set the levels. A feature that has its level already needs no record.
 
-    Raises InvalidUpdateVersionError for the first update that is not allowed.
+    Raises InvalidUpdateVersionError for the first update that is not allowed, and InvalidRequestError if a
+    feature is updated twice.
     """
     if len({update.name for update in updates}) != len(updates):
         raise InvalidRequestError("a feature is updated twice in one request")

@@ -1,6 +1,6 @@
-"""The cluster's metadata at one offset of its log, as Kafka's MetadataImage. Never changed.
+"""An immutable image of the cluster's metadata at one offset of its log, as Kafka's MetadataImage.
 
-`MetadataDelta` makes the next image from this one and the records that follow it.
+`MetadataDelta` makes the next image from this one and the following records.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ NO_LEADER: BrokerId = -1
 
 
 class LeaderRecoveryState(enum.IntEnum):
-    """RECOVERING after an unclean election, until the leader has said otherwise."""
+    """RECOVERING after an unclean election, until the leader reports that it has recovered."""
 
     RECOVERED = 0
     RECOVERING = 1
 
 
 class PartitionImage(NamedTuple):
-    """`isr` may be empty, with NO_LEADER: then `elr` has the replicas that are safe to elect
-    (KIP-966). `directories` are those of `replicas`, in order (see `directory_ids`)."""
+    """A partition. `isr` may be empty if the leader is NO_LEADER; then `elr` has the replicas that can be
+    elected without data loss (KIP-966). `directories` correspond to `replicas`, in order (see `directory_ids`)."""
 
     partition: int
     replicas: tuple[BrokerId, ...]
@@ -49,7 +49,7 @@ class PartitionImage(NamedTuple):
     last_known_elr: tuple[BrokerId, ...] = ()
 
     def directory(self, replica: BrokerId) -> uuid.UUID | None:
-        """The log directory of a replica; None if the broker has none of this partition."""
+        """The directory id of a replica's log. None if the broker has no replica of this partition."""
         if replica not in self.replicas or not self.directories:
             return None
         return self.directories[self.replicas.index(replica)]
@@ -57,7 +57,7 @@ class PartitionImage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """`partitions` by number, from 0 without gaps."""
+    """A topic. `partitions` are in order of their numbers, which start at 0 and have no gaps."""
 
     name: str
     topic_id: uuid.UUID
@@ -65,7 +65,7 @@ class TopicImage:
 
 
 class BrokerImage(NamedTuple):
-    """`log_dirs` are the ids of the directories that are online."""
+    """A registered broker. `log_dirs` are the ids of its online directories."""
 
     broker_id: BrokerId
     broker_epoch: int
@@ -90,14 +90,14 @@ class ControllerImage(NamedTuple):
 
 
 class ScramUser(NamedTuple):
-    """The key of a credential: `mechanism` 1 SCRAM-SHA-256, 2 SCRAM-SHA-512."""
+    """The key of a SCRAM credential. `mechanism` is 1 for SCRAM-SHA-256 and 2 for SCRAM-SHA-512."""
 
     mechanism: int
     name: str
 
 
 class ConfigResource(NamedTuple):
-    """The key of a configuration: `resource_type` as in ConfigRecord (2 topic, 4 broker)."""
+    """The key of a configuration. `resource_type` has ConfigRecord's numbers (2 topic, 4 broker)."""
 
     resource_type: int
     name: str
@@ -105,8 +105,10 @@ class ConfigResource(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataImage:
-    """`end_offset` is the offset after the last record that is in the image. What nothing here
-    enforces yet (ACLs, SCRAM credentials, delegation tokens) is kept as it was recorded."""
+    """The metadata up to `end_offset`, which is the offset after the last applied record.
+
+    Delegation tokens are kept so that snapshots retain them, but no request uses them.
+    """
 
     end_offset: Offset = 0
     topics_by_name: Mapping[str, TopicImage] = field(default_factory=dict)

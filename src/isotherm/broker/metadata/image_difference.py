@@ -1,8 +1,8 @@
-"""The differences of two images of the cluster's metadata. Pure.
+"""The differences between two images of the cluster's metadata. Pure.
 
-Images share the maps and topics that did not change, so the time goes with what changed, and a few
-nanoseconds per topic that exists. The images may be of a log, one after the other, or the second of
-a snapshot that has nothing in common with the first. Source: Kafka TopicsDelta.
+Images share unchanged maps and topics. So the cost grows with the number of changes, plus a few nanoseconds per
+existing topic. The new image may also come from a snapshot and share nothing with the old one. Source: Kafka
+TopicsDelta.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from isotherm.broker.metadata.metadata_records import TOPIC_RESOURCE
 
 
 def change_between(old: MetadataImage, new: MetadataImage) -> MetadataChange:
-    """The change to `new`. Topics are named by id: one that was deleted and made again is both.
+    """The change from `old` to `new`. Topics are compared by id: a topic that was deleted and created again
+    under its name is in `deleted` and in `created`.
 
-    A topic may be `grown` and `moved`. The configuration of this broker is not looked at.
+    A topic may be in both `grown` and `moved`. This broker's configuration is not compared.
     """
     kept = _changed_topics(old, new)
     return MetadataChange(
@@ -32,7 +33,7 @@ def change_between(old: MetadataImage, new: MetadataImage) -> MetadataChange:
 
 
 def is_empty(change: MetadataChange) -> bool:
-    """Whether only the end offset of the image is another."""
+    """Whether nothing differs but the end offset."""
     return change == MetadataChange(change.image)
 
 
@@ -44,7 +45,7 @@ def _topics_of_one(image: MetadataImage, other: MetadataImage) -> tuple[TopicIma
 
 
 def _changed_topics(old: MetadataImage, new: MetadataImage) -> list[tuple[TopicImage, TopicImage]]:
-    """Each topic of both images that differs: before and now."""
+    """The topics that are in both images and differ, as (before, now)."""
     if old.topics_by_id is new.topics_by_id:
         return []
     pairs = ((old.topics_by_id.get(id_), topic) for id_, topic in new.topics_by_id.items())
@@ -52,11 +53,12 @@ def _changed_topics(old: MetadataImage, new: MetadataImage) -> list[tuple[TopicI
 
 
 def _has_moved(before: TopicImage, now: TopicImage) -> bool:
+    # New partitions make a topic `grown`, not `moved`.
     return now.partitions[: len(before.partitions)] != before.partitions
 
 
 def _reconfigured_topics(old: MetadataImage, new: MetadataImage) -> tuple[str, ...]:
-    """Topics of both images with other settings."""
+    """The topics in both images whose settings differ."""
     if old.configs is new.configs:
         return ()
     resources = dict.fromkeys((*old.configs, *new.configs))

@@ -1,6 +1,6 @@
-"""The records that make an image again: the content of a snapshot. Pure.
+"""The records that recreate an image: the content of a snapshot. Pure.
 
-In the order of Kafka's own snapshots: features with metadata.version first, nodes, topics, settings.
+The order is that of Kafka's snapshots: features with metadata.version first, then nodes, topics and settings.
 Source: Kafka MetadataImage.write.
 """
 
@@ -30,8 +30,9 @@ _NO_BROKER = -1
 
 
 def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
-    """kraft.version is left out: a control record has it. Replayed on an empty image they make an
-    equal one."""
+    """The records of `image`. Replayed onto an empty image they make an equal one, except for kraft.version,
+    which a control record of the snapshot holds."""
+    # metadata.version first: it determines how Kafka reads the records that follow.
     levels = sorted(image.features.items(), key=lambda each: each[0] != METADATA_VERSION_FEATURE)
     for name, level in levels:
         if name != KRAFT_VERSION_FEATURE:
@@ -111,7 +112,7 @@ def _partition(topic: TopicImage, partition: PartitionImage) -> PartitionRecord:
 
 
 def _endpoints(endpoints: tuple[Endpoint, ...]) -> tuple[BrokerEndpoint, ...]:
-    """The security protocol is not kept in images: a node goes by its own map of listeners."""
+    """Endpoints with security protocol 0. Images do not keep it: each node uses its own listener map."""
     return tuple(
         BrokerEndpoint(name=each.listener_name, host=each.host, port=each.port, security_protocol=0)
         for each in endpoints

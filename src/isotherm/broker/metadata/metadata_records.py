@@ -1,9 +1,9 @@
 """The records of `__cluster_metadata`: Apache Kafka's own, declared in kio's style.
 
-Values are framed as `isotherm.protocol.framed_messages` says; keys are null. Each class is the newest
-version of its record. Where an older one differs by tagged fields alone, the newest class reads it
-as well: what is absent has its default. Where it lacks an untagged field it has a class of its own.
-Snapshots and quorum changes are control batches and no records of this kind.
+Values are framed as `isotherm.protocol.framed_messages` describes; keys are null. Each class is the newest
+version of its record. If an older version differs only by tagged fields, the newest class reads it too, and
+absent fields have their defaults. If an older version lacks an untagged field, it has its own class. Control
+batches, such as snapshot headers and quorum changes, are not among these records.
 
 Source: Kafka metadata/src/main/resources/common/metadata/*.json.
 """
@@ -39,12 +39,12 @@ _BYTES = {"kafka_type": "bytes"}
 _UUID = {"kafka_type": "uuid"}
 
 BrokerIds: TypeAlias = tuple[BrokerId, ...]
-# The zero id, which stands for MIGRATING here, is None like every zero uuid (see `directory_ids`).
+# The zero id, which means MIGRATING here, is decoded as None like every zero uuid (see `directory_ids`).
 DirectoryIds: TypeAlias = tuple[uuid.UUID | None, ...]
 
 
 class MetadataRecord:
-    """The common base of the classes here."""
+    """The base class of all records and of their nested structures."""
 
     __slots__ = ()
     __api_key__: ClassVar[int]
@@ -86,7 +86,7 @@ class RegisterBrokerRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBrokerRecordV1(MetadataRecord):
-    """Before the ZooKeeper migration flag."""
+    """Version 1, which lacks `is_migrating_zk_broker`."""
 
     __api_key__ = 0
     __version__ = 1
@@ -135,7 +135,7 @@ class PartitionRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRecordV0(MetadataRecord):
-    """Before directories (KIP-858)."""
+    """Version 0, which lacks `directories` (KIP-858)."""
 
     __api_key__ = 3
     partition_id: int = field(metadata=_INT32)
@@ -152,7 +152,7 @@ class PartitionRecordV0(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRecord(MetadataRecord):
-    """`value` is None when the key goes back to its default."""
+    """A setting of a resource. A `value` of None resets the key to its default."""
 
     __api_key__ = 4
     resource_type: int = field(metadata=_INT8)
@@ -163,8 +163,8 @@ class ConfigRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChangeRecord(MetadataRecord):
-    """What changed of a partition. A leader that is named raises the leader epoch by one, also
-    when it is the leader already."""
+    """The changed fields of a partition. A record with a leader raises the leader epoch by one, even if that
+    broker leads already."""
 
     __api_key__ = 5
     __version__ = 2
@@ -252,7 +252,7 @@ class ClientQuotaRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdsRecord(MetadataRecord):
-    """`next_producer_id` is the first id that has not been handed to a broker."""
+    """`next_producer_id` is the first id that no broker has been assigned."""
 
     __api_key__ = 15
     broker_id: int = field(metadata=_INT32)
@@ -262,7 +262,7 @@ class ProducerIdsRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistrationChangeRecord(MetadataRecord):
-    """`fenced`: -1 unfenced, 0 unchanged, 1 fenced. No `log_dirs` is no change of them."""
+    """`fenced` is -1 for unfenced, 0 for unchanged, 1 for fenced. Empty `log_dirs` mean no change."""
 
     __api_key__ = 17
     __version__ = 3
@@ -346,7 +346,7 @@ class RegisterControllerRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClearElrRecord(MetadataRecord):
-    """An empty name stands for every topic."""
+    """An empty `topic_name` means all topics."""
 
     __api_key__ = 28
     topic_name: str = field(metadata=_STRING)
@@ -381,7 +381,7 @@ _NEWEST = (
     ClearElrRecord,
 )
 
-# Older versions that the newest class reads as well.
+# Older versions that the newest class reads too, because only tagged fields were added.
 _READ_AS_NEWEST: Mapping[type[MetadataRecord], tuple[int, ...]] = {
     PartitionRecord: (1,),
     PartitionChangeRecord: (0, 1),
@@ -400,6 +400,6 @@ REGISTRY: Mapping[tuple[int, int], type[Any]] = {
 
 
 def decode_record(value: Buffer) -> MetadataRecord:
-    """The record in a value of the metadata log; CorruptMetadataError when it is none."""
+    """The record in a value of the metadata log. Raises CorruptMetadataError if it is malformed or unknown."""
     record: MetadataRecord = decode_framed(value, REGISTRY)
     return record

@@ -1,4 +1,4 @@
-"""The topic of the cluster's metadata, `__cluster_metadata-0`: its id, and how its log is kept."""
+"""The id and log configuration of `__cluster_metadata-0`, the topic partition of the cluster's metadata."""
 
 from __future__ import annotations
 

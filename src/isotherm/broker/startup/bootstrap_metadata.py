@@ -1,11 +1,11 @@
-"""`bootstrap.checkpoint`: what a new cluster's metadata begins with, left by the formatting tool.
+"""`bootstrap.checkpoint`: the first records of a new cluster's metadata, written by the formatting tool.
 
     metadata.log.dir/bootstrap.checkpoint     a snapshot: header, records, footer
 
-The embedded controller takes the credentials of users from it at its first start, when the metadata log
-is empty, and has no use for it later. Either Kafka's tool or this one may have made the file. The levels
-of features in it are not taken: a new cluster of this broker has its own.
-Source: Kafka BootstrapDirectory, BatchFileWriter, ActivationRecordsGenerator.
+At its first start, when the metadata log is empty, the embedded controller takes the users' credentials from it.
+Later it does not read the file. Both Kafka's tool and this one can write it. Feature levels in it are ignored: a
+new cluster of this broker has its own. Source: Kafka BootstrapDirectory, BatchFileWriter,
+ActivationRecordsGenerator.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ BOOTSTRAP_FILE = "bootstrap.checkpoint"
 def write_bootstrap(
     fs: FileSystem, directory: Path, credentials: Sequence[UserScramCredentialRecord]
 ) -> None:
-    """Raises OSError, with the earlier file, if there was one, in place."""
+    """Write the file, and replace an existing one. Raises OSError; then an existing file is unchanged."""
     path = directory / BOOTSTRAP_FILE
     partial = path.with_name(path.name + ".tmp")
     fs.remove(partial)
     target = PartialSnapshot(fs, partial, path)
-    # Without a level of this feature Kafka's controllers refuse the file.
+    # Kafka's controllers reject the file without a level of this feature.
     version = FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION)
     try:
         write_snapshot(target, 0, 0, [version, *credentials], 0)
@@ -49,7 +49,8 @@ def write_bootstrap(
 def read_bootstrap_credentials(
     fs: FileSystem, directory: Path
 ) -> Sequence[UserScramCredentialRecord]:
-    """Nothing without a file. Raises CorruptMetadataError for a damaged one, or OSError."""
+    """The credentials in the file; none without a file. Raises CorruptMetadataError if it is damaged, or
+    OSError."""
     path = directory / BOOTSTRAP_FILE
     if not fs.exists(path):
         return ()

@@ -1,10 +1,9 @@
-"""Formats the log directories of a broker, and reports formatted ones.
+"""Formats the log directories of a broker, and describes formatted ones.
 
-Only a cluster id joins a broker to a cluster: every directory gets a `meta.properties` with it, the
-node's id, and an id of its own. Kafka's tool and this one make the same file, and either may have
-made it. The metadata that a controller starts with is in the metadata directory of a broker with the
-embedded controller, and no matter of another.
-Source: Kafka StorageTool, Formatter, MetaPropertiesEnsemble.
+Formatting assigns a broker to a cluster: each directory gets a `meta.properties` with the cluster id, the node
+id and a directory id of its own. Kafka's tool and this one write the same file, and each accepts the other's.
+The first metadata of a cluster is written to the metadata directory of a broker with the embedded controller,
+and to no other. Source: Kafka StorageTool, Formatter, MetaPropertiesEnsemble.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ def format_directories(
     ignore_formatted: bool,
     first_credentials: tuple[Path, Sequence[UserScramCredentialRecord]] | None = None,
 ) -> list[Path]:
-    """The directories that were formatted; nothing is written if one of them may not be.
+    """Format the new directories and return them. Nothing is written if one of `directories` is refused.
 
-    `first_credentials` are those of the users that a new cluster has, and the directory of its metadata
-    log; they are left out if that was formatted before.
+    `first_credentials` are the metadata log's directory and the credentials of the users that a new cluster has.
+    They are not written if that directory is formatted already.
 
-    Raises ConfigError for directories of another node or cluster, and, unless `ignore_formatted`, for
-    one that is formatted already; CorruptCheckpointError for a damaged file; OSError.
+    Raises ConfigError for directories of another node or cluster and, unless `ignore_formatted`, for formatted
+    ones. Raises CorruptCheckpointError for a damaged file, and OSError.
     """
     if not cluster_id.strip():
         raise ConfigError("You must specify the cluster id.")
@@ -59,6 +58,7 @@ def format_directories(
     new = [path for path, properties in found.items() if properties is None]
     for path in new:
         fs.make_directory(path)
+        # Before meta.properties: after a crash in between, the directory is still new and is formatted again.
         if first_credentials is not None and path == first_credentials[0]:
             write_bootstrap(fs, *first_credentials)
         save_meta_properties(fs, path, MetaProperties(cluster_id, node_id, uuid_to_text(new_id())))
@@ -66,7 +66,8 @@ def format_directories(
 
 
 class StorageInfo(NamedTuple):
-    """`metadata` is that of the first directory that has any, as its file has it."""
+    """The result of `storage_info`. `metadata` is the content of the first `meta.properties`; None if there is
+    none."""
 
     directories: list[Path]
     metadata: Mapping[str, str] | None
@@ -74,7 +75,7 @@ class StorageInfo(NamedTuple):
 
 
 def storage_info(fs: FileSystem, directories: Iterable[Path]) -> StorageInfo:
-    """The found directories and their problems. Raises OSError."""
+    """The directories that exist, their metadata and their problems. Raises OSError."""
     info = StorageInfo([], None, [])
     first: MetaProperties | None = None
     for path in sorted(set(directories)):

@@ -1,8 +1,8 @@
-"""The owner of log directories: `meta.properties`, as Kafka writes it.
+"""The identity of log directories: `meta.properties`, as Kafka writes it.
 
-All directories of a broker have its node id and its cluster id. Each has its own directory id. A
-directory without the file is new and joins the cluster of the others. If no directory has the file,
-the cluster is new. Source: Kafka MetaPropertiesEnsemble.
+All directories of a broker have its node id and its cluster id. Each has its own directory id. A directory
+without the file is new and gets the cluster id of the others. If no directory has the file, the cluster is new.
+Source: Kafka MetaPropertiesEnsemble.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from isotherm.types import CLUSTER_METADATA_TOPIC, uuid_from_text, uuid_to_text
 
 
 class NodeIdentity(NamedTuple):
-    """`directory_ids` by log directory, of those that are online."""
+    """The identity of a cluster member. `directory_ids` has the online log directories."""
 
     cluster_id: str
     directory_ids: Mapping[Path, uuid.UUID]
@@ -37,12 +37,11 @@ class NodeIdentity(NamedTuple):
 def establish_identity(
     fs: FileSystem, log_dirs: Iterable[LogDir], node_id: int, new_id: Callable[[], uuid.UUID]
 ) -> str:
-    """The cluster id. Writes `meta.properties` to new directories.
+    """Return the cluster id, and write `meta.properties` to new directories.
 
-    Call it with the directories locked. Raises ConfigError if one belongs to another node or
-    cluster: writing there would damage that broker's data. Raises CorruptCheckpointError if the
-    file of a directory with logs is damaged or lost. A directory that cannot be read or written
-    goes offline.
+    Call it with the directories locked. Raises ConfigError if one belongs to another node or cluster, since
+    writing there would damage that broker's data. Raises CorruptCheckpointError if a directory with logs has a
+    damaged file or none. A directory that cannot be read or written goes offline.
     """
     found: dict[Path, MetaProperties | None] = {}
     new_dirs = []
@@ -69,12 +68,12 @@ def read_identity(
     *,
     metadata_log_dir: Path,
 ) -> NodeIdentity:
-    """Of a member of a quorum's cluster, whose directories were formatted for that cluster.
+    """The identity of a member of a quorum's cluster, whose directories were formatted for that cluster.
 
-    A directory that was added since gets a file like the others'. Call it with the directories
-    locked. Raises ConfigError if none is formatted, if one belongs to another node or cluster, or if
-    the metadata log is in another directory; CorruptCheckpointError as `establish_identity`.
-    Source: Kafka KafkaRaftServer.initializeLogDirs.
+    A directory that was added later gets a file. Call it with the directories locked. Raises ConfigError if none
+    is formatted, if one belongs to another node or cluster, or if the metadata log is in another directory than
+    `metadata_log_dir`. Raises CorruptCheckpointError like `establish_identity`. Source: Kafka
+    KafkaRaftServer.initializeLogDirs.
     """
     dirs = {log_dir.path: log_dir for log_dir in log_dirs}
     found: dict[Path, MetaProperties | None] = {}
@@ -113,7 +112,7 @@ def _directory_ids(found: Mapping[Path, MetaProperties | None]) -> Mapping[Path,
     by_id: dict[uuid.UUID, Path] = {}
     for path, properties in found.items():
         if properties is None or properties.directory_id is None:
-            continue  # it went offline when the file was written
+            continue  # it went offline while the file was being written
         try:
             directory_id = uuid_from_text(properties.directory_id)
         except ValueError as error:
@@ -135,10 +134,12 @@ def _directory_ids(found: Mapping[Path, MetaProperties | None]) -> Mapping[Path,
 
 
 def _check_unused(fs: FileSystem, directory: Path) -> None:
-    """Refuse a directory with logs but without its file: it may be any broker's, as in Kafka."""
+    """Refuse a directory that has logs but no `meta.properties`: it may belong to any broker. Kafka does the
+    same."""
     for name in fs.list_names(directory):
         parsed = parse_partition_directory(name)
-        # The broker's own first start opens the metadata log before it writes the file.
+        # The first start opens the metadata log before it writes the file. So an empty metadata log is allowed:
+        # it is left when that start was interrupted.
         if parsed is not None and (
             parsed.topic_partition.topic != CLUSTER_METADATA_TOPIC
             or any(
@@ -154,13 +155,13 @@ def _check_unused(fs: FileSystem, directory: Path) -> None:
 
 @contextmanager
 def _left_out(log_dir: LogDir) -> Iterator[None]:
-    """Skip a directory whose failure was logged and that is offline. The others are used."""
+    """Skip a directory that fails. Its failure is logged, it goes offline, and the other directories are used."""
     with suppress(LogDirFailedError), log_dir.errors_fail_it("identify the broker"):
         yield
 
 
 def agreed_cluster_id(found: Mapping[Path, MetaProperties | None], node_id: int) -> str | None:
-    """The cluster of all used directories; None if all are new."""
+    """The cluster id in all formatted directories; None if all are new. Raises ConfigError if they disagree."""
     cluster_id: str | None = None
     for path, properties in found.items():
         if properties is None:

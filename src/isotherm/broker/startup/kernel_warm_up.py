@@ -1,12 +1,12 @@
 """Loads the compiled kernels that validate produced records, and compiles them if needed.
 
-Loading takes 0.2 s of CPU time, and more memory than all the rest of an idle broker. So the start does
-not wait for it, and a broker without producers never does it. The first produce request starts the
-loading, but does not wait for it: few records are validated without kernels
-(`isotherm.record.few_records`). Requests with more records wait here, without blocking the event loop.
+Loading takes 0.2 s of CPU time, and more memory than the rest of an idle broker. So the start does not wait for
+it, and a broker without producers never loads them. The first produce request starts the loading but does not
+wait for it: small requests are validated without kernels (`isotherm.record.few_records`). Requests with more
+records wait here, without blocking the event loop.
 
-If there is no machine code, the start has all of it compiled by another process, so that neither the time
-nor the memory of compiling is this process's.
+If no machine code is cached, another process compiles all kernels, so that compiling takes neither time nor
+memory of this process.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ def _load_kernels() -> None:
 
 
 class KernelWarmUp:
-    """Event loop thread only. The loading thread is a daemon, so a stop does not wait for it.
+    """Loads the kernels on demand. Event loop thread only. The loading thread is a daemon: a stop does not wait
+    for it.
 
-    `is_ready` is True once no request has to wait any more.
+    `is_ready` is True once requests need not wait any more.
     """
 
     def __init__(self, load: Callable[[], object] = _load_kernels) -> None:
@@ -55,6 +56,7 @@ class KernelWarmUp:
 
     async def wait(self) -> None:
         """Return when the kernels are loaded. The first call starts the loading. Raises its error."""
+        # Shielded: a request whose client disconnects must not cancel the loading that others wait for.
         await asyncio.shield(asyncio.wrap_future(self._begin()))
 
     def _begin(self) -> Future[None]:
@@ -72,12 +74,12 @@ class KernelWarmUp:
             loaded.set_exception(error)
         else:
             loaded.set_result(None)
-        # After an error, too: requests then import the kernels themselves and raise the error.
+        # Also after an error: requests then import the kernels themselves and raise it.
         self.is_ready = True
 
 
 class KernelCompilation:
-    """Compiles all kernels if none are cached, and then ends."""
+    """Compiles all kernels once in another process, unless some are cached already."""
 
     def __init__(
         self,
@@ -98,11 +100,11 @@ class KernelCompilation:
         self._thread.start()
 
     def join(self, timeout_s: float) -> None:
-        """Wait until the compilation has ended by itself."""
+        """Wait until the compilation ends by itself, or until the timeout."""
         self._thread.join(timeout_s)
 
     def stop(self) -> None:
-        """Stop compiling. Kernels that are compiled already stay in the cache."""
+        """End the compilation. Kernels compiled so far stay in the cache."""
         self._is_stopped.set()
         if self._process is not None:
             self._process.terminate()
@@ -119,7 +121,7 @@ class KernelCompilation:
         except OSError as error:
             logger.warning("kernels are compiled when they are needed: %s", error)
             return
-        if self._is_stopped.is_set():  # stop may have come before there was a process
+        if self._is_stopped.is_set():  # `stop` may have run before the process existed
             self._process.terminate()
         _, said = self._process.communicate()
         if self._process.returncode and not self._is_stopped.is_set():

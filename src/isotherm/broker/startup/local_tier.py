@@ -1,4 +1,4 @@
-"""Opens the log directories at start: locks, identity, cluster metadata, logs."""
+"""Opens the log directories at the start: locks, identity, cluster metadata, logs."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def open_local_tier(
     rng: random.Random,
     on_log_dir_failure: Callable[[LogDir], None],
 ) -> LocalTier:
-    """Load everything on disk. The caller shuts the log manager down.
+    """Open the directories and load everything in them. The caller shuts the log manager down.
 
-    Raises IsothermError with the cause, and leaves nothing locked.
+    Raises IsothermError with the cause; then no directory stays locked.
     """
-    # The controller needs the metadata log, which the log manager opens; the configurations of
-    # the other logs come from the controller.
+    # The controller needs the metadata log, which the log manager opens. The log manager needs the
+    # configurations of all other logs, which the controller has. Hence the lambdas below.
     log_manager = LogManager(
         config.log_dirs,
         config=config,
@@ -66,7 +66,7 @@ def open_local_tier(
             first_records=lambda: read_bootstrap_credentials(fs, config.metadata_log_dir),
         )
         check_tiered_topics(controller)
-        # After the controller, which has the configurations of the topics.
+        # After the controller exists, because loading the logs needs the topics' configurations.
         log_manager.startup()
     except BaseException:
         log_manager.shutdown()
@@ -77,7 +77,7 @@ def open_local_tier(
 def check_tiered_topics(metadata: ClusterMetadata) -> None:
     """Raises ConfigError if topics are tiered but the broker has no remote tier, as in Kafka.
 
-    Readers would otherwise skip the offsets that only the remote tier has.
+    Without this check readers would skip the offsets that are only in the remote tier.
     """
     if metadata.broker_config.remote.remote_log_storage_system_enable:
         return
@@ -96,7 +96,7 @@ def check_tiered_topics(metadata: ClusterMetadata) -> None:
 
 
 class _Catalog:
-    """See PartitionCatalog."""
+    """See `PartitionCatalog`. This broker has all partitions, so none is elsewhere."""
 
     def __init__(self, controller: Callable[[], Controller]) -> None:
         self._controller = controller
@@ -115,7 +115,7 @@ class _Catalog:
 
 
 def new_id(rng: random.Random) -> uuid.UUID:
-    """A random id whose text does not look like a command line option, as in Kafka."""
+    """A random id whose text does not begin with `-`, as in Kafka, so that tools accept it as an argument."""
     while True:
         made = uuid.UUID(int=rng.getrandbits(128), version=4)
         if not uuid_to_text(made).startswith("-"):

@@ -1,13 +1,11 @@
-"""Migrates a stopped broker's `__remote_log_metadata` to level 1, in its log directories.
+"""Migrates the `__remote_log_metadata` of a stopped broker to level 1, in its log directories.
 
-The order makes a crash harmless at any point: the broker can start, and the migration can be
+The order of the steps makes a crash at any point harmless: the broker can start, and the migration can be
 repeated.
 
-1. The live state is written as keyed records and verified, partition by partition.
-2. The feature `remote.log.metadata.compaction` is set to 1. From the next start on every event is
-   keyed, and that start adds what is missing.
-3. The audit topic is created.
-4. The topic is compacted from the next start of the broker on.
+1. Write the live state as keyed records and verify it, partition by partition. 2. Set the feature
+`remote.log.metadata.compaction` to 1. From the next start on every event is keyed, and that start adds what is
+missing. 3. Create the audit topic. 4. Compact the topic from the next start of the broker on.
 """
 
 from __future__ import annotations
@@ -72,7 +70,7 @@ from isotherm.types import (
 
 _logger = logging.getLogger(__name__)
 
-# Called after each step: metadata partition, records written to it, and records in total.
+# Called after each step with a metadata partition, the records written to it, and the records to write.
 Progress = Callable[[int, int, int], None]
 
 
@@ -86,11 +84,11 @@ def migrate_log_dirs(
     on_corrupt: OnCorrupt = refuse,
     audit_retention_ms: int | None = None,
 ) -> list[PartitionSurvey]:
-    """Migrate a stopped broker's log directories to level 1; returns the plan of each partition.
+    """Migrate a stopped broker's log directories to level 1, and return the survey of each partition.
 
-    No effect the second time. Raises LogDirFailedError if a broker is running on them,
-    PolicyViolationError if they are not Isotherm's, and CorruptMetadataError if a record is
-    malformed or the written records do not match the events: the level is unchanged then.
+    A second call has no effect. Raises LogDirFailedError if a broker is running on the directories, and
+    PolicyViolationError if they are not Isotherm's. Raises CorruptMetadataError if a record is malformed or if
+    the written records do not match the events; then the level is unchanged.
     """
     settings = TopicBasedSettings.from_config(config.remote.rlmm_config)
     with _opened(config, clock, fs, rng) as tier:
@@ -115,9 +113,9 @@ def migrate_log_dirs(
 
 
 def check_is_isotherms(config: BrokerConfig) -> None:
-    """Raises PolicyViolationError if the metadata log of the directories is not Isotherm's.
+    """Raises PolicyViolationError if the directories' metadata log was not written by Isotherm.
 
-    Reads only: opening the logs would modify a directory of Apache Kafka.
+    Only reads, because opening the logs would modify a directory of Apache Kafka.
     """
     try:
         log = LogDirMetadataTopic(config.log_dirs, CLUSTER_METADATA_TOPIC)
@@ -178,7 +176,7 @@ def _migrate(
 
 
 class LocalMetadataTopic:
-    """`MetadataTopic` over the logs of a stopped broker. Not thread-safe."""
+    """A `MetadataTopic` over the logs of a stopped broker. Not thread-safe."""
 
     def __init__(self, log_manager: LogManager, clock: Clock, partition_count: int) -> None:
         self._log_manager = log_manager
@@ -207,7 +205,7 @@ class LocalMetadataTopic:
         return info.first_offset
 
     def roll(self, partition: int) -> None:
-        """Close the active segment, so that the cleaner may process it."""
+        """Close the active segment, so that the cleaner can process it."""
         self._log(partition).roll()
 
     def read(

@@ -1,4 +1,4 @@
-"""Writes partition directories for a stopped broker, with a history that is only in the bucket.
+"""Writes partition directories for a stopped broker whose history exists only in the bucket.
 
     <topic>-<partition>/partition.metadata         the topic's id
     <topic>-<partition>/<log end>.log              empty, or markers that abort open transactions
@@ -6,12 +6,12 @@
     <topic>-<partition>/leader-epoch-checkpoint    the epochs of the history
     log-start-offset-checkpoint                    the start of each history
 
-With such a directory a broker leads a log that starts where the history ends. So it reads lower
-offsets from the remote tier, and appends continue after them. The files are Kafka's own. Missing
-indexes are created when the log is opened.
+With such a directory, a broker leads a partition whose local log begins where the history ends. It serves lower
+offsets from the remote tier, and appends continue after the history. The files are Kafka's own. Missing indexes
+are created when the log is opened.
 
-A transaction without a tiered end is aborted: its marker was lost with the local log, and no
-coordinator would ever decide it.
+A transaction without a tiered end is aborted: its marker was lost with the local log, and no coordinator would
+ever end it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from isotherm.types import Offset, TimestampMs, TopicIdPartition
 
 @dataclass(frozen=True, slots=True)
 class RebuiltPartition:
-    """A partition's history, at [log_start, log_end) in the bucket. `epochs` ascend."""
+    """A partition with the history [log_start, log_end) in the bucket. `epochs` are in ascending order."""
 
     owner: TopicIdPartition
     log_start: Offset
@@ -64,7 +64,7 @@ def write_partition_directories(
 ) -> None:
     """Write directories that an operator moves into the log directories of a stopped broker.
 
-    Raises ConfigError unless `folder` is new or empty: it must not be a broker's own.
+    Raises ConfigError unless `folder` is new or empty, since it must not be a broker's log directory.
     """
     if fs.exists(folder) and fs.list_names(folder):
         raise ConfigError(
@@ -96,7 +96,7 @@ def write_partition_directory(
 
 
 def write_log_starts(fs: FileSystem, log_dir: Path, partitions: Sequence[RebuiltPartition]) -> None:
-    """Add the log starts to those of other partitions."""
+    """Add the log start offsets to the checkpoint, and keep those of other partitions."""
     path = log_dir / LOG_START_OFFSET_CHECKPOINT_NAME
     starts = load_offset_checkpoint(fs, path)
     starts |= {each.owner.topic_partition: each.log_start for each in partitions}
@@ -104,7 +104,7 @@ def write_log_starts(fs: FileSystem, log_dir: Path, partitions: Sequence[Rebuilt
 
 
 def abort_markers(partition: RebuiltPartition, now_ms: TimestampMs) -> bytes:
-    """The log after the history: an abort marker for each producer with an open transaction."""
+    """The records after the history: an abort marker for each producer with an open transaction."""
     undecided = [
         each for each in partition.producers() if each.current_transaction_first_offset >= 0
     ]

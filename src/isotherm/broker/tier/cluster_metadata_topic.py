@@ -1,14 +1,14 @@
-"""`__remote_log_metadata` of a cluster: MetadataTopic for a member of a KRaft quorum.
+"""`__remote_log_metadata` of a cluster: the MetadataTopic of a member of a KRaft quorum.
 
-The topic is replicated like any other. Events are appended at the leader of their metadata
-partition with acks=all, wherever it is. Records are read from this broker's replica where it has
-one, since following them costs nothing there, else from the leader. A replica may be behind: the
-end that `offsets` returns is the leader's, and a reader that needs everything compares with it.
+The topic is replicated like any other. Events are appended at the leader of their metadata partition with
+acks=all. Records are read from this broker's replica if it has one, because that costs no request, and else from
+the leader. A replica may be behind. Therefore `offsets` asks the leader, and a reader that needs all records
+compares its position with that end.
 
-Errors are those of any remote request: what is not known to be done is tried again by the caller. An
-event that was appended twice leads to the same state. A conditional append goes to the leader as a batch
-that names its condition (conditional_batch.py).
-Source: Kafka TopicBasedRemoteLogMetadataManager, ProducerManager, ConsumerTask.
+Errors are those of any request to another broker. The caller repeats a call whose outcome it does not know: an
+event that is appended twice leads to the same state. A conditional append is sent to the leader as a batch that
+contains its condition (conditional_batch.py). Source: Kafka TopicBasedRemoteLogMetadataManager, ProducerManager,
+ConsumerTask.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from isotherm.record.conditional_batch import set_condition
 from isotherm.remote.metadata.api import MetadataColumns, MetadataTopicRecord, NewMetadataRecord
 from isotherm.types import REMOTE_LOG_METADATA_TOPIC, Offset, TimestampMs, TopicPartition
 
-# Versions that name topics, and that every broker of Kafka 3.x and 4.x serves.
+# Versions that use topic names rather than ids, and that brokers of Kafka 3.x and 4.x serve.
 _PRODUCE = request_class(ApiKey.PRODUCE, 9)
 _FETCH = request_class(ApiKey.FETCH, 12)
 _LIST_OFFSETS = request_class(ApiKey.LIST_OFFSETS, 7)
@@ -72,11 +72,11 @@ class ReplicaHost(Protocol):
     """The part of ReplicaManager that the topic needs."""
 
     def local_replica(self, topic_partition: TopicPartition) -> Partition | None:
-        """This broker's replica, as leader or follower; None if it has none that is online."""
+        """This broker's replica, as leader or follower. None if it has no online replica."""
 
 
 class ClusterMetadataTopic:
-    """See `isotherm.remote.metadata.api.ConditionalMetadataTopic`. Any thread."""
+    """See `isotherm.remote.metadata.api.ConditionalMetadataTopic`. Any thread may call it."""
 
     def __init__(
         self,
@@ -88,16 +88,16 @@ class ClusterMetadataTopic:
         request_timeout_ms: int,
         topic: str = REMOTE_LOG_METADATA_TOPIC,
     ) -> None:
-        """`partition_count` is from this broker's configuration; `count_now` is the cluster's, None
-        while there is no such topic. If they differ, every call raises ConfigError: other brokers
-        would not find the events of this one."""
+        """`partition_count` is from this broker's configuration. `count_now` returns the topic's count in the
+        cluster, None while the topic does not exist. If they differ, every call raises ConfigError: other
+        brokers would not find this broker's events."""
         self._host = host
         self._leaders = leaders
         self._partition_count = partition_count
         self._count_now = count_now
         self._request_timeout_ms = request_timeout_ms
         self._topic = topic
-        # Of partitions without a replica here: where their leader's high watermark was seen.
+        # By partition without a local replica: the highest high watermark that its leader has reported.
         self._read_floors: dict[int, Offset] = {}
 
     @property
@@ -137,7 +137,7 @@ class ClusterMetadataTopic:
     ) -> list[MetadataTopicRecord]:
         replica = self._replica(partition)
         if replica is not None:
-            # The replica may be behind: it is new, or was truncated.
+            # The replica is behind: it is new or was truncated.
             if start_offset > replica.log.high_watermark:
                 return []
             return read_metadata_records(replica.log, partition, start_offset, max_bytes)
@@ -156,7 +156,7 @@ class ClusterMetadataTopic:
         return columns_of_batches(self._fetch(partition, start_offset, max_bytes), start_offset)
 
     def offsets(self, partition: int) -> tuple[Offset, Offset]:
-        """As the leader has them now."""
+        """The leader's present offsets."""
         return self._offset(partition, _EARLIEST), self._offset(partition, _LATEST)
 
     def is_current(self, partition: int) -> bool:
@@ -166,13 +166,13 @@ class ClusterMetadataTopic:
     def has_all_below(self, partition: int, end_offset: Offset) -> bool:
         replica = self._replica(partition)
         if replica is None:
-            # Whichever leader is asked from now on must have that much.
+            # From now on `_fetch` refuses an answer of any leader that has less.
             self._read_floors[partition] = max(self._read_floors.get(partition, 0), end_offset)
             return True
         return replica.log.high_watermark >= end_offset
 
     def close(self) -> None:
-        """Ends the requests that wait. The broker owns its replicas."""
+        """End waiting requests. The broker owns the replicas."""
         self._leaders.close()
 
     def _replica(self, partition: int) -> Partition | None:
@@ -228,7 +228,7 @@ class ClusterMetadataTopic:
         return memoryview(answer.records or b"")
 
     def _ask(self, request_type: type[Any], partition: int, fields: dict[str, Any]) -> Any:
-        """The answer for the one partition. Raises the error that it has."""
+        """The answer for the one partition. Raises the error in it."""
         self._check_count()
         topic_partition = TopicPartition(self._topic, partition)
         response = self._leaders.send(topic_partition, entity_of(request_type, fields))
@@ -246,7 +246,7 @@ class ClusterMetadataTopic:
 
 
 def _partitions_of(response: Any) -> list[Any]:
-    """The partition's answer in a response to any of the three requests."""
+    """The partition entries in a response to any of the three requests."""
     if hasattr(response, "topics"):
         return [each for topic in response.topics for each in topic.partitions]
     name = "partitions" if type(response) is _FETCH_RESPONSE else "partition_responses"

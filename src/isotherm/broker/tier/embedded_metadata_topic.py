@@ -1,11 +1,11 @@
-"""`__remote_log_metadata`, or its audit topic, in this broker: MetadataTopic over local partitions.
+"""`__remote_log_metadata` or its audit topic on this broker: a MetadataTopic over local partitions.
 
-remote_tier.py creates the topics through the controller. Their partition count is fixed from then on,
-because it determines the partition of a segment's events.
+remote_tier.py creates the topics through the controller. Their partition count is fixed from then on, because it
+determines the partition of a segment's events.
 
-A record is flushed before `append` returns. Kafka relies on replicas for this. Here a power failure must
-not lose the metadata of segments whose local copies have been deleted.
-Source: Kafka TopicBasedRemoteLogMetadataManager, ProducerManager, ConsumerTask.
+A record is flushed before `append` returns. Kafka relies on replicas instead. Here, a power failure must not
+lose the metadata of segments whose local copies have been deleted. Source: Kafka
+TopicBasedRemoteLogMetadataManager, ProducerManager, ConsumerTask.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PartitionHost(Protocol):
 
 
 class EmbeddedMetadataTopic:
-    """See `isotherm.remote.metadata.api.ConditionalMetadataTopic`. Any thread."""
+    """See `isotherm.remote.metadata.api.ConditionalMetadataTopic`. Any thread may call it."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class EmbeddedMetadataTopic:
         return read_metadata_columns(self._partition(partition).log, start_offset, max_bytes)
 
     def roll(self, partition: int) -> None:
-        """Close the active segment: the cleaner processes closed segments only."""
+        """Close the active segment, because the cleaner processes only closed segments."""
         self._partition(partition).log.roll()
 
     def offsets(self, partition: int) -> tuple[Offset, Offset]:

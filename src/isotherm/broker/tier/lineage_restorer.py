@@ -1,10 +1,10 @@
 """Restores leader epochs that are lost below a partition's first local segment, from the remote tier.
 
-Every copied segment has the leader-epoch-checkpoint of the log up to its end. The checkpoint of the
-segment with the offset before the local log is joined with the epochs of the local batches and
-stored. Then the partition is led or followed again. Nothing is guessed: if no segment has that offset,
-or the remote tier contradicts itself or the local log, the partition stays offline. A follower whose
-log the controller counts on in no election begins anew instead, from its leader
+Every copied segment has the leader-epoch-checkpoint of the log up to its end. The restorer takes the checkpoint
+of the segment with the last offset before the local log, adds the epochs of the local batches, and stores the
+result. Then the partition becomes leader or follower again. Nothing is guessed: if no segment has that offset,
+or if the remote tier contradicts itself or the local log, the partition stays offline. There is one exception: a
+follower whose log the controller will not elect starts again with an empty log and fetches from its leader
 (docs/decisions/0120).
 """
 
@@ -55,7 +55,7 @@ class OfflineRoles(Protocol):
 
 
 class LineageRestorer:
-    """Call `run` until nothing is lost, from one thread at a time."""
+    """Restores all partitions with lost epochs. Call `run` until `has_work` is False, from one thread at a time."""
 
     def __init__(
         self,
@@ -86,11 +86,11 @@ class LineageRestorer:
         return bool(self._lost())
 
     def cancel(self) -> None:
-        """Try no other partition. Any thread."""
+        """Stop before the next partition. Any thread may call it."""
         self._cancelled.set()
 
     def run(self) -> None:
-        """Try each partition once. If its metadata or the bucket cannot be read, a later run retries."""
+        """Try each partition once. If its metadata or the bucket cannot be read, a later run tries again."""
         for topic_partition, lost in self._lost():
             topic = self._cluster_metadata.image.topics_by_name.get(topic_partition.topic)
             if self._cancelled.is_set():
@@ -152,7 +152,7 @@ class LineageRestorer:
             lost.local_start,
             lost.local_epochs,
         )
-        # On disk before the partition is served: a restart would otherwise find them lost again.
+        # Stored before the partition is served, because a restart would otherwise find the epochs lost again.
         self._fs.write_atomically(lost.path, encode_leader_epoch_checkpoint(lineage))
         logger.warning(
             "leader epochs were restored from the remote tier file=%s segment=%s epochs=%d",
@@ -177,9 +177,9 @@ def restorer_upkeep(restorer: LineageRestorer, clock: Clock) -> Upkeep:
 def segment_before(
     lost: LineageLostError, segments: Sequence[RemoteLogSegmentMetadata]
 ) -> RemoteLogSegmentMetadata:
-    """The finished segment with the offset before the local log.
+    """The finished segment with the last offset before the local log.
 
-    Raises CorruptLogError if there is none, or if those that have it belong to different lineages.
+    Raises CorruptLogError if there is none, or if the segments with that offset belong to different lineages.
     """
     local_start = lost.local_start
     holding = [
@@ -198,7 +198,7 @@ def segment_before(
         tuple(each for each in segment.segment_leader_epochs.items() if each[1] < local_start)[-1:]
         for segment in holding
     }
-    # A follower's log may end before the segment does.
+    # Epochs that begin inside the local log must be the local ones. A follower's log may end before the segment.
     beyond = {
         EpochEntry(*each)
         for segment in holding
@@ -221,9 +221,9 @@ def joined_lineage(
     local_start: Offset,
     local_epochs: Sequence[EpochEntry],
 ) -> tuple[EpochEntry, ...]:
-    """The epochs of a segment's checkpoint, followed by those of the local log.
+    """The epochs of a segment's checkpoint below the local log, followed by those of the local log.
 
-    Raises CorruptLogError if they are no lineage.
+    Raises CorruptLogError if they are not in ascending order.
     """
     remote = [each for each in checkpoint if each.start_offset < local_start]
     lineage = joined(remote, local_epochs)

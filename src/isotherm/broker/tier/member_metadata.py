@@ -1,10 +1,10 @@
-"""The remote tier's metadata of a member of a cluster: on the cluster's `__remote_log_metadata`.
+"""The remote tier's metadata of a cluster member, in the cluster's `__remote_log_metadata`.
 
-A new cluster whose brokers all know level 1 begins there. Otherwise the topic has Kafka's own records, at
-level 0 for ever, because the consumer of a Kafka broker ends at a null value. At level 1 each broker
-cleans up what is left over of the partitions that it leads. The leader of a metadata partition resumes
-deletions of partitions (docs/decisions/0103).
-Source: Kafka TopicBasedRemoteLogMetadataManager.initializeResources.
+A new cluster in which all brokers support level 1 starts at level 1. Otherwise the topic has Kafka's own records
+and stays at level 0 for ever, because the consumer of a Kafka broker fails at a null value. At level 1, each
+broker cleans up the leftovers of the partitions that it leads. The leader of a metadata partition resumes
+deletions of partitions (docs/decisions/0103). Source: Kafka
+TopicBasedRemoteLogMetadataManager.initializeResources.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from isotherm.types import (
 _logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_MS = 30_000
-# The interval of creation requests: the topic's replicas may need brokers that join later.
+# The interval of creation requests. They fail until enough brokers for the topic's replicas have joined.
 CREATION_INTERVAL_S = 1.0
 
 Send = Callable[[Any, float], Future[Any]]
@@ -62,7 +62,8 @@ def member_metadata(
     clock: Clock,
     metrics: Metrics,
 ) -> OwnMetadata:
-    """`send` sends a request to the active controller, with a timeout in seconds.
+    """The metadata manager and its tasks. `send` sends a request to the active controller, with a timeout in
+    seconds.
 
     Leaders of metadata partitions are reached at their listener `listener_name`.
     """
@@ -127,8 +128,9 @@ def member_metadata(
 
 
 def client_key_warnings(config: BrokerConfig) -> list[str]:
-    """A line for each key of the clients by which Kafka's manager reads and writes the topic: there are
-    none here, the topic's leaders are asked on connections between brokers."""
+    """A warning for each client key in the configuration. Kafka's manager reads and writes the topic with
+    clients; here requests go to the topic's leaders on the listener between brokers, so such keys have no
+    effect."""
     listener = config.listener_layout.inter_broker
     remote = config.remote
     keys = [
@@ -143,8 +145,8 @@ def client_key_warnings(config: BrokerConfig) -> list[str]:
 
 
 class MetadataTopicCreation:
-    """Asks the controller for the topic until the metadata has it. At level 1 the audit topic is asked
-    for first, so that a compacted topic is never without it."""
+    """Asks the controller for the topic until the metadata has it. At level 1 it asks for the audit topic first,
+    so that the compacted topic never exists without it."""
 
     def __init__(
         self,
@@ -177,7 +179,7 @@ class MetadataTopicCreation:
             self._create(REMOTE_LOG_METADATA_TOPIC, compacted_settings(settings))
 
     def _create(self, name: str, configs: Mapping[str, str]) -> bool:
-        """Whether the cluster has the topic now."""
+        """Create a topic, and return whether the cluster has it now."""
         settings = self._settings
         topic = InternalTopic(
             name=name,
@@ -200,7 +202,7 @@ class MetadataTopicCreation:
         return True
 
     def _note(self, reason: str) -> None:
-        """One line per reason: the topic is asked for every second."""
+        """Log a reason once. Otherwise each request, one per second, would log it."""
         if reason != self._last_reason:
             _logger.warning("metadata topic is not created yet reason='%s'", reason)
         self._last_reason = reason

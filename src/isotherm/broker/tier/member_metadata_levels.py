@@ -1,9 +1,9 @@
-"""Which level the remote tier's metadata has in a cluster of KRaft controllers, which do not know it.
+"""The level of the remote tier's metadata in a cluster of KRaft controllers, which do not know the level.
 
-    declared    by each broker, in its registration: the feature remote.log.metadata.compaction, 0 to 1
+    declared    by each broker in its registration: the feature remote.log.metadata.compaction, 0 to 1
     chosen      when the topics are created: level 1 if every registered broker declares it
-    held        by the topics in the controllers' metadata: `__remote_log_metadata` is compacted and its
-                audit topic is there. Final, since compaction has dropped what level 0 would need
+    stored      as topics in the controllers' metadata: `__remote_log_metadata` is compacted and its audit
+                topic exists. Final, because compaction has removed the events that level 0 needs
 
 Source: docs/decisions/0103.
 """
@@ -26,7 +26,7 @@ _logger = logging.getLogger(__name__)
 
 
 class MemberMetadataLevels:
-    """Any thread."""
+    """Reads the level from the cluster's metadata. Any thread may call it."""
 
     def __init__(self, cluster_metadata: ClusterMetadata) -> None:
         self._cluster_metadata = cluster_metadata
@@ -34,7 +34,7 @@ class MemberMetadataLevels:
         self._reported: list[BrokerId] = []
 
     def level(self, _: int = 0) -> int:
-        """Of all metadata partitions."""
+        """The level, which all metadata partitions share."""
         if not self._is_compacted:
             topics = self._cluster_metadata.image.topics_by_name
             self._is_compacted = (
@@ -45,16 +45,18 @@ class MemberMetadataLevels:
         return int(self._is_compacted)
 
     def first_level(self, wanted: int, replication_factor: int) -> int | None:
-        """At which level the topics are to be created: 1 if it is wanted and every registered broker
-        would understand the records. None while there are fewer brokers than replicas: the
-        controller could not create them yet."""
+        """The level at which the topics are to be created: 1 if it is wanted and every registered broker
+        supports it.
+
+        None while there are fewer brokers than replicas, because the controller could not create the topics yet.
+        """
         if len(self._cluster_metadata.image.brokers) < replication_factor:
             return None
         return 0 if self._brokers_without() else min(wanted, 1)
 
     def check_writable(self) -> None:
-        """RemoteStorageNotReadyError while a broker is registered that does not know level 1. It would
-        neither read the records nor, as leader, look at the condition of an append."""
+        """Raises RemoteStorageNotReadyError while a registered broker does not support level 1. Such a broker
+        could not read the records and, as leader, would ignore the condition of an append."""
         brokers = self._brokers_without()
         if not brokers:
             self._reported = []

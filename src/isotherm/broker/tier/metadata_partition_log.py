@@ -1,4 +1,4 @@
-"""Metadata records in a partition's log, shared by all MetadataTopics over local logs."""
+"""Batches of metadata records, and reads of them from a partition's log. Shared by all MetadataTopics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OFFSET_MAX = 2**63 - 1
 
 
 DECIDED_AT = "decided.at"
-"""The header of an audited event with the end of the metadata partition that it was decided on: i64."""
+"""A header of an audited event: the end offset of the metadata partition when it was decided, as i64."""
 
 _DECIDED_AT_VALUE = struct.Struct(">q")
 
@@ -48,7 +48,7 @@ def read_metadata_records(
     while True:
         batches = _read(log, position, max_bytes)
         records, next_offset = records_of_batches(batches, partition, start_offset)
-        # The cleaner may leave batches without records in between.
+        # The cleaner may leave batches without records. They are skipped, since no records would mean the end.
         if records or next_offset <= position:
             return records
         position = next_offset
@@ -57,7 +57,7 @@ def read_metadata_records(
 def records_of_batches(
     batches: memoryview, partition: int, start_offset: Offset
 ) -> tuple[list[MetadataTopicRecord], Offset]:
-    """The records from `start_offset` on, and the offset after the last batch; 0 if there is none."""
+    """The records from `start_offset` on, and the offset after the last batch; 0 without batches."""
     records = [
         MetadataTopicRecord(
             partition,
@@ -83,7 +83,7 @@ def read_metadata_columns(
 
 
 def columns_of_batches(batches: memoryview, start_offset: Offset) -> MetadataColumns:
-    # Imported here, not above: it loads Arrow and the kernels.
+    # Imported on use, because it loads Arrow and the kernels.
     from isotherm.record.columns import decode_columns
 
     decoded = decode_columns(batches, offset_range=(start_offset, _OFFSET_MAX), columns=_COLUMNS)

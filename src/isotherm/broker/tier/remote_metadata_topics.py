@@ -31,7 +31,7 @@ _AUDIT_RETENTION_KEY = "remote.log.metadata.audit.topic.retention.ms"
 
 
 class MetadataLevels:
-    """Thread-safe. Levels never fall."""
+    """The levels of the metadata partitions. Thread-safe. A level is never lowered."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -44,7 +44,7 @@ class MetadataLevels:
 
     @property
     def is_compacted(self) -> bool:
-        """Whether the whole topic is at level 1. Final: its records cannot be read at level 0."""
+        """Whether the whole topic is at level 1. Final, because its records cannot be read at level 0."""
         if not self._is_compacted and self.feature_level > 0:
             self._is_compacted = self._controller.topic_config(REMOTE_LOG_METADATA_TOPIC).compacts
         return self._is_compacted
@@ -53,7 +53,7 @@ class MetadataLevels:
         return int(self.is_compacted or metadata_partition in self._migrated)
 
     def set_migrated(self, metadata_partition: int) -> None:
-        """The live state exists as keyed records. The caller excludes writers meanwhile."""
+        """Note that the live state exists as keyed records. The caller excludes writers until this returns."""
         self._migrated.add(metadata_partition)
 
 
@@ -62,8 +62,8 @@ def ensure_metadata_topics(
 ) -> None:
     """Create the topics that the feature level needs. Control thread only.
 
-    Raises ConfigError if one exists with another partition count: events of segments would be
-    searched in the wrong partition.
+    Raises ConfigError if one exists with another partition count, because events would be looked for in the
+    wrong partition.
     """
     is_keyed = levels.feature_level > 0
     _ensure(
@@ -86,7 +86,8 @@ def ensure_metadata_topics(
 def metadata_topic_warnings(
     prefix: str, explicit: Mapping[str, str], topic: TopicConfig, audit_topic: TopicConfig | None
 ) -> list[str]:
-    """Unexpected effects of the keys in `explicit`, whose prefix is cut off, and of the topics.
+    """Warnings about keys and topics with unexpected effects. `explicit` has the configured keys without
+    `prefix`.
 
     `audit_topic` is None at level 0.
     """
@@ -121,7 +122,7 @@ def metadata_topic_warnings(
 def warn_of_metadata_topics(
     controller: Controller, config: RemoteLogManagerConfig, levels: MetadataLevels
 ) -> None:
-    """Log the warnings at a start, once the topics exist."""
+    """Log the warnings at a start. The topics must exist."""
     audit_topic = None
     if levels.feature_level > 0:
         audit_topic = controller.topic_config(REMOTE_LOG_METADATA_AUDIT_TOPIC)
@@ -132,7 +133,7 @@ def warn_of_metadata_topics(
 
 
 def compact_metadata_topic(controller: Controller, settings: TopicBasedSettings) -> None:
-    """Start compaction, once every live state exists as a keyed record. Control thread only."""
+    """Enable compaction. Call it once every live state exists as a keyed record. Control thread only."""
     changes = [
         ConfigChange(name, ConfigOperation.SET, value)
         for name, value in compacted_settings(settings).items()

@@ -1,9 +1,9 @@
-"""Takes the metadata topic of a running broker to feature level 1, partition by partition.
+"""Migrates the metadata topic of a running broker to feature level 1, partition by partition.
 
-While a partition is migrated, its events are still written at level 0 without waiting. Only the last
-pass, over the events since the previous one, excludes writers of that partition. Once every
-partition is at level 1 the topic is compacted, and a restart relies on that. A restart before
-repeats the migration, most of which is done then. docs/decisions/0027.
+While a partition is migrated, events are still written to it at level 0. Only the last pass, over the events
+since the previous one, blocks writers of that partition. When all partitions are at level 1, the topic is
+compacted, and a later start relies on that. After an earlier restart the migration is repeated, most of which
+then finds nothing to do. docs/decisions/0027.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _logger = logging.getLogger(__name__)
 
 
 class MetadataUpgrade:
-    """Call `run` from one thread at a time. No effect unless the feature is ahead of the topic."""
+    """The migration. No effect unless the feature level is above the topic's. Call `run` from one thread at a
+    time."""
 
     def __init__(
         self,
@@ -55,11 +56,11 @@ class MetadataUpgrade:
         self._cancelled = threading.Event()
 
     def cancel(self) -> None:
-        """Start no other partition. Any thread."""
+        """Stop before the next partition. Any thread may call it."""
         self._cancelled.set()
 
     def run(self) -> None:
-        """Raises the first error. A later run continues from there."""
+        """Migrate all partitions. Raises the first error; a later run continues from there."""
         if self._levels.feature_level == 0 or self._levels.is_compacted:
             return
         self._run_control(
@@ -78,7 +79,7 @@ class MetadataUpgrade:
             self._topic, number, clock=self._clock, on_corrupt=self._on_corrupt()
         )
         migration.run()
-        # The first pass has done most of the work, so this one excludes writers only briefly.
+        # The pass before has done most of the work, so this one blocks writers only briefly.
         with self._metadata.write_lock(number):
             if not migration.run():
                 raise RemoteStorageNotReadyError(
@@ -86,12 +87,12 @@ class MetadataUpgrade:
                     f" metadata_partition={number} differences={migration.differences()[:10]}"
                 )
             self._levels.set_migrated(number)
-        # The events can then be dropped by the next round of cleaning, not only after segment.ms.
+        # Closes the segment, so that the next cleaning can remove the events without waiting for segment.ms.
         self._topic.roll(number)
         _logger.info("metadata partition is at level 1 metadata_partition=%d", number)
 
     def _on_corrupt(self) -> OnCorrupt:
-        """The policy of the topic's readers: refuse corrupt records, or skip them."""
+        """The policy for corrupt records, which is that of the topic's readers: refuse or skip."""
         if self._settings.remote_log_metadata_corrupt_record_policy == "skip":
             return _log_corrupt
         return refuse

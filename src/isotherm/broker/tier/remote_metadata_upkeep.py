@@ -1,4 +1,4 @@
-"""Periodic background tasks on the remote tier's metadata."""
+"""The periodic background tasks on the remote tier's metadata."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from isotherm.remote.tasks.replacement_target import TierReplacementTarget
 
 
 class Upkeep(NamedTuple):
-    """A periodic task. `cancel` makes it take no other step. Any thread."""
+    """A periodic task. `cancel` ends it after its current step; any thread may call it."""
 
     task: PeriodicTask
     cancel: Callable[[], None]
 
 
 class RemoteMetadataUpkeep:
-    """Call `start` once, and `stop` before the remote log manager is closed."""
+    """Starts and stops the tasks. Call `start` once, and `stop` before the remote log manager is closed."""
 
     def __init__(self, work: Sequence[Upkeep]) -> None:
         self._work = work
@@ -41,7 +41,7 @@ class RemoteMetadataUpkeep:
             each.task.start()
 
     def stop(self) -> None:
-        """Wait for the running steps, and stop."""
+        """Cancel all tasks and wait for their current steps."""
         for each in self._work:
             # All are cancelled before any is waited for, so that the waits overlap.
             each.cancel()
@@ -50,7 +50,7 @@ class RemoteMetadataUpkeep:
 
 
 class UpkeepTasks:
-    """Makes the tasks of one broker. `is_alone`: no other broker does the same."""
+    """Makes the tasks of one broker. `is_alone` means that no other broker runs the same tasks."""
 
     def __init__(
         self,
@@ -75,8 +75,8 @@ class UpkeepTasks:
         metadata: TopicBasedRemoteLogMetadataManager,
         keeps: Callable[[int], bool],
     ) -> Upkeep:
-        """Clears what is left over in the metadata topic. `keeps` says whether this broker looks after a
-        metadata partition now."""
+        """Removes leftovers in the metadata topic. `keeps(n)` is whether this broker is responsible for metadata
+        partition n now."""
         cleanup = RemoteMetadataCleanupManager(
             topic,
             TierCleanupTarget(
@@ -96,13 +96,13 @@ class UpkeepTasks:
         return Upkeep(task, cleanup.cancel)
 
     def upgrade(self, upgrade: MetadataUpgrade) -> Upkeep:
-        """Takes the metadata topic to feature level 1."""
+        """Migrates the metadata topic to feature level 1."""
         interval_ms = self._config.remote.remote_log_manager_task_interval_ms
         task = self._task("isotherm-remote-log-metadata-upgrade", upgrade.run, interval_ms)
         return Upkeep(task, upgrade.cancel)
 
     def compaction(self, storage: object, metadata: object) -> list[Upkeep]:
-        """Publishes compactions staged by a job, if both managers support it."""
+        """Publishes compactions that a job has staged. No task unless both managers support it."""
         if not isinstance(storage, ObjectStoreRemoteStorageManager):
             return []
         if not isinstance(metadata, ReplacesSegments):

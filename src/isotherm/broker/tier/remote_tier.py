@@ -1,4 +1,4 @@
-"""Creates the remote tier of this broker from its configuration: storage, metadata, cache, tasks."""
+"""Creates this broker's remote tier from its configuration: storage, metadata, cache, tasks."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ from isotherm.types import REMOTE_LOG_METADATA_TOPICS, LeaderEpoch, TopicIdParti
 
 
 class RemoteTier(NamedTuple):
-    """Stop the upkeep before closing the manager."""
+    """The running remote tier. Stop `upkeep` before closing the manager."""
 
     remote_log_manager: RemoteLogManager
     upkeep: RemoteMetadataUpkeep
 
 
 class OwnMetadata(NamedTuple):
-    """A metadata manager on a topic of this cluster. `upkeep` makes its periodic tasks."""
+    """A metadata manager on a topic of this cluster. `upkeep` creates its periodic tasks."""
 
     metadata: TopicBasedRemoteLogMetadataManager
     settings: TopicBasedSettings
@@ -106,12 +106,12 @@ def open_remote_tier(
     fs: FileSystem,
     metrics: Metrics,
 ) -> RemoteTier:
-    """Create the remote tier and give it the partitions. The caller closes it.
+    """Create the remote tier and assign the partitions to it. The caller closes it.
 
-    `open_own_metadata` is called unless the metadata manager is a plug-in. `roles` serve the
-    partitions whose lost leader epochs were restored, on the control thread of `run_control`. Call it
-    on that thread, or before it has work. Raises ConfigError with the wrong key, the unusable class, or
-    the fault of the bucket, and RemoteStorageError if the store does not answer.
+    `open_own_metadata` is called unless the metadata manager is a plug-in. `roles` bring partitions online whose
+    leader epochs were restored, on the control thread, which `run_control` uses. Call this function on that
+    thread, or before that thread has work. Raises ConfigError with the wrong key, the unusable class or the
+    fault of the bucket, and RemoteStorageError if the store does not answer.
     """
     parts = _open_parts(config, cluster_id, open_own_metadata, clock)
     own, metadata, storage = parts.own, parts.metadata, checked_storage(parts.storage, clock)
@@ -130,7 +130,7 @@ def open_remote_tier(
         metrics=metrics,
     )
     work = [] if own is None else own.upkeep(remote_log_manager)
-    # Between brokers a plug-in need not look up and record in one step.
+    # With other brokers, compaction must look up and record in one step. A plug-in need not support that.
     if own is not None or config.has_embedded_controller:
         tasks = UpkeepTasks(
             remote_log_manager,
@@ -159,13 +159,15 @@ def open_remote_tier(
     _publish_counters(metrics)
     remote_log_manager.resume_deletions(partitions_removed_last)
     replica_manager.start_tiering(remote_log_manager)
+    # Last: its tasks use the partitions that the manager has been given.
     upkeep.start()
     return RemoteTier(remote_log_manager, upkeep)
 
 
 class _Parts(NamedTuple):
-    """What is a plug-in, or our own. `own` is the metadata's if that is on a topic of this cluster;
-    `storage` is not checked yet: compaction asks what else it can do."""
+    """The metadata and storage managers, each a plug-in or Isotherm's own. `own` is set if the metadata is on a
+    topic of this cluster. `storage` is not wrapped by `checked_storage` yet, because compaction asks for its
+    class."""
 
     own: OwnMetadata | None
     metadata: RemoteLogMetadataManager
@@ -212,7 +214,7 @@ def embedded_metadata(
     clock: Clock,
     metrics: Metrics,
 ) -> OwnMetadata:
-    """On topics of this broker, which are created if they do not exist. Raises ConfigError."""
+    """The metadata manager on topics of this broker. Creates missing topics. Raises ConfigError."""
     remote = config.remote
     settings = TopicBasedSettings.from_config(remote.rlmm_config)
     levels = MetadataLevels(controller)
@@ -244,7 +246,7 @@ def embedded_metadata(
 
 
 def _publish_counters(metrics: Metrics) -> None:
-    """Create the counters of errors and repairs, so that they exist with 0 before the first one."""
+    """Register the counters of errors and repairs, so that they are exported as 0 before the first event."""
     for name, text in (
         (FOLLOW_ERRORS, FOLLOW_ERRORS_TEXT),
         (SKIPPED_RECORDS, SKIPPED_RECORDS_TEXT),
