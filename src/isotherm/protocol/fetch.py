@@ -39,6 +39,7 @@ from isotherm.protocol.primitives import (
     read_tag_header,
     read_topic_id,
     read_unsigned_varint,
+    spend_elements,
     write_tagged_field,
     write_unsigned_varint,
     write_uuid,
@@ -222,6 +223,7 @@ def _read_replica_state(buffer: Buffer, position: int) -> tuple[BrokerId, int, i
     """The replica's id and epoch among the request's tagged fields, and the position after them."""
     replica_id, replica_epoch = CONSUMER_REPLICA_ID, -1
     count, position = read_unsigned_varint(buffer, position)
+    spend_elements(count)
     for _ in range(count):
         tag, start, position = read_tag_header(buffer, position)
         if tag == _REPLICA_STATE_TAG:

@@ -14,10 +14,12 @@ from isotherm.protocol.api_keys import ApiKey
 from isotherm.protocol.errors import ProtocolError
 from isotherm.protocol.framing import (
     CONTROL_REQUEST_SIZE_MAX,
+    REQUEST_ELEMENTS_MAX,
     RequestHeader,
     read_request_frame,
     version_codec,
 )
+from isotherm.protocol.primitives import write_unsigned_varint
 
 NO_TIME = datetime.timedelta(0)
 # key 3, version 12, correlation id 7, client id "me", no tags
@@ -126,3 +128,15 @@ def test_response_to_fetch_counts_record_bytes_in_its_size():
     buffers = version_codec(ApiKey.FETCH, 4).write_response(1, response)
     assert int.from_bytes(bytes(buffers[0][:4]), "big") == sum(map(len, buffers)) - 4
     assert len(buffers) == 4
+
+
+def test_tagged_fields_of_a_fetch_request_are_counted():
+    """A fetch request without topics, then 20,001 tagged fields of no size."""
+    head = bytes.fromhex(
+        "00000000 00000000 00000000 00 00000000 ffffffff 01 01 01".replace(" ", "")
+    )
+    body = bytearray(head)
+    write_unsigned_varint(REQUEST_ELEMENTS_MAX + 1, body)
+    body += bytes.fromhex("0500") * (REQUEST_ELEMENTS_MAX + 1)
+    with pytest.raises(ProtocolError, match="too many elements count=20001"):
+        version_codec(ApiKey.FETCH, 17).read_request(memoryview(body))
