@@ -37,7 +37,9 @@ def check_records(data: memoryview, batches: BatchTable, start: Position) -> lis
         except CorruptRecordError as error:
             if len(chunk) > 1:
                 # Rare: decode one batch at a time to find the damaged one.
-                each = (check_records(data, chunk[i : i + 1], start) for i in range(len(chunk)))
+                # Of `batches`: a failed call may have pointed the rows of `chunk` elsewhere already.
+                singles = (batches[i : i + 1] for i in range(row, len(batches)))
+                each = (check_records(data, single, start) for single in singles)
                 return problems + [problem for found in each for problem in found]
             detail = (
                 f"records cannot be unpacked {_place(batches, row, start)} reason={str(error)!r}"

@@ -13,9 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.record.batch import BatchHeader, CompressionType, iterate_batches
+from isotherm.record.batch import (
+    BatchHeader,
+    CompressionType,
+    build_batch,
+    iterate_batches,
+    read_batch_header,
+)
 from isotherm.record.batch_header import encode_batch
+from isotherm.record.batch_table import read_batch_table
 from isotherm.remote.scrub.findings import Finding
+from isotherm.remote.scrub.record_checks import check_records
 from isotherm.remote.scrub.segment_scrub import SegmentScrubber
 from isotherm.remote.segment_metadata import IndexType
 from isotherm.remote.storage.manifest.aiven_manifest import read_manifest
@@ -218,3 +226,18 @@ def test_append_time_is_not_a_records_time(history: ModelHistory) -> None:
     )
     with changed(log, stamped):
         assert scrubbed(history, number) == []
+
+
+@pytest.mark.parametrize("codec", CompressionType)
+def test_one_batch_that_claims_too_many_records_is_named_alone(codec: CompressionType) -> None:
+    batches = [
+        build_batch([(1, b"k", b"v", ())] * 3, base_offset=base, compression=codec)
+        for base in (0, 3, 6)
+    ]
+    header = read_batch_header(batches[1])
+    claims = header._replace(records_count=10**6, last_offset_delta=10**6 - 1)
+    batches[1] = encode_batch(claims, batches[1][61:])
+    data = memoryview(b"".join(batches))
+    (problem,) = check_records(data, read_batch_table(data)[0], 0)
+    assert "batch claims more records" in problem.detail
+    assert " base_offset=3 " in problem.detail
