@@ -54,6 +54,7 @@ def scan_headers(data, batches):
         if (
             row.base_offset < 0
             or row.last_offset_delta < 0
+            # Subtracted, not added: the sum could overflow 64 bits.
             or row.base_offset >= _OFFSET_MAX - row.last_offset_delta
             or row.records_count < 0
             or row.attributes & _CODEC_MASK > _CODEC_MAX

@@ -87,6 +87,7 @@ def decode_records(
             # The fields are used only after this single check; `read_record` explains why.
             if is_damaged or offset_delta < 0 or offset_delta > row.last_offset_delta:
                 return row_index, index, 0, 0, 0, 0, 0, 0
+            # Over all records, also those outside the range: the header's value covers them all.
             largest_delta = max(largest_delta, timestamp_delta)
             offset = base_offset + offset_delta
             if offset < offset_start or offset >= offset_end:

@@ -113,6 +113,8 @@ def summarize_kept(batches, places, outcomes):
         while place_index < len(places) and places[place_index].batch == row_index:
             place = places[place_index]
             if place.is_kept:
+                # A batch without a delete horizon gets the timestamp of its first record, like a
+                # new one.
                 if kept_count == 0:
                     outcome.base_timestamp = place.timestamp
                 kept_count += 1

@@ -255,6 +255,7 @@ def _read_digits(data, position, end):
     value = np.int64(0)
     start = position
     while position < end and 48 <= data[position] <= 57:
+        # One more digit could overflow.
         if value > _TENTH_OF_MAX:
             return np.int64(-1), position
         value = value * 10 + (np.int64(data[position]) - 48)

@@ -69,7 +69,7 @@ class EpochRecovery:
     def check_known_from(
         self, log_start_offset: Offset | None, local_start: Offset, local_end: Offset
     ) -> None:
-        """Raises LineageLostError if epochs below the first local segment are lost.
+        """Raise LineageLostError if epochs below the first local segment are lost.
 
         `log_start_offset` is None if it is lost as well.
         """

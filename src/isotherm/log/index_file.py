@@ -64,6 +64,7 @@ class IndexFile:
         """Append an entry, or several."""
         assert len(entries) % self._entry_size == 0
         self.entries += entries
+        # Set after the entries are there: a sync in between would reset it too early.
         self._is_dirty = True
         if len(self.entries) - self._written_size >= UNWRITTEN_SIZE_MAX:
             self.write_out()

@@ -106,6 +106,7 @@ class LogCopy:
             if parsed is None or parsed.base_offset not in self._whole:
                 self._copy_file(name)
         with self.log_dir.errors_fail_it(f"sync {self.directory.name}"):
+            # Copies of files that the log has deleted since.
             for name in set(self._fs.list_names(self.directory)).difference(names):
                 self._fs.remove(self.directory / name)
             self._fs.sync_directory(self.directory)

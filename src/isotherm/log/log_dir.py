@@ -60,7 +60,8 @@ class LogDir:
             raise LogDirFailedError(f"log directory is offline dir={self.path}") from self.failure
 
     def volume(self) -> Volume:
-        """Raises LogDirFailedError if the directory is offline or goes offline."""
+        """The volume's sizes. Raises LogDirFailedError if the directory is offline or goes
+        offline."""
         with self.errors_fail_it("look at the volume"):
             usage = shutil.disk_usage(self.path)
         return Volume(usage.total, usage.free)

@@ -295,7 +295,7 @@ class _LogLoader:
         return fault or (_transaction_index_fault(segment) if has_index else "")
 
     def _check_end(self, log_end_offset: Offset) -> None:
-        """Raises CorruptLogError if the log ends below the recovery point: flushed records are
+        """Raise CorruptLogError if the log ends below the recovery point: flushed records are
         lost."""
         if log_end_offset < self._checkpoints.recovery_point:
             raise CorruptLogError(

@@ -204,7 +204,8 @@ class LogManager:
         return found
 
     def _note_interrupted_moves(self, copies: Iterable[PartitionDirectory]) -> None:
-        """A copy without its log is left alone: the log may be in a directory that is offline."""
+        """Note the moves that the last process left unfinished, and retire their copies. A copy
+        without its log is left alone: the log may be in a directory that is offline."""
         for log_dir, path, topic_partition in copies:
             log = self._logs.get(topic_partition)
             if log is None or log.log_dir is log_dir:
@@ -231,7 +232,8 @@ class LogManager:
     def _load_configured(
         self, directory: PartitionDirectory, topic_id: uuid.UUID | None
     ) -> PartitionLog | None:
-        """None if the log is offline, or is in another directory as well."""
+        """Load a log with its topic's configuration; None if it is offline, or is in another
+        directory as well."""
         log_dir, path, topic_partition = directory
         if topic_partition in self._logs:
             logger.error("directory is left alone, the log is in another one path=%s", path)
@@ -722,7 +724,8 @@ class LogManager:
         do: Callable[[PartitionLog], None],
         logs: Iterable[PartitionLog] | None = None,
     ) -> None:
-        """Call `do` for each log. A failing log takes its directory offline, the others go on."""
+        """Call `do` for each log. A failing log takes its directory offline, the others
+        continue."""
         for log in self.logs() if logs is None else logs:
             if not log.log_dir.is_online:
                 continue

@@ -186,6 +186,7 @@ class LogSegment:
         assert self._file is not None
         position = self.size_in_bytes
         self._file.write_at(position, records)
+        # Set after the write: a sync that runs in between would reset it too early.
         self._is_dirty = True
         for header in headers:
             self.index_batch(header, position, index_interval_bytes)

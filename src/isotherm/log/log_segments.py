@@ -36,7 +36,7 @@ class LogSegments:
         self._environment = environment
         self._directory = directory
         self.jitter_ms = roll_jitter_ms(config, environment.rng)
-        """How much earlier than segment.ms the active segment is rolled."""
+        """Time by which the active segment is rolled earlier than segment.ms."""
 
     @property
     def first_base_offset(self) -> Offset:
@@ -66,7 +66,7 @@ class LogSegments:
         return removed
 
     def check_replaceable(self, segments: Sequence[LogSegment]) -> None:
-        """Raises LogCleaningAbortedError unless these are adjacent, closed segments of the log."""
+        """Raise LogCleaningAbortedError unless these are adjacent, closed segments of the log."""
         first = next((i for i, each in enumerate(self.all) if each is segments[0]), 0)
         if tuple(segments) != self.all[first:-1][: len(segments)]:
             raise LogCleaningAbortedError(

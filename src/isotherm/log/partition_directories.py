@@ -81,7 +81,8 @@ class IdentifiedDirectories(NamedTuple):
 
 
 def find_directories(fs: FileSystem, log_dir: LogDir) -> FoundDirectories:
-    """Raises LogDirFailedError if they cannot be listed: the directory goes offline."""
+    """Find the partition directories of a log directory. Raises LogDirFailedError if they cannot be
+    listed: the log directory goes offline."""
     found = FoundDirectories([], [], [])
     with log_dir.errors_fail_it("list"):
         names = fs.list_names(log_dir.path)

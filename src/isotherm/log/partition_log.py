@@ -312,6 +312,8 @@ class PartitionLog:
         if segment.roll_reason(validated, config, self._segments.jitter_ms, now_ms) is not None:
             segment = self._roll(now_ms)
         segment.append(validated.records, validated.batch_headers, config.index_interval_bytes)
+        # After the write: `log_end_offset` is read without the lock, and must not promise records
+        # that are not in the segment yet.
         end_offset = self._log_end_offset = validated.last_offset + 1
         if batches:
             self._apply_to_producers(batches, validated.records)
@@ -558,6 +560,7 @@ class PartitionLog:
             if active is not self._segments.active:
                 # Rolled meanwhile: the roll wrote its final index entry after the sync.
                 end_offset = min(end_offset, active.base_offset)
+            # Last: recovery reads nothing below this point, so all of it must be durable by now.
             self._recovery_point = max(self._recovery_point, end_offset)
             self._last_flush_ms = self.environment.clock.now_ms()
 

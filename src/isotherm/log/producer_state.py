@@ -143,6 +143,8 @@ class ProducerStateManager:
         transaction of its producer.
         """
         state = self._producers.get(header.producer_id)
+        # A producer that is new here, or whose state has expired, may begin with any sequence, as
+        # in Kafka.
         if state is None:
             return
         if header.producer_epoch != state.epoch:
@@ -156,8 +158,8 @@ class ProducerStateManager:
             )
 
     def check_marker(self, header: BatchHeader, marker: ControlRecord) -> None:
-        """Raises InvalidProducerEpochError for a marker of an older producer epoch, and
-        TransactionCoordinatorFencedError for one of an older coordinator epoch."""
+        """Check a marker. Raises InvalidProducerEpochError for an older producer epoch, and
+        TransactionCoordinatorFencedError for an older coordinator epoch."""
         state = self._producers.get(header.producer_id)
         if state is None:
             return

@@ -122,7 +122,7 @@ def plan_segment_files(names: Iterable[str]) -> SegmentFilesPlan:
 def first_segment_to_recover(
     base_offsets: Sequence[Offset], recovery_point: Offset, *, clean_shutdown: bool
 ) -> int:
-    """Index of the first segment that may differ from what was written; their count if none.
+    """The index of the first segment that a crash may have damaged; the number of segments if none.
 
     Segments that are wholly below the recovery point were synced.
     """

@@ -73,6 +73,6 @@ def roll_reason(
 
 
 def roll_jitter_ms(config: TopicConfig, rng: random.Random) -> int:
-    """How much earlier than segment.ms a segment rolls, so that not all roll at the same time."""
+    """The time by which a segment rolls earlier than segment.ms, so that not all roll at once."""
     bound = min(config.segment_jitter_ms, config.segment_ms)
     return rng.randrange(bound) if bound > 0 else 0

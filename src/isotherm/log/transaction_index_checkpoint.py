@@ -94,6 +94,7 @@ class TransactionIndexCheckpoint:
     def store(self) -> None:
         """Write the file durably if its content has changed."""
         with self._store_lock:
+            # `follow` replaces the mapping and never changes it, so reading it needs no other lock.
             contents = {
                 segment.base_offset: content
                 for segment, content in self._contents.items()

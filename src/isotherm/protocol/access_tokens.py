@@ -54,7 +54,7 @@ def fetch_token(login: TokenLogin) -> str:
     try:
         text = https_answer(login.url, _context(login), _body(login), _headers(login))
     except (OSError, ValueError) as error:
-        # URLError has the reason, an error of OpenSSL a short name of it.
+        # A URLError has the cause in `reason`, an SSLError a short name of it.
         raise _without_token(login, getattr(error, "reason", error)) from error
     try:
         answer = json.loads(text)

@@ -107,7 +107,7 @@ class ApiKey(enum.IntEnum):
 
 
 class VersionRange(NamedTuple):
-    """Both ends inclusive, as in Kafka's ApiVersions response."""
+    """A range of versions, both ends inclusive, as in Kafka's ApiVersions response."""
 
     min: int
     max: int

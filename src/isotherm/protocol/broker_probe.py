@@ -151,7 +151,7 @@ def _cause(
 def _cause_of_login(stream: Stream, security: NodeSecurity) -> _Cause | None:
     if security.login is None:
         return None
-    # What encodes requests is loaded for logins alone: most executors do without.
+    # The codecs of requests are loaded only for logins: most executors do not need them.
     from isotherm.protocol import node_exchange
     from isotherm.protocol.errors import ProtocolError
     from isotherm.protocol.sasl_client import log_in

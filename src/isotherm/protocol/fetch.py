@@ -317,6 +317,7 @@ def response_writer(
             out += counts[len(topic.partitions)]
             for partition in topic.partitions:
                 _write_partition_start(partition, version, dialect, out)
+                # The records stand between two buffers of fields, so that they are not copied.
                 if partition.records:
                     buffers += partition.records
                     out = bytearray()

@@ -168,6 +168,7 @@ def version_codec(api_key: int, api_version: int) -> VersionCodec:
         except MALFORMED as error:
             raise malformed(error, f"{request_type.__name__} version={api_version}") from error
         finally:
+            # The same thread also decodes stored data, which has no such limit.
             element_budget.left = math.inf
 
     return VersionCodec(bool(request_type.__flexible__), read_request, write)

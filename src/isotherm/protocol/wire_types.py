@@ -198,6 +198,7 @@ def nullable_struct_wire_type(struct_type: WireType) -> WireType:
     read_struct, write_struct, _ = struct_type
 
     def read(buffer: Buffer, position: int) -> tuple[Any, int]:
+        # The byte is an int8, and negative for null.
         is_null = buffer[position] >= 0x80
         return (None, position + 1) if is_null else read_struct(buffer, position + 1)
 

@@ -233,7 +233,7 @@ def read_codec(batch: ReadBuffer) -> int:
 
 
 def verify_batch_crc(buffer: ReadBuffer, position: Position, header: BatchHeader) -> None:
-    """Raises CorruptRecordError unless the whole batch is in the buffer and its CRC is right."""
+    """Raise CorruptRecordError unless the whole batch is in the buffer and its CRC is right."""
     end = position + header.size_in_bytes
     if end > len(buffer):
         raise CorruptRecordError(

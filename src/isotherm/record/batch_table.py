@@ -1,7 +1,7 @@
 """The batches of a buffer as a table with one row per batch, and their records decompressed.
 
-Shared by the columns reader and the cleaner. Python runs once per batch at most, and only where it
-must: for CRCs without a kernel and for codecs. All functions are thread-safe.
+The columns reader and the cleaner share it. Python runs at most once per batch, and only for
+codecs, and for CRCs on processors without a kernel. All functions are thread-safe.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def gather_integers(buffer: ReadBuffer, positions: Int64Array, kind: str) -> Int
 
 
 def verify_crcs(buffer: ReadBuffer, batches: BatchTable) -> None:
-    """Raises CorruptRecordError at the first batch whose CRC is wrong."""
+    """Raise CorruptRecordError at the first batch with a wrong CRC."""
     wrong = first_wrong_batch(buffer, batches)
     if wrong >= 0:
         raise _crc_error(buffer, int(batches["position"][wrong]))

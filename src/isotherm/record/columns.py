@@ -190,7 +190,7 @@ def _headers_suffice(batches: BatchTable, columns: frozenset[str]) -> bool:
 
 
 def _fitting_rows(batches: BatchTable, decoded_size_max: int, decompressed_size_max: int) -> int:
-    """How many batches fit the limit if nothing is decompressed; one at least."""
+    """The number of batches that fit the limit if nothing is decompressed; at least one."""
     too_many = np.flatnonzero(batches["records_count"] > decompressed_size_max // RECORD_SIZE_MIN)
     if len(too_many):
         raise damaged(batches, int(too_many[0]), "batch claims more records than it can hold")
@@ -244,7 +244,7 @@ def _rows_in_range(batches: BatchTable, start: Offset, end: Offset) -> npt.NDArr
 def _aborted_rows(
     buffer: ReadBuffer, batches: BatchTable, aborted: Sequence[tuple[int, ...]]
 ) -> npt.NDArray[np.bool_]:
-    """Which rows are data of an aborted transaction, as Kafka's consumer decides it."""
+    """Whether each row is data of an aborted transaction, by the rule of Kafka's consumer."""
     dropped = np.zeros(len(batches), dtype=np.bool_)
     pending = [(entry[1], entry[0], entry[2] if len(entry) > 2 else None) for entry in aborted]
     heapq.heapify(pending)

@@ -51,7 +51,7 @@ DECOMPRESSED_SIZE_MAX = 256 * 1024 * 1024
 _GZIP_WBITS = 31  # 15 bits of window, plus 16 for the gzip container
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
-_XERIAL_BLOCK_SIZE = 32 * 1024
+_XERIAL_BLOCK_SIZE = 32 * 1024  # snappy-java's default
 _XERIAL_BLOCK_PREFIX = struct.Struct(">i")
 # First bytes of the frames of Kafka's clients: independent blocks of at most 64 KiB, no checksums.
 LZ4_PLAIN_HEADER = bytes.fromhex("04224d18604082")

@@ -130,6 +130,7 @@ def write_filtered(
     from isotherm.kernels import filter as kernels
 
     data = byte_array(buffer)
+    # The usual outcome of a log that was cleaned before. The bytes are passed on without a copy.
     if (outcomes["kind"] == kernels.COPIED).all():
         return copy_batches(buffer, batches)
     rebuilt = outcomes["kind"] == kernels.REBUILT

@@ -39,10 +39,11 @@ def read_keyed_records(
 
 
 def _records_without_headers(payload: bytes, header: BatchHeader) -> list[KeyedRecord] | None:
-    """None if a record has headers or a size that does not fit; IndexError beyond the payload.
+    """Decode the records; None if one has headers or a size that does not fit. Raises IndexError
+    beyond the payload.
 
-    Each varint is read in place where it has one byte, as most have. Positions only grow, so that a
-    field beyond its record's end is found by the end alone.
+    Varints of one byte, as most are, are read without a call. Positions only grow, so a field that
+    exceeds its record is found by comparing the record's end.
     """
     found: list[KeyedRecord] = []
     base_offset = header.base_offset

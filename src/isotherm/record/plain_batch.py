@@ -1,9 +1,9 @@
 """The frequent case of a produced batch, checked and given its offset in one pass.
 
-A batch is plain if a client sent it alone in its request's field, the log keeps it as it is, and
-`record.validation` would find no fault in it. For a plain batch the result is that of
-`validate_and_assign_offsets`, at a tenth of the calls. Any other batch is left untouched to that
-function, which names the fault or changes the batch.
+A batch is plain if it is the only one of its partition in the request, the log stores it unchanged,
+and `record.validation` would find no fault in it. For a plain batch the result is that of
+`validate_and_assign_offsets`, with a tenth of the calls. That function gets any other batch
+untouched, and names the fault or changes the batch.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def assign_to_plain_batch(
     elif attributes & TRANSACTIONAL_FLAG:
         return None
     content = np.frombuffer(memoryview(records).toreadonly(), dtype=np.uint8)
-    # As `crc32c`, for an array that is needed anyway.
+    # Same as `crc32c`, for an array that is needed anyway. The CRC is checked before the payload is
+    # decompressed: damaged bytes could decompress to anything.
     if google_crc32c.value(content[ATTRIBUTES_POSITION:]) != crc:
         return None
     payload = content[HEADER_SIZE:]

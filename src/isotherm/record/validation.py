@@ -299,6 +299,7 @@ def _check_records(
     if verdict == kernels.OFFSET_NOT_CONSECUTIVE:
         message = f"offset delta of a record is not its index record_index={index}"
         raise InvalidRecordError(message, [RecordFault(index, message)])
+    # Only the leader may set LogAppendTime: with that type every record is refused, by number.
     if verdict != kernels.RECORDS_VALID or header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         raise refused_records(payload, header, rules)
     return int(timestamp_ms)

@@ -39,7 +39,7 @@ def read_checkpoint_entries(data: bytes | str, field_count: int) -> list[list[st
 
 
 def check_not_cut(data: bytes) -> None:
-    """Raises CorruptCheckpointError if the file does not end with a newline.
+    """Raise CorruptCheckpointError if the file does not end with a newline.
 
     A file that is cut off within its last number would otherwise be read with a smaller number.
     """

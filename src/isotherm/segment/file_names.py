@@ -42,6 +42,7 @@ _PARSED_NAMES_MAX = 1024
 _SEGMENT_FILE = re.compile(
     r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(\.cleaned|\.swap|\.deleted)?"
 )
+# A topic may end in a dash and digits: the last number is the partition, because `.+` is greedy.
 _PARTITION_DIRECTORY = re.compile(
     r"(?P<topic>.+)-(?P<partition>\d+)(?:\.(?P<id>[0-9a-f]{32})-(?P<state>delete|stray|future))?"
 )
@@ -73,7 +74,7 @@ def segment_file_name(base_offset: Offset, suffix: str, temporary_suffix: str = 
 # A start parses each name five times, and partitions with few segments have the same names.
 @functools.lru_cache(_PARSED_NAMES_MAX)
 def parse_segment_file_name(name: str) -> SegmentFileName | None:
-    """None if the name is not that of a segment's file (a checkpoint, for instance)."""
+    """Parse the name of a segment's file; None for another file (a checkpoint, for instance)."""
     match = _SEGMENT_FILE.fullmatch(name)
     if match is None:
         return None
@@ -103,7 +104,7 @@ def future_directory_name_fits(topic_partition: TopicPartition) -> bool:
 
 
 def parse_partition_directory(name: str) -> PartitionDirectory | None:
-    """None if the name is not that of a partition's directory."""
+    """Parse the name of a partition's directory; None for another directory."""
     match = _PARTITION_DIRECTORY.fullmatch(name)
     if match is None:
         return None

@@ -44,7 +44,7 @@ def without_empty_epochs(entries: Sequence[EpochEntry]) -> list[EpochEntry]:
 
 
 def joined(below: Sequence[EpochEntry], above: Sequence[EpochEntry]) -> tuple[EpochEntry, ...]:
-    """Both as one lineage. The last epoch of `below` may continue as the first of `above`."""
+    """Join two lineages. The last epoch of `below` may continue as the first of `above`."""
     continues = bool(below and above) and below[-1].epoch == above[0].epoch
     return (*below, *above[continues:])
 

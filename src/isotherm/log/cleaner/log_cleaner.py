@@ -37,7 +37,7 @@ class CleansLog(Protocol):
 
 
 class CleanerWorker:
-    """The work of one cleaner thread, which alone calls `run`."""
+    """The work of one cleaner thread. Only that thread calls `run`."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class CleanerWorker:
 
     def _clean(self, cleaning: Cleaning) -> None:
         log, to_clean = cleaning.log, cleaning.to_clean
-        # If the round fails, the checkpoint stays where it was.
+        # A failed round leaves the checkpoint unchanged.
         end_offset = to_clean.first_dirty_offset
         try:
             if self._cleaner is None:

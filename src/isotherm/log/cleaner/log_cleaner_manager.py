@@ -39,7 +39,7 @@ class Cleaning:
     aborted: threading.Event = field(default_factory=threading.Event)
 
     def check_abort(self) -> None:
-        """Raises LogCleaningAbortedError after a pause or a stop was requested."""
+        """Raise LogCleaningAbortedError if a pause or a stop was requested."""
         if self.aborted.is_set():
             raise LogCleaningAbortedError(
                 f"cleaning is aborted partition={self.log.topic_partition}"

@@ -1,6 +1,6 @@
 """The second pass: rewrites a group of segments without superseded records.
 
-isotherm.segment.cleaning.filtering decides what is kept of each batch.
+isotherm.segment.cleaning.filtering decides which records of each batch stay.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class SegmentWriter:
         return self._indexes.position
 
     def count_fitting(self, batches: WrittenTable, size_max: int) -> int:
-        """How many of the batches can be appended. An empty segment takes at least the first."""
+        """The number of batches that can be appended. An empty segment takes at least the first."""
         ends = self.size + np.cumsum(batches["size"])
         fits = (ends <= size_max) & (
             batches["last_offset"] - self.base_offset <= RELATIVE_OFFSET_MAX

@@ -100,7 +100,8 @@ class CheckedMetadataManager:
         )
 
     def predecessor(self, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
-        """None if the plug-in has no such method: its segments do not replace each other."""
+        """See the interface. None if the plug-in lacks this method: its segments do not replace
+        each other."""
         method, place = "predecessor", metadata.segment_id
         if not hasattr(self._inner, method):
             return None

@@ -315,6 +315,8 @@ class TopicBasedRemoteLogMetadataManager:
             offset = self._write(number, reader, partition, event)
         if offset is None:
             return _done()
+        # The write lock is free again, unless the caller holds it: reading back must not delay
+        # other writers of this metadata partition.
         wait_s = self._settings.remote_log_metadata_consume_wait_ms / 1000
         future = reader.expect(offset, self._clock.monotonic_s() + wait_s)
         try:

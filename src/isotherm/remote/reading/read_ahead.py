@@ -274,7 +274,7 @@ class ReadAhead:
         self._hand_on(wanted)
 
     def _hand_on(self, done: SegmentRange) -> None:
-        """Set the first batch of the next range, and check what has arrived of that range.
+        """Set the first batch of the next range, and check the bytes of it that have arrived.
 
         A range that starts inside a batch can be checked only once the range before it is."""
         after: SegmentRange | None = done

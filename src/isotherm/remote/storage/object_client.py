@@ -164,6 +164,7 @@ class ObjectClient:
         result, size = self._open_range(key, start, end)
         if result is None or size != object_size:
             return size
+        # Pieces as they arrive. By default obstore collects larger ones, which would delay readers.
         pieces = iter(result.stream(min_chunk_size=1))
         filled = reported = 0
         while True:

@@ -95,6 +95,7 @@ class CopyTask:
             if self._copied_offset is None:
                 self._copied_offset = self._learn_copied_offset()
             self._copy_candidates(self._copied_offset)
+            # No failure: the callbacks must not run.
             on_failure.pop_all()
         self._report_lag(enabled=True)
 

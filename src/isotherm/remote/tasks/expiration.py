@@ -81,6 +81,7 @@ class ExpirationTask:
             return []  # the retention has changed: the next run plans with it
         if plan.log_start_offset is not None:
             log.maybe_increment_log_start_offset(plan.log_start_offset)
+        # A crash must not bring back a log start below deleted segments: readers would find a hole.
         if plan.deletions:
             log.make_log_start_durable()
         return self._delete(plan.deletions)

@@ -45,7 +45,7 @@ class TierReplacementTarget:
         def decide() -> Future[None] | Replaced:
             if self.metadata.segment(compacted.segment_id) is not None:
                 return Replaced.BEFORE
-            # By its id: a later run may have put another segment in its place.
+            # Looked up by id, not by key: a later run may have put another segment under the key.
             found = self.metadata.segment(old)
             if found is None or found.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
                 return Replaced.NEVER

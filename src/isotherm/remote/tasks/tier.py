@@ -46,7 +46,7 @@ its metadata, so it reads memory only and never waits."""
 
 
 def in_any_case(_: RemoteLogSegmentMetadata) -> bool:
-    """For deletions that depend on the state of the segment alone."""
+    """A `StillDue` for deletions that depend only on the state of the segment."""
     return True
 
 

@@ -59,7 +59,7 @@ class Chunk:
         return read_control_record(self.data, int(self.batches["position"][row]), header)
 
     def check_order(self, next_offset: Offset) -> None:
-        """Raises CorruptRecordError unless the batches start at or above `next_offset`, in order.
+        """Raise CorruptRecordError unless the batches start at or above `next_offset`, in order.
 
         The CRC does not cover the base offset, so the order is the only check on it.
         """

@@ -1,4 +1,4 @@
-"""Decides what the cleaner keeps of batches, and writes it.
+"""Decides which records and batches the cleaner keeps, and writes them.
 
 For each batch, in this order (Kafka Cleaner.cleanInto):
 - A data batch of an aborted transaction loses all its records. A marker that is no longer needed
@@ -71,7 +71,7 @@ class FilteredChunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _BatchChoice:
-    """What is decided for whole batches, one row each."""
+    """The decisions for whole batches, one row each."""
 
     loses_all: BoolArray
     kept_when_empty: BoolArray

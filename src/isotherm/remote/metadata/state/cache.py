@@ -142,6 +142,7 @@ class RemoteLogMetadataCache:
         segment = metadata.segment_id.id.bytes
         end, leader = metadata.end_offset_inclusive, metadata.broker_leader_epoch
         with self._lock:
+            # Before the key is set: a segment with a key and without a row counts as deleted.
             source = self._last_state(segment, end)
             predecessor = self._keys.get(end, leader)
             if predecessor is not None and predecessor != segment:

@@ -167,6 +167,7 @@ class MetadataEventWriter:
                 f" metadata_partition={number} key={planned.key}"
             ) from error
         except BaseException:
+            # The outcome is unknown: the event may be in the audit topic, or still get there.
             self._torn.add(number)
             raise
 

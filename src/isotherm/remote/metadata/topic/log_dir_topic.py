@@ -47,7 +47,8 @@ class LogDirMetadataTopic:
     """
 
     def __init__(self, log_dirs: Iterable[Path], topic: str = REMOTE_LOG_METADATA_TOPIC) -> None:
-        """Raises UnknownTopicOrPartitionError if there is no partition of the topic."""
+        """List the topic's segments. Raises UnknownTopicOrPartitionError if there is no
+        partition."""
         self._segments: dict[int, list[Path]] = {}
         for directory in (each for log_dir in log_dirs for each in log_dir.iterdir()):
             partition = _live_partition(directory.name, topic)

@@ -46,6 +46,7 @@ class FixedChunkIndex:
     original_chunk_size: int
     original_file_size: int
     transformed_chunk_size: int
+    # A chunk with a fixed overhead is shorter only if its original is, as the last one may be.
     final_transformed_chunk_size: int
 
     def __post_init__(self) -> None:
