@@ -141,6 +141,8 @@ class MetricsEndpoint:
                     await writer.drain()
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, OSError):
             logger.info("metrics request is not HTTP, or its response was not read")
+            # A close would wait, and keep the response in memory, until the client reads it.
+            writer.transport.abort()
         finally:
             self._connection_count -= 1
             writer.close()
