@@ -122,14 +122,14 @@ def console_app(
             Route("/api/topics/{topic}", pages.topic),
             Route("/api/topics/{topic}/map", pages.tier_map),
             Route("/api/topics/{topic}/history", pages.history),
-            Route("/api/topics/{topic}/partitions/{partition:int}/segments/{id}", pages.segment),
-            Route("/api/topics/{topic}/partitions/{partition:int}/records", pages.records),
+            Route("/api/topics/{topic}/partitions/{partition}/segments/{id}", pages.segment),
+            Route("/api/topics/{topic}/partitions/{partition}/records", pages.records),
             Route("/api/groups", pages.groups),
             Route("/api/groups/{group:path}", pages.group),
             *job_routes(reports, runner),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
-        exception_handlers={HTTPException: _problem},
+        exception_handlers={HTTPException: _problem, Exception: _failure},
         middleware=[
             # DNS rebinding: a website whose name points to this address sends requests with its own name.
             Middleware(TrustedHostMiddleware, allowed_hosts=list(settings.hosts)),
@@ -198,6 +198,11 @@ def _openapi(_: Request) -> Response:
 async def _problem(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return JSONResponse({"error": error.detail}, error.status_code)
+
+
+async def _failure(_: Request, __: Exception) -> Response:
+    """For what is a defect of the console: the server logs it."""
+    return JSONResponse({"error": "the console failed: its log has the reason"}, 500, _HEADERS)
 
 
 class _Pages:
@@ -355,7 +360,7 @@ def _topic(storage: ClusterStorage, request: Request) -> TopicStorage:
 def _partition(storage: ClusterStorage, request: Request) -> PartitionStorage:
     number = request.path_params["partition"]
     for each in _topic(storage, request).partitions:
-        if each.state.partition.partition == number:
+        if str(each.state.partition.partition) == number:
             return each
     raise HTTPException(404, f"no such partition: {number}")
 

@@ -68,4 +68,6 @@ class _JobPages:
             self._runner.start(request.path_params["job"])
         except InvalidRequestError as error:
             raise HTTPException(_CONFLICT, str(error)) from error
+        except OSError as error:
+            raise HTTPException(_UNREADABLE, f"the job cannot be started: {error}") from error
         return JSONResponse({"running": self._runner.running}, _ACCEPTED)

@@ -40,18 +40,26 @@ class JobReports:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
+        # Of the newest ones, by name, time and size: pages ask for all of them every few seconds.
+        self._summaries: dict[tuple[str, int, int], Row] = {}
 
     def newest(self) -> list[Row]:
         """The newest reports, at most REPORTS_MAX, without their findings. Raises OSError."""
         if self._folder is None:
             return []
         found = [
-            (path.stat().st_mtime, path)
+            (status.st_mtime_ns, status.st_size, path)
             for path in self._folder.iterdir()
             if _NAME.fullmatch(path.name)
+            for status in [path.stat()]
         ]
         found.sort(reverse=True)
-        return [self._summary(path, modified_s) for modified_s, path in found[:REPORTS_MAX]]
+        known, fresh = self._summaries, {}
+        for modified_ns, size, path in found[:REPORTS_MAX]:
+            key = (path.name, modified_ns, size)
+            fresh[key] = known.get(key) or _summary(path, modified_ns, size, _read(path)[0])
+        self._summaries = fresh
+        return list(fresh.values())
 
     def report(self, name: str) -> Row | None:
         """A report with its findings, at most FINDINGS_MAX. None if it does not exist. Raises OSError."""
@@ -60,27 +68,30 @@ class JobReports:
         path = self._folder / name
         if not path.is_file():
             return None
+        status = path.stat()
         rows, texts = _read(path)
         findings = [each for each in rows if _is_finding(each)]
         return {
-            **self._summary(path, path.stat().st_mtime),
+            **_summary(path, status.st_mtime_ns, status.st_size, rows),
             "findings": [_finding_row(each) for each in findings[:FINDINGS_MAX]],
             "said": texts[-LINES_SAID_MAX:],
         }
 
-    def _summary(self, path: Path, modified_s: float) -> Row:
-        rows, _ = _read(path)
-        ended = next((each[_ENDED] for each in rows if _ENDED in each), None)
-        named = _NAME.fullmatch(path.name)
-        assert named is not None
-        return {
-            "name": path.name,
-            "job": named["job"],
-            "written_ms": round(modified_s * 1000),
-            "found": sum(map(_is_finding, rows)),
-            "is_cut": path.stat().st_size > REPORT_BYTES_MAX,
-            "exit_code": None if ended is None else ended["exit_code"],
-        }
+
+def _summary(path: Path, modified_ns: int, size: int, rows: Sequence[Mapping[str, Any]]) -> Row:
+    ended: Mapping[str, Any] = next(
+        (each[_ENDED] for each in rows if isinstance(each.get(_ENDED), dict)), {}
+    )
+    named = _NAME.fullmatch(path.name)
+    assert named is not None
+    return {
+        "name": path.name,
+        "job": named["job"],
+        "written_ms": modified_ns // 1_000_000,
+        "found": sum(map(_is_finding, rows)),
+        "is_cut": size > REPORT_BYTES_MAX,
+        "exit_code": ended.get("exit_code"),
+    }
 
 
 def _read(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
@@ -92,7 +103,7 @@ def _read(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
     for line in lines:
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):  # the second is of lists in lists, thousands deep
             row = None
         if isinstance(row, dict):
             rows.append(row)

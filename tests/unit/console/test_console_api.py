@@ -18,6 +18,7 @@ from isotherm.console.openapi import openapi_document
 from isotherm.console.watched_cluster import WatchedCluster
 from isotherm.console.watched_metrics import MetricsLook
 from isotherm.errors import BrokerUnreachableError
+from isotherm.storage_view.cluster_storage import ClusterStorage
 from isotherm.storage_view.group_reader import GroupState
 from isotherm.storage_view.prices import price_list
 from isotherm.storage_view.traffic import ALL_TOPICS, Traffic
@@ -226,6 +227,8 @@ def test_answers_say_why_what_is_left_and_what_it_costs(address: str) -> None:
         ("/api/topics/orders/map?first=7&end=7", 400),
         ("/api/topics/orders/map?first=x", 400),
         ("/static/../app.py", 404),
+        (f"/api/topics/orders/partitions/{'9' * 5000}/records", 404),
+        ("/api/topics/orders/partitions/x/records", 404),
     ],
 )
 def test_request_that_names_nothing_says_so(address: str, path: str, status: int) -> None:
@@ -241,6 +244,19 @@ def test_every_answer_keeps_the_browser_here(address: str, path: str) -> None:
     assert "frame-ancestors 'none'" in headers["content-security-policy"]
     assert headers["x-content-type-options"] == "nosniff"
     assert "access-control-allow-origin" not in headers
+
+
+def test_defect_is_answered_as_json() -> None:
+    class Defective(ScriptedCluster):
+        def read(self) -> ClusterStorage:
+            raise AssertionError("a defect")
+
+    cluster = Defective()
+    with running_console(lambda: cluster) as defective:
+        status, headers, body = get(defective, "/api/overview")
+    assert status == 500
+    assert "its log has the reason" in json.loads(body)["error"]
+    assert headers["content-security-policy"]
 
 
 def test_another_host_name_is_refused(address: str) -> None:

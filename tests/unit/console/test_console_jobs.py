@@ -163,3 +163,47 @@ def test_console_that_only_reads_starts_nothing(tmp_path: Path) -> None:
     with running_console(small, reports=tmp_path) as address:
         assert json_of(address, "/api/jobs")["startable"] == []
         assert posted(address, "/api/jobs/audit", {"x-csrf-token": ""}) in (404, 405)
+
+
+def test_odd_report_hides_no_other(folder: Path) -> None:
+    (folder / "verify-1.jsonl").write_text('{"console_ended": 1}\n' + "[" * 100_000 + "\n")
+    with running_console(lambda: damaged_cluster(1), reports=folder) as address:
+        names = [each["name"] for each in json_of(address, "/api/jobs")["reports"]]
+        assert {"verify-1.jsonl", "sweep-2026-01-31.jsonl"} < set(names)
+        assert json_of(address, "/api/jobs/reports/verify-1.jsonl")["exit_code"] is None
+
+
+def test_report_is_read_again_when_it_has_changed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+    read = jobs._read
+
+    def counted(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
+        reads.append(path.name)
+        return read(path)
+
+    monkeypatch.setattr(jobs, "_read", counted)
+    reports = JobReports(folder)
+    first = reports.newest()
+    assert reports.newest() == first
+    assert len(reads) == 2
+    write(folder, "sweep-2026-01-31.jsonl", SWEPT[:2], 1000)
+    assert [each["found"] for each in reports.newest()] == [1, 1]
+    assert reads[2:] == ["sweep-2026-01-31.jsonl"]
+
+
+def test_folder_that_is_gone_is_named_when_a_job_starts(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    runner = JobRunner(gone, {"audit": [sys.executable, "-c", ""]}, SystemClock())
+    with running_console(lambda: damaged_cluster(1), reports=gone, runner=runner) as address:
+        token = json_of(address, "/api/jobs")["token"]
+        gone.rmdir()
+        client = http.client.HTTPConnection(urlsplit(address).netloc, timeout=TIMEOUT_S)
+        client.request("POST", "/api/jobs/audit", headers={"x-csrf-token": token})
+        answer = client.getresponse()
+        assert answer.status == 500
+        assert str(gone) in json.loads(answer.read())["error"]
+        client.close()
+    runner.close()
