@@ -8,10 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from isotherm.clock import SystemClock
 from isotherm.console.app import ConsoleSettings, console_app
 from isotherm.console.jobs import JobReports, JobRunner
+from isotherm.console.server import CONNECTIONS_MAX, ConsoleProtocol
 from isotherm.console.watched_cluster import Reader, WatchedCluster
 from isotherm.console.watched_metrics import MetricsAddresses, WatchedMetrics
 from isotherm.storage_view.prices import price_list
@@ -48,8 +51,11 @@ def running_console(
     runner: JobRunner | None = None,
     metrics: MetricsAddresses = NO_METRICS,
     registered: RegisteredValues | None = None,
+    protocol: type[ConsoleProtocol] = ConsoleProtocol,
+    path: str = "",
 ) -> Iterator[str]:
-    """The address of its pages."""
+    """The address of its pages. A `path` (`/tiers`) is before all of theirs, as behind a reverse proxy that takes
+    it away."""
     source = records or ScriptedRecords()
     watched = WatchedCluster(open_reader, SystemClock(), interval_s)
     watched_metrics = WatchedMetrics(metrics, SystemClock(), interval_s)
@@ -62,10 +68,13 @@ def running_console(
         watched_metrics,
         registered,
     )
+    app = console_app(watched, source, settings, JobReports(reports), runner)
     config = uvicorn.Config(
-        console_app(watched, source, settings, JobReports(reports), runner),
+        Starlette(routes=[Mount(path, app)]) if path else app,
         host="127.0.0.1",
         port=0,
+        http=protocol,
+        limit_concurrency=CONNECTIONS_MAX,
         log_level="error",
         lifespan="off",
     )
@@ -75,7 +84,7 @@ def running_console(
     try:
         assert server.listens.wait(START_TIMEOUT_S), "the console does not start"
         _, port = server.servers[0].sockets[0].getsockname()
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{port}{path}"
     finally:
         server.should_exit = True
         thread.join()

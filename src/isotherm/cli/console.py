@@ -35,14 +35,11 @@ from isotherm.remote.storage.layout.names import AIVEN
 from isotherm.storage_view.prices import DEFAULT_PRICE, price_list
 
 if TYPE_CHECKING:
-    from starlette.applications import Starlette
-
     from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
     from isotherm.remote.storage.settings import ObjectStoreSettings
     from isotherm.storage_view.registered_values import RegisteredValues
 
 DEFAULT_PORT = 8585
-REQUESTS_AT_ONCE = 100
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -151,6 +148,7 @@ def console(
     """
     from isotherm.console.app import ConsoleSettings, console_app
     from isotherm.console.jobs import JobReports, JobRunner
+    from isotherm.console.server import serve
     from isotherm.console.watched_cluster import WatchedCluster
     from isotherm.console.watched_metrics import WatchedMetrics, metrics_addresses
     from isotherm.storage_view.cluster_storage import StorageReader
@@ -196,29 +194,7 @@ def console(
         scheme = "https" if with_tls else "http"
         terminal().print(f"console of {bootstrap_server}: {scheme}://{_named(host)}:{port}/")
         app = console_app(cluster, records, settings, JobReports(reports), runner)
-        _serve(app, host, port, tls_certificate, tls_key)
-
-
-def _serve(app: Starlette, host: str, port: int, certificate: str | None, key: str | None) -> None:
-    """Serve until Ctrl+C. Raises ConfigError if it cannot listen at the address."""
-    import uvicorn
-
-    try:
-        uvicorn.run(
-            app,
-            host=host,
-            port=port,
-            log_level="warning",
-            server_header=False,
-            limit_concurrency=REQUESTS_AT_ONCE,
-            ssl_certfile=certificate,
-            ssl_keyfile=key,
-        )
-    except SystemExit as error:
-        # uvicorn has printed the reason. It would exit with 3, which means damage here.
-        raise ConfigError(
-            f"the console cannot listen there host={host} port={port} hint='--port'"
-        ) from error
+        serve(app, host, port, tls_certificate, tls_key)
 
 
 def _needed(reports: Path | None) -> Path:

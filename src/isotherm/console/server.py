@@ -1,0 +1,103 @@
+"""The console's HTTP server: uvicorn, with bounds on what a client that does not go on may hold.
+
+Connections are few (CONNECTIONS_MAX), and uvicorn waits for a request without end. So each connection without a
+request in progress has REQUEST_TIMEOUT_S to send one whole, and a client that does not read its answer is
+disconnected after READ_TIMEOUT_S. Without this, that many silent connections would keep everybody else out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from isotherm.errors import ConfigError
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+CONNECTIONS_MAX = 100
+REQUEST_TIMEOUT_S = 10.0
+READ_TIMEOUT_S = 30.0
+
+
+class ConsoleProtocol(H11Protocol):
+    request_timeout_s = REQUEST_TIMEOUT_S
+    read_timeout_s = READ_TIMEOUT_S
+
+    _request_timer: asyncio.TimerHandle | None = None
+    _read_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch_request()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_request_timer()
+        self._end_read_timer()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._read_timer is None:
+            self._read_timer = self.loop.call_later(self.read_timeout_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._end_read_timer()
+        super().resume_writing()
+
+    def _watch_request(self) -> None:
+        """Further pieces of a request do not move its deadline."""
+        if self._has_request():
+            self._end_request_timer()
+        elif self._request_timer is None:
+            self._request_timer = self.loop.call_later(self.request_timeout_s, self._give_up)
+
+    def _has_request(self) -> bool:
+        # None before the first one, though its annotation does not say so.
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and not cycle.response_complete
+
+    def _give_up(self) -> None:
+        self._request_timer = None
+        if not self._has_request():
+            self.transport.abort()
+
+    def _end_request_timer(self) -> None:
+        if self._request_timer is not None:
+            self._request_timer.cancel()
+            self._request_timer = None
+
+    def _end_read_timer(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
+
+
+def serve(
+    app: Starlette, host: str, port: int, certificate: str | None = None, key: str | None = None
+) -> None:
+    """Serve until Ctrl+C. Raises ConfigError if it cannot listen at the address."""
+    try:
+        uvicorn.run(
+            app,
+            host=host,
+            port=port,
+            http=ConsoleProtocol,
+            log_level="warning",
+            server_header=False,
+            limit_concurrency=CONNECTIONS_MAX,
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
+        )
+    except SystemExit as error:
+        # uvicorn has printed the reason. It would exit with 3, which means damage here.
+        raise ConfigError(
+            f"the console cannot listen there host={host} port={port} hint='--port'"
+        ) from error
