@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from selenium.webdriver.common.keys import Keys
 
@@ -19,6 +19,7 @@ from isotherm.metrics.broker_topic_metrics import TopicMeter
 from isotherm.spark.tables.schema_registry import RegisteredSchema, RegistrySettings
 from isotherm.storage_view import registered_values
 from isotherm.storage_view.cluster_storage import StorageReader
+from isotherm.storage_view.record_sources import ClusterRecords
 from isotherm.storage_view.registered_values import RegisteredValues
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from suites.results import SuiteUnavailableError
@@ -357,6 +358,50 @@ def commit(servers: str, position: TopicPartition) -> None:
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "readers"})
     consumer.commit(offsets=[position], asynchronous=False)
     consumer.close()
+
+
+def test_pages_work_below_a_path_of_a_reverse_proxy(browser: Browser) -> None:
+    cluster = damaged_cluster()
+    with running_console(lambda: cluster, path="/ops/tiers") as address:
+        browser.open(f"{address}/", "#topics a")
+        browser.click("#topics a")
+        browser.wait(lambda: browser.all("canvas[data-cells]"))
+        for page in ("records/orders?partition=0", "groups", "answers", "jobs"):
+            browser.open(f"{address}/#/{page}", "main h1")
+        browser.open(f"{address}/api/", "#paths section")
+        browser.click("a.brand")
+        browser.wait(lambda: browser.all("#topics a"))
+        assert browser.messages() == []
+
+
+def test_records_of_any_producer_are_shown_as_text(browser: Browser, tmp_path: Path) -> None:
+    markup = """<img src=x onerror="document.title='run'"><script>document.title='run'</script>"""
+    nanoseconds, depth = 1_767_225_600_000_000_000, 32_000
+    with EmbeddedBroker(tmp_path) as broker:
+        properties = {"bootstrap.servers": broker.bootstrap_servers}
+        admin = AdminClient(properties)
+        any_time = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+        for created in admin.create_topics([NewTopic("odd", 1, 1, config=any_time)]).values():
+            created.result()
+        producer = Producer(properties)
+        producer.produce("odd", markup, markup, headers=[(markup, markup.encode())])
+        producer.produce("odd", "in nanoseconds", timestamp=nanoseconds)
+        producer.produce("odd", "[" * depth + "]" * depth)
+        producer.flush()
+        clock = SystemClock()
+        records = ClusterRecords(properties, clock)
+        with running_console(lambda: StorageReader(properties, clock), records=records) as address:
+            browser.open(f"{address}/#/records/odd?partition=0", "#records details")
+            assert f"{nanoseconds} ms" in browser.text("#records")
+            for number in range(3):
+                browser.click("#records summary", number)
+            browser.wait(lambda: len(browser.all("#records pre")) == 3)
+            assert browser.text("#records pre") == markup
+            assert f"header {markup}" in browser.text("#records dl")
+            assert browser.all("#records img, #records script") == []
+            assert browser.driver.title == "odd: records · Isotherm console"
+            browser.open(f"{address}/#/topics/%E0%A4%A", "#problem:not([hidden])")
+            assert "no such topic" in browser.text("#problem")
 
 
 def test_page_says_that_the_broker_is_gone_and_comes_back(browser: Browser, tmp_path: Path) -> None:

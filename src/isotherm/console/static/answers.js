@@ -1,11 +1,11 @@
 // Questions that operators ask: why is local so big, what is left over, what will it cost?
 
-import { age, bytes, count, dollars, element, plural, table, time } from "/static/format.js";
+import { age, bytes, count, dollars, element, plural, table, time } from "./format.js";
 
 const TOPICS_MAX = 100;
 
 export function answersPage() {
-  const page = { title: "Answers", isShown: false, load: (fetchJson) => fetchJson("/api/answers") };
+  const page = { title: "Answers", isShown: false, load: (fetchJson) => fetchJson("api/answers") };
   const opened = new Set(); // topics whose reasons are shown
   page.show = (main, data) => {
     page.isShown = true;

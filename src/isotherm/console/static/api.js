@@ -1,9 +1,9 @@
 // The API's own description as a page.
 
-import { element } from "/static/format.js";
+import { element } from "./format.js";
 
 const host = document.getElementById("paths");
-const document_ = await (await fetch("/api/openapi.json")).json();
+const document_ = await (await fetch("openapi.json")).json();
 for (const [path, { get }] of Object.entries(document_.paths)) {
   host.append(element("section", { class: "card" },
     element("h2", {}, element("code", {}, `GET ${path}`)),

@@ -1,12 +1,12 @@
 // Which page is shown, and when it is read again.
 
-import { answersPage } from "/static/answers.js";
-import { groupPage, groupsPage } from "/static/groups.js";
-import { overviewPage } from "/static/overview.js";
-import { jobsPage, reportPage } from "/static/jobs.js";
-import { recordsPage } from "/static/records.js";
-import { fetchJson } from "/static/requests.js";
-import { topicPage } from "/static/topic.js";
+import { answersPage } from "./answers.js";
+import { groupPage, groupsPage } from "./groups.js";
+import { overviewPage } from "./overview.js";
+import { jobsPage, reportPage } from "./jobs.js";
+import { recordsPage } from "./records.js";
+import { fetchJson } from "./requests.js";
+import { topicPage } from "./topic.js";
 
 const INTERVAL_MS = 5000;
 const main = document.getElementById("main");
@@ -17,13 +17,23 @@ let page = null;
 let timer = 0;
 let turn = 0;
 
+// As it is, if an address that was typed or cut off is not encoded.
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
 function pageOf(hash) {
-  const [, kind, name, query] = /^#\/(topics|groups|records|answers|jobs)(?:\/([^?]+))?(?:\?(.*))?$/.exec(hash) || [];
-  if (kind === "records" && name) return recordsPage(decodeURIComponent(name), new URLSearchParams(query));
-  if (kind === "topics" && name) return topicPage(decodeURIComponent(name), new URLSearchParams(query));
-  if (kind === "jobs") return name ? reportPage(decodeURIComponent(name)) : jobsPage();
+  const [, kind, text, query] = /^#\/(topics|groups|records|answers|jobs)(?:\/([^?]+))?(?:\?(.*))?$/.exec(hash) || [];
+  const name = text && decoded(text);
+  if (kind === "records" && name) return recordsPage(name, new URLSearchParams(query));
+  if (kind === "topics" && name) return topicPage(name, new URLSearchParams(query));
+  if (kind === "jobs") return name ? reportPage(name) : jobsPage();
   if (kind === "answers") return answersPage();
-  if (kind === "groups") return name ? groupPage(decodeURIComponent(name)) : groupsPage();
+  if (kind === "groups") return name ? groupPage(name) : groupsPage();
   return overviewPage();
 }
 

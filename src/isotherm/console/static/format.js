@@ -30,7 +30,13 @@ export function dollars(amount) {
   return `$${amount.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
 }
 
-export const time = (ms) => (ms < 0 ? "none" : new Date(ms).toISOString().replace("T", " ").replace("Z", " UTC"));
+// A record's time is whatever its producer has sent: nanoseconds are beyond the last date.
+const LAST_MS = 8.64e15;
+
+export function time(ms) {
+  if (ms < 0) return "none";
+  return ms > LAST_MS ? `${ms} ms` : new Date(ms).toISOString().replace("T", " ").replace("Z", " UTC");
+}
 
 export function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);

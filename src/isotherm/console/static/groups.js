@@ -1,6 +1,6 @@
 // Groups: how far behind they are, and which tier their next records come from.
 
-import { age, bytes, count, element, figure, plural, rate, table } from "/static/format.js";
+import { age, bytes, count, element, figure, plural, rate, table } from "./format.js";
 
 const ROWS_MAX = 500;
 
@@ -17,7 +17,7 @@ const offsetSpeed = ({ offsets_per_s: offsets }) => (offsets === null ? "" : `${
 const speed = (row) => [offsetSpeed(row), remoteSpeed(row) && `${remoteSpeed(row)} from remote`].filter(Boolean).join(" · ");
 
 export function groupsPage() {
-  const page = { title: "Groups", isShown: false, load: (fetchJson) => fetchJson("/api/groups") };
+  const page = { title: "Groups", isShown: false, load: (fetchJson) => fetchJson("api/groups") };
   page.show = (main, { groups }) => {
     page.isShown = true;
     const found = [...groups].sort((one, other) => other.remote_lag - one.remote_lag || other.lag - one.lag);
@@ -46,7 +46,7 @@ function readsFrom({ reads_from: tiers }) {
 }
 
 export function groupPage(name) {
-  const page = { title: name, isShown: false, load: (fetchJson) => fetchJson(`/api/groups/${encodeURIComponent(name)}`) };
+  const page = { title: name, isShown: false, load: (fetchJson) => fetchJson(`api/groups/${encodeURIComponent(name)}`) };
   page.show = (main, group) => {
     page.isShown = true;
     const number = (key) => (row) => (row[key] === null ? "" : count(row[key]));

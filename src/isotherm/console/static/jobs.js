@@ -1,6 +1,6 @@
 // The last runs of audit, sweep, scrub and verify, and what they found.
 
-import { count, element, plural, table, time } from "/static/format.js";
+import { count, element, plural, table, time } from "./format.js";
 
 const VERDICTS = { 0: "clean", 1: "failed", 2: "wrong options", 3: "findings" };
 
@@ -8,11 +8,11 @@ const reportLink = (name) => element("a", { href: `#/jobs/${encodeURIComponent(n
 const verdict = (code) => (code === null ? "" : VERDICTS[code] ?? `ended with ${code}`);
 
 export function jobsPage() {
-  const page = { title: "Jobs", isShown: false, load: (fetchJson) => fetchJson("/api/jobs") };
+  const page = { title: "Jobs", isShown: false, load: (fetchJson) => fetchJson("api/jobs") };
   const said = element("p", { role: "status" });
 
   const start = (job, token) => async () => {
-    const answer = await fetch(`/api/jobs/${job}`, { method: "POST", headers: { "x-csrf-token": token } });
+    const answer = await fetch(`api/jobs/${job}`, { method: "POST", headers: { "x-csrf-token": token } });
     const body = await answer.json();
     said.textContent = answer.ok ? `${job} has begun. Its report is listed once it has ended.` : body.error;
   };
@@ -38,7 +38,7 @@ export function jobsPage() {
 }
 
 export function reportPage(name) {
-  const page = { title: name, isShown: false, load: (fetchJson) => fetchJson(`/api/jobs/reports/${encodeURIComponent(name)}`) };
+  const page = { title: name, isShown: false, load: (fetchJson) => fetchJson(`api/jobs/reports/${encodeURIComponent(name)}`) };
   page.show = (main, report) => {
     if (page.isShown) return; // a report does not change
     page.isShown = true;

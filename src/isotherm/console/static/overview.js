@@ -1,11 +1,11 @@
 // The cluster: its brokers, its topics, what each tier holds.
 
-import { age, bytes, count, dollars, element, figure, plural, rate, table } from "/static/format.js";
+import { age, bytes, count, dollars, element, figure, plural, rate, table } from "./format.js";
 
 const ROWS_MAX = 500;
 
 export function overviewPage() {
-  const page = { title: "Overview", isShown: false, load: (fetchJson) => fetchJson("/api/overview") };
+  const page = { title: "Overview", isShown: false, load: (fetchJson) => fetchJson("api/overview") };
   let wanted = "";
   let withInternal = false;
   let list = null;

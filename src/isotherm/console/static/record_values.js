@@ -2,6 +2,7 @@
 
 export const FORMATS = { auto: "JSON, text or hex", text: "text of the bytes", hex: "hex" };
 const HEX_ROW = 16;
+const INDENTED_DEPTH_MAX = 40; // deeper values stay readable, and thousands of levels stay small
 
 // `line` is for a cell of a table: on one line. Nothing that JSON has is changed, as numbers would be by parsing.
 export function shownAs(content, format) {
@@ -42,7 +43,7 @@ function isJson(text) {
 // Of sound JSON: only the white space between its tokens is another.
 export function indented(json) {
   let depth = 0;
-  const line = () => `\n${"  ".repeat(depth)}`;
+  const line = () => `\n${"  ".repeat(Math.min(depth, INDENTED_DEPTH_MAX))}`;
   return json.match(/"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g).map((token, place, all) => {
     const next = all[place + 1];
     if (token === "{" || token === "[") {

@@ -1,8 +1,8 @@
 // Records of one partition, from either tier. A scan is a row of bounded requests: to stop is to ask no more.
 
-import { bytes, count, element, plural, table, time } from "/static/format.js";
-import { fetchJson, topicPath } from "/static/requests.js";
-import { FORMATS, schemaWords, shownAs } from "/static/record_values.js";
+import { bytes, count, element, plural, table, time } from "./format.js";
+import { fetchJson, topicPath } from "./requests.js";
+import { FORMATS, schemaWords, shownAs } from "./record_values.js";
 
 const FOUND_AT_ONCE = 50;
 const PREVIEW_LENGTH = 96;

@@ -9,9 +9,14 @@ export async function fetchJson(path) {
   } catch {
     throw new Unavailable("The console itself does not answer. Was it stopped?");
   }
-  const body = await response.json();
+  let body;
+  try {
+    body = await response.json();
+  } catch {
+    throw new Unavailable(`Something other than the console answers: HTTP ${response.status}. Does a proxy in front of it ask for a login?`);
+  }
   if (!response.ok) throw new Unavailable(body.error || `HTTP ${response.status}`);
   return body;
 }
 
-export const topicPath = (name) => `/api/topics/${encodeURIComponent(name)}`;
+export const topicPath = (name) => `api/topics/${encodeURIComponent(name)}`;

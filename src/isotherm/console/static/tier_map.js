@@ -1,7 +1,7 @@
 // The offsets of one partition as a bar on a canvas. Above what a reader finds, below what is not part of it.
 // It is a slider to assistive technology: its value is the stretch of offsets that is chosen.
 
-import { bytes, count, element } from "/static/format.js";
+import { bytes, count, element } from "./format.js";
 
 export const KINDS = {
   local: { words: "only local", lane: 0 },

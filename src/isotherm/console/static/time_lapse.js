@@ -1,6 +1,6 @@
 // The tier maps as they were at a time of the last day. A slider of minutes, which is also played.
 
-import { element, plural, time } from "/static/format.js";
+import { element, plural, time } from "./format.js";
 
 const STEP_MS = 60_000;
 const FRAMES = 96;

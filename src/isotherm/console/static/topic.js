@@ -1,9 +1,9 @@
 // One topic: the tier map of each partition, and the numbers behind it.
 
-import { age, bytes, count, dollars, element, figure, plural, table, time } from "/static/format.js";
-import { fetchJson, topicPath } from "/static/requests.js";
-import { KINDS, TierMap, wordsOf } from "/static/tier_map.js";
-import { TimeLapse } from "/static/time_lapse.js";
+import { age, bytes, count, dollars, element, figure, plural, table, time } from "./format.js";
+import { fetchJson, topicPath } from "./requests.js";
+import { KINDS, TierMap, wordsOf } from "./tier_map.js";
+import { TimeLapse } from "./time_lapse.js";
 
 const PARTITIONS_AT_ONCE = 16;
 
