@@ -7,12 +7,15 @@ Operators use the file that they have. A key is refused if ignoring it would bre
 from __future__ import annotations
 
 _ONE_PROCESS = "broker and controller are one process"
+_OF_CONTROLLERS = "it is for controllers, and the one in the process has no quorum"
 _EVENT_LOOP = "one event loop serves the network"
 _ONE_REPLICA = "a single broker holds every replica"
 _NO_SHARE_GROUPS = "share groups are not served"
 _NO_STREAMS_GROUPS = "streams groups are not served"
 _ZOOKEEPER = "there is no ZooKeeper"
-_NO_TLS = "no listener has this protocol"
+_OPENSSL = "TLS is OpenSSL's, not Java's"
+_OWN_LOGIN = "a broker's own login has no such setting"
+_TICKETS = "the system's Kerberos keeps tickets"
 _METRICS = "prometheus.listener serves the metrics"
 _METADATA_LOG = "the cluster's metadata is kept whole in its log"
 _NO_PACE = "how much at a time, and how often, is not set"
@@ -64,12 +67,31 @@ _IGNORED_KEYS: dict[str, str] = {
     "kafka.metrics.reporters": _METRICS,
     "kafka.metrics.polling.interval.secs": _METRICS,
     "principal.builder.class": "every client is anonymous on a PLAINTEXT listener",
-    "security.providers": _NO_TLS,
+    "security.providers": _OPENSSL,
+    "ssl.allow.dn.changes": "a renewed certificate may have any name",
+    "ssl.allow.san.changes": "a renewed certificate may have any name",
+    "ssl.engine.factory.class": _OPENSSL,
+    "ssl.keymanager.algorithm": _OPENSSL,
+    "ssl.protocol": "ssl.enabled.protocols names the versions",
+    "ssl.provider": _OPENSSL,
+    "ssl.secure.random.implementation": _OPENSSL,
+    "ssl.trustmanager.algorithm": _OPENSSL,
+    "sasl.client.callback.handler.class": _OWN_LOGIN,
+    "sasl.kerberos.service.name": _OWN_LOGIN,
+    "sasl.login.class": _OWN_LOGIN,
+    "sasl.login.connect.timeout.ms": _OWN_LOGIN,
+    "sasl.login.read.timeout.ms": _OWN_LOGIN,
+    "sasl.oauthbearer.jwt.retriever.class": _OWN_LOGIN,
+    "replica.socket.receive.buffer.bytes": _EVENT_LOOP,
+    "controller.quorum.append.linger.ms": _OF_CONTROLLERS,
+    "controller.quorum.auto.join.enable": _OF_CONTROLLERS,
+    "controller.quorum.election.backoff.max.ms": _OF_CONTROLLERS,
+    "controller.quorum.election.timeout.ms": _OF_CONTROLLERS,
+    "controller.quorum.fetch.timeout.ms": _OF_CONTROLLERS,
 }
 
 # By the prefix of a key. These are tried after the whole keys.
 _IGNORED_PREFIXES: dict[str, str] = {
-    "controller.quorum.": _ONE_PROCESS,
     "controller.performance.": _ONE_PROCESS,
     "socket.connection.setup.": _ONE_PROCESS,
     "group.coordinator.": _EVENT_LOOP,
@@ -80,7 +102,6 @@ _IGNORED_PREFIXES: dict[str, str] = {
     "internal.metadata.": _METADATA_LOG,
     "metadata.log.": _METADATA_LOG,
     "metadata.max.": _METADATA_LOG,
-    "replica.": _ONE_REPLICA,
     "replication.quota.": _ONE_REPLICA,
     "alter.log.dirs.replication.quota.": (
         "the rate of moves between log directories is measured as replication.quota.window.* say"
@@ -90,9 +111,12 @@ _IGNORED_PREFIXES: dict[str, str] = {
     "group.share.": _NO_SHARE_GROUPS,
     "group.streams.": _NO_STREAMS_GROUPS,
     "delegation.token.": "there are no delegation tokens",
-    "ssl.": _NO_TLS,
-    "sasl.": _NO_TLS,
-    "listener.name.": "a PLAINTEXT listener has no settings of its own",
+    "sasl.kerberos.kinit.": _TICKETS,
+    "sasl.kerberos.min.": _TICKETS,
+    "sasl.kerberos.ticket.": _TICKETS,
+    "sasl.login.refresh.": _OWN_LOGIN,
+    "sasl.login.retry.": _OWN_LOGIN,
+    "sasl.oauthbearer.assertion.": _OWN_LOGIN,
     "metric.": _METRICS,
     "metrics.": _METRICS,
     "zookeeper.": _ZOOKEEPER,

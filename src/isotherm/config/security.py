@@ -286,6 +286,18 @@ def is_listener_key(name: str) -> bool:
     return found is not None and found["key"] in config_keys(SecurityConfig)
 
 
+_BEFORE_KEY = re.compile(
+    r"(?P<listener>listener\.name\.[^.]+\.(?:(?:plain|scram-sha-(?:256|512)|oauthbearer|gssapi)\.)?)(?P<key>.+)"
+)
+
+
+def split_listener(name: str) -> tuple[str, str]:
+    """Split a name into the prefix of one listener, or of one mechanism of it, and the key. The prefix is empty
+    if the key holds for all."""
+    found = _BEFORE_KEY.fullmatch(name)
+    return ("", name) if found is None else (found["listener"], found["key"])
+
+
 # The keys that can be changed for one listener of a running broker. Source: Kafka
 # SslConfigs.RECONFIGURABLE_CONFIGS.
 KEY_MATERIAL = frozenset(

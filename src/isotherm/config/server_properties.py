@@ -21,7 +21,12 @@ from isotherm.config.process_roles import COMBINED, has_embedded_controller
 from isotherm.config.quorum import QuorumConfig
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.replication import ReplicationConfig
-from isotherm.config.security import SecurityConfig, is_listener_key
+from isotherm.config.security import (
+    LISTENER_PREFIX,
+    SecurityConfig,
+    is_listener_key,
+    split_listener,
+)
 from isotherm.config.topic import TopicConfig
 from isotherm.config.transactions import TransactionConfig
 from isotherm.errors import ConfigError
@@ -56,7 +61,7 @@ def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
             dynamic_broker_keys()[name].declared.parse(text)
         elif not is_listener_key(name):
             _pass_over(name, text)
-    return BrokerConfig(
+    config = BrokerConfig(
         **own,
         remote=remote,
         groups=groups,
@@ -68,6 +73,8 @@ def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
         topic_defaults=topic_defaults,
         explicit=dict(texts),
     )
+    _warn_of_other_listeners(config, texts)
+    return config
 
 
 def _check_ids(texts: Mapping[str, str]) -> None:
@@ -79,13 +86,34 @@ def _pass_over(name: str, text: str) -> None:
     refusal = REFUSED_KEYS.get(name)
     if refusal is not None and text.strip():
         raise ConfigError(f"{refusal} key={name} value={text}")
-    reason = refusal or reason_to_ignore(name)
+    listener, key = split_listener(name)
+    reason = refusal or reason_to_ignore(key)
     if reason is not None:
         _warn_of_no_effect(name, reason)
         return
-    nearest = nearest_key(name, broker_key_names())
-    hint = f" nearest={nearest}" if nearest else ""
+    nearest = nearest_key(key, broker_key_names())
+    hint = f" nearest={listener}{nearest}" if nearest else ""
     logger.warning("unknown configuration key is passed over key=%s%s", name, hint)
+
+
+def _warn_of_other_listeners(config: BrokerConfig, texts: Mapping[str, str]) -> None:
+    """Settings of a listener that is not there may be misspelled: without them it is open wider than meant."""
+    layout = config.listener_layout
+    opened = [each.name for each in (*layout.brokers, *layout.controllers)]
+    names = {each.lower() for each in (*opened, *config.controller_listener_names)}
+    if config.prometheus_listener is not None:
+        names.add("prometheus")
+    for name in texts:
+        listener = split_listener(name)[0].removeprefix(LISTENER_PREFIX).partition(".")[0]
+        if listener and listener not in names:
+            nearest = nearest_key(listener.lower(), sorted(names))
+            hint = f" nearest={LISTENER_PREFIX}{nearest}" if nearest else ""
+            logger.warning(
+                "configuration key is of no listener key=%s%s listeners=%s",
+                name,
+                hint,
+                ",".join(sorted(names)),
+            )
 
 
 def _warn_of_quorum_keys(texts: Mapping[str, str]) -> None:

@@ -44,6 +44,16 @@ def test_prefix_can_be_changed() -> None:
     [
         ("segment.bytes", "log.segment.bytes"),
         ("log.retention.hour", "log.retention.hours"),
+        # Of families of which some keys have no effect.
+        ("ssl.client.auht", "ssl.client.auth"),
+        ("sasl.enabled.mechanism", "sasl.enabled.mechanisms"),
+        ("controller.quorum.bootstrap.server", "controller.quorum.bootstrap.servers"),
+        ("replica.lag.time.max", "replica.lag.time.max.ms"),
+        ("listener.name.plaintext.ssl.client.auht", "listener.name.plaintext.ssl.client.auth"),
+        (
+            "listener.name.plaintext.plain.sasl.jaas.confg",
+            "listener.name.plaintext.plain.sasl.jaas.config",
+        ),
     ],
 )
 def test_unknown_key_is_passed_over_and_named_with_the_nearest(
@@ -52,6 +62,21 @@ def test_unknown_key_is_passed_over_and_named_with_the_nearest(
     config = parse_broker_config({name: "2097152"})
     assert config.topic_defaults == TopicConfig()
     assert f"key={name} nearest={nearest}" in caplog.text
+
+
+@pytest.mark.parametrize("listener", ["cleints", "CLIENTS"])
+def test_key_of_no_listener_is_warned_of(listener: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Kafka asks for small letters; without the warning clients would not be asked for certificates."""
+    listeners = {
+        "listeners": "CLIENTS://:9092",
+        "listener.security.protocol.map": "CLIENTS:PLAINTEXT",
+        "inter.broker.listener.name": "CLIENTS",
+    }
+    parse_broker_config({**listeners, "listener.name.clients.ssl.client.auth": "required"})
+    assert not caplog.text
+    name = f"listener.name.{listener}.ssl.client.auth"
+    parse_broker_config({**listeners, name: "required"})
+    assert f"key={name} nearest=listener.name.clients listeners=clients" in caplog.text
 
 
 @pytest.mark.parametrize(
