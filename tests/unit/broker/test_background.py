@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import uuid
 from collections.abc import Iterator
@@ -9,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.broker.background import start_log_tasks
+from isotherm.broker.background import PeriodicTask, start_log_tasks
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.topic import TopicConfig
+from isotherm.errors import RemoteStorageError
 from isotherm.log.log_manager import LogManager
 from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import build_batch
@@ -100,3 +102,30 @@ def test_log_without_flush_settings_is_left_to_the_operating_system(tasks: Tasks
     log = tasks.start(TopicConfig())
     tasks.append(log)
     assert tasks.syncs_after(log, 120_000) == 0
+
+
+def test_failure_that_lasts_has_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    gone = RemoteStorageError("the bucket is away")
+    results: list[Exception | None] = [gone, gone, gone, None, ValueError("a defect"), gone, None]
+    clock, left = SimClock(), iter(results)
+
+    def tick() -> None:
+        if (error := next(left, None)) is not None:
+            raise error
+
+    caplog.set_level(logging.INFO)
+    task = PeriodicTask("upkeep", tick, clock, initial_delay_s=0, interval_s=1)
+    task.start()
+    for _ in results:
+        clock.await_waiters(1)
+        clock.advance(1000)
+    clock.await_waiters(1)
+    task.stop()
+    assert [each.getMessage() for each in caplog.records] == [
+        "background task failed task=upkeep: the bucket is away",
+        "background task works again task=upkeep",
+        "background task failed task=upkeep: a defect",
+        "background task failed task=upkeep: the bucket is away",
+        "background task works again task=upkeep",
+    ]
+    assert "ValueError: a defect" in caplog.text
