@@ -38,6 +38,7 @@ from isotherm.remote.metadata.api import RemoteLogMetadataManager
 from isotherm.remote.metadata.exclusive import exclusive_metadata
 from isotherm.remote.periodic_tasks import PeriodicTasks
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
+from isotherm.remote.read_failures import ReadFailures
 from isotherm.remote.reading.read_ahead import AHEAD_AT_ONCE, ReadAhead, ReadAheadSettings
 from isotherm.remote.reading.read_request import ReadRequest
 from isotherm.remote.reading.read_wait import NO_WAIT
@@ -142,6 +143,7 @@ class RemoteLogManager:
         self._metrics = metrics
         self._topic_metrics = BrokerTopicMetrics(metrics)
         self._read_times = ReadTimes(metrics, clock)
+        self._read_failures = ReadFailures(clock)
         self._retention_shares = RetentionShares(metrics)
         self.expirations = Expirations(metrics)
         self._copy_quota = RemoteQuota(
@@ -357,6 +359,10 @@ class RemoteLogManager:
                 succeeded = True
             except OffsetOutOfRangeError:
                 succeeded = True  # the consumer caused it, not the tier
+                raise
+            except IsothermError as error:
+                if not asked.wait.is_over:
+                    self._read_failures.note(asked.partition, asked.offset, error)
                 raise
             finally:
                 self._read_times.end(began_s)

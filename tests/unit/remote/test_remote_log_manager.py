@@ -179,7 +179,7 @@ def test_read_and_look_up_by_time_span_both_tiers(
 
 
 def test_read_counts_requests_bytes_and_errors_as_kafka_does(
-    manager: RemoteLogManager, partition: TieredPartition
+    manager: RemoteLogManager, partition: TieredPartition, caplog: pytest.LogCaptureFixture
 ) -> None:
     partition.copy_task.run()
     manager.tier.metrics.follow("flights", 0)
@@ -190,6 +190,7 @@ def test_read_counts_requests_bytes_and_errors_as_kafka_does(
     with pytest.raises(OffsetOutOfRangeError):
         read(manager, partition, 1000)
     assert partition.metrics.value(f"{prefix}errors_total", topic="flights") == 0
+    assert "remote read failed" not in caplog.text
     for segment in partition.segments():
         manager._reader._read_ahead.forget(segment.segment_id)
     partition.store.fail_always(Operation.FETCH_LOG, Fault.THROTTLED)
@@ -198,6 +199,7 @@ def test_read_counts_requests_bytes_and_errors_as_kafka_does(
     assert partition.metrics.value(f"{prefix}requests_total", topic="flights") == 3
     assert partition.metrics.value(f"{prefix}bytes_total", topic="flights") == size
     assert partition.metrics.value(f"{prefix}errors_total", topic="flights") == 1
+    assert f"remote read failed partition={partition.partition} offset=0: " in caplog.text
 
 
 def test_reads_beyond_the_queue_are_refused(
