@@ -18,7 +18,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,7 +75,11 @@ class _Contents(NamedTuple):
 
 def pem_key_pair(key: bytes, chain: bytes, password: str | None) -> KeyPair:
     """The pair in two PEM texts, which may be the same one. `password` is that of an encrypted key."""
-    private = load_pem_private_key(key, None if password is None else password.encode())
+    try:
+        private = load_pem_private_key(key, None if password is None else password.encode())
+    except TypeError as error:  # one password too few, or one too many
+        has = "a password" if password is None else "no password"
+        raise ValueError(f"the private key has {has} key=ssl.key.password") from error
     return KeyPair(_key_pem(private), pem_certificates(chain))
 
 
@@ -90,26 +95,44 @@ def read_key_pair(
     """The private key of a store, with its certificates. `key_password` defaults to the store's password.
     Logs a warning if a PEM key has no password and other users may read the file. Raises OSError and
     ValueError."""
-    data = path.read_bytes()
-    if store_type == PEM:
-        if key_password is None:
-            warn_of_readers(path)
-        return pem_key_pair(data, data, key_password)
-    found = _contents(data, password, key_password or password)
-    if found.key is None or not found.chain:
-        raise ValueError("the store has no private key with a certificate")
-    return KeyPair(found.key, _in_pem(found.chain))
+    with _named(path):
+        data = path.read_bytes()
+        if store_type == PEM:
+            if key_password is None:
+                warn_of_readers(path)
+            _check_pem(data)
+            return pem_key_pair(data, data, key_password)
+        found = _contents(data, password, key_password or password)
+        if found.key is None or not found.chain:
+            raise ValueError("the store has no private key with a certificate that it can open")
+        return KeyPair(found.key, _in_pem(found.chain))
 
 
 def read_trusted(path: Path, store_type: str, password: str | None) -> bytes:
     """All certificates of a store, in PEM. Raises OSError and ValueError."""
-    data = path.read_bytes()
-    if store_type == PEM:
-        return pem_certificates(data)
-    found = _contents(data, password, None)
-    if not found.trusted:
-        raise ValueError("the store has no certificate")
-    return _in_pem(found.trusted)
+    with _named(path):
+        data = path.read_bytes()
+        if store_type == PEM:
+            _check_pem(data)
+            return pem_certificates(data)
+        found = _contents(data, password, None)
+        if not found.trusted:
+            raise ValueError("the store has no certificate")
+        return _in_pem(found.trusted)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Add the file to a ValueError of the block: an OSError names it already."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{error} path={path}") from error
+
+
+def _check_pem(data: bytes) -> None:
+    if _PEM_START not in data:
+        raise ValueError("it is not PEM: set the store's type to PKCS12 or JKS")
 
 
 def _contents(data: bytes, password: str | None, key_password: str | None) -> _Contents:
@@ -124,7 +147,11 @@ def _contents(data: bytes, password: str | None, key_password: str | None) -> _C
         )
     if data.lstrip().startswith(_PEM_START):
         raise ValueError("it is PEM: set the store's type to PEM")
-    store = pkcs12.load_pkcs12(data, None if password is None else password.encode())
+    try:
+        store = pkcs12.load_pkcs12(data, None if password is None else password.encode())
+    except ValueError as error:
+        why = "it needs a password" if password is None else "its password is another"
+        raise ValueError(f"the store cannot be opened: {why}, or it is no PKCS12 store") from error
     own = [] if store.cert is None else [store.cert.certificate]
     others = [each.certificate for each in store.additional_certs]
     chain = [each.public_bytes(Encoding.DER) for each in own + others]
