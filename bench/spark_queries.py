@@ -42,7 +42,10 @@ class SparkUsage:
 
     def cpu_s(self) -> dict[str, float]:
         """Of the "jvm" and of "python"."""
-        return {name: now - self._at_start[name] for name, now in _cpu_s().items()}
+        # A worker whose daemon was ended before it had waited for it takes its time along: a side that used no
+        # Python would have used less than none, and the side would look cheaper than it was.
+        used = {name: now - self._at_start[name] for name, now in _cpu_s().items()}
+        return {name: max(0.0, seconds) for name, seconds in used.items()}
 
 
 def _cpu_s() -> dict[str, float]:
