@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.report_bounds import Documents, decoding_bounds, processor_split, spark_bounds
+
 DIRECTORY = Path(__file__).with_name("pages")
 GIB = 1 << 30
 SEGMENT_BYTES = GIB
@@ -24,18 +26,19 @@ TAIL = "fetch client x1 1024 B none"
 TAIL_20 = "fetch client x20 1024 B none"
 COLD = "fetch client x1, 10 MiB a fetch"
 COLD_4 = "fetch client x4, 1 MiB a fetch"
-PROCESSORS = 2
-THROUGHPUT_TARGET = 1.5
-"""Of produce and tail, in times of Kafka's rate."""
-
-Documents = Mapping[str, Mapping[str, Any]]
 Compute = Callable[[Documents], float]
+
+TABLES: Mapping[str, Callable[[Documents], str]] = {
+    "processor_split": processor_split,
+    "decoding_bounds": decoding_bounds,
+    "spark_bounds": spark_bounds,
+}
 
 
 def pages(documents: Sequence[Mapping[str, Any]]) -> dict[Path, str]:
     """The pages by their paths in the repository."""
     by_question = {document["question"]: document for document in documents}
-    values = {**figures(by_question), "processor_split": processor_split(by_question)}
+    values = figures(by_question) | {name: rows(by_question) for name, rows in TABLES.items()}
     return {
         Path("docs", path.name): re.sub(
             r"\{(\w+)\}", lambda match: values[match[1]], path.read_text()
@@ -53,27 +56,6 @@ def figures(documents: Documents) -> dict[str, str]:
         except (KeyError, IndexError, StopIteration):  # a result, a case or a metric is missing
             found[name] = "(not measured)"
     return found
-
-
-def processor_split(documents: Documents) -> str:
-    """Rows of a table: which share of two processors a librdkafka client takes, and the most that it
-    could move if a broker took none."""
-    rows = []
-    for question in ("produce", "tail_consume"):
-        for result in documents.get(question, {"results": ()})["results"]:
-            ours, theirs = (result["sides"].get(side) for side in ("isotherm", "kafka"))
-            if not result["case"].startswith("librdkafka") or ours is None or theirs is None:
-                continue
-            mb_per_s = ours["mb_per_s"]["median"]
-            client_s_per_gb = ours["client_cpu_s"]["median"] / (result["bytes"] / 1e9)
-            broker_s_per_gb = ours["server_cpu_s_per_gb"]["median"]
-            rows.append(
-                f"| {question.partition('_')[0]}, {result['case']} | {mb_per_s:,.0f}"
-                f" | {broker_s_per_gb * mb_per_s / 1e3:.2f} | {client_s_per_gb * mb_per_s / 1e3:.2f}"
-                f" | {PROCESSORS * 1e3 / client_s_per_gb:,.0f}"
-                f" | {THROUGHPUT_TARGET * theirs['mb_per_s']['median']:,.0f} |"
-            )
-    return "\n".join(rows) or "(not measured)"
 
 
 def _median(question: str, case: str, metric: str, side: str = "isotherm") -> Compute:
