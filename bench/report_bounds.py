@@ -1,4 +1,4 @@
-"""What bounds rows of the table of targets, computed from the stored results for docs/performance.md.
+"""Upper bounds for rows of the table of targets, computed from the stored results for docs/performance.md.
 
 Each function gives the rows of one table: a case, and the most that Isotherm could reach if its own part cost
 nothing. A result that is not stored gives "(not measured)".

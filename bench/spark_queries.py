@@ -41,7 +41,7 @@ class SparkUsage:
         self._at_start = _cpu_s()
 
     def cpu_s(self) -> dict[str, float]:
-        """Of the "jvm" and of "python"."""
+        """CPU-seconds by process: "jvm" and "python"."""
         # A worker whose daemon was ended before it had waited for it takes its time along: a side that used no
         # Python would have used less than none, and the side would look cheaper than it was.
         used = {name: now - self._at_start[name] for name, now in _cpu_s().items()}

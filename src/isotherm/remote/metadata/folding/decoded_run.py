@@ -90,7 +90,7 @@ class DecodedRun:
         )
 
     def _problems_of(self, numbers: Int64Array) -> dict[int, str]:
-        """By their indexes in `numbers`."""
+        """The problems of the records `numbers`, keyed by index in `numbers`."""
         if not self.problems:
             return {}
         named = enumerate(numbers.tolist())
@@ -102,7 +102,7 @@ class DecodedRun:
         return _content(self.values)
 
     def byte_count(self, numbers: Int64Array) -> int:
-        """Of the keys and values of some of the records."""
+        """The bytes of the keys and values of the records `numbers`."""
         sizes = np.diff(_starts(self.keys)) + np.diff(_starts(self.values))
         return int(sizes[numbers].sum())
 
