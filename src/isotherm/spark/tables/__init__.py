@@ -1,1 +1,1 @@
-"""Topics as tables: from records to columns, Parquet files, and commits."""
+"""Turns topics into tables: records become columns, Parquet files, and commits."""

@@ -1,4 +1,4 @@
-"""Avro schemas as columns, and as simpler schemas of the same bytes. Pure.
+"""Maps Avro schemas to column types, and to simpler schemas that read the same bytes. Pure.
 
     boolean -> bool · int, long -> int64 · float, double -> double · string, uuid, enum -> string
     bytes, fixed -> binary · decimal -> decimal · date -> date · timestamp-* -> timestamp
@@ -6,12 +6,12 @@
     [T, U, ...] -> struct with the fields member0, member1, ..., as Spark's from_avro
 
 All whole numbers are long and all others double, so that a field which grows from int to long keeps
-its column. Times of day and durations stay the numbers that they are. What has no bytes (null, a
-record without fields) is no column.
+its column. Times of day and durations stay plain numbers. A type without bytes (null, a record
+without fields) is no column.
 
-A type's `wire` is a schema that reads the same bytes and has less to it: no logical types but
-decimals, no names that a reader may confuse, branches of unions in records of their own. A reader
-gives Arrow arrays of the type `stored`; `column_of` makes them the column.
+The `wire` of a type is a simpler schema that reads the same bytes: it has no logical types except
+decimals, no names that a reader may confuse, and each branch of a union in its own record. A reader
+returns Arrow arrays of the type `stored`, and `column_of` turns these into the column.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TIMESTAMPS = {
     "local-timestamp-millis": (1_000, None),
     "local-timestamp-micros": (1, None),
 }
-"""Microseconds in a unit, and the zone."""
+"""The microseconds in a unit, and the zone."""
 
 
 class AvroSchemaError(ValueError):
@@ -49,31 +49,31 @@ class AvroType(Protocol):
 
     @property
     def column(self) -> ValueType:
-        """None: no column."""
+        """The column's type. None if values have no bytes."""
 
     @property
     def stored(self) -> ValueType: ...
 
     @property
     def is_vectorized(self) -> bool:
-        """Whether Polars reads it."""
+        """Whether Polars can read the type."""
 
     @property
     def has_bytes(self) -> bool: ...
 
     def wire(self, names: Iterator[str]) -> Any:
-        """`names` are for named types."""
+        """The simpler schema. Named types take their names from `names`."""
 
     def stored_value(self, value: Any) -> Any:
-        """What pa.array takes for `stored`, from a value that fastavro has read by `wire`."""
+        """Convert a value that fastavro has read with `wire` to one from which pa.array makes `stored`."""
 
     def column_of(self, stored: Any) -> Any:
-        """Raises ArrowInvalid for values that are out of range."""
+        """Convert an array of type `stored` to the column. Raises ArrowInvalid for values out of range."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A type whose column has the values that are stored."""
+    """A type whose column has the stored values, unchanged."""
 
     written: str
     stored: ValueType
@@ -102,7 +102,8 @@ class Null(Leaf):
 
 @dataclass(frozen=True)
 class Boolean(Leaf):
-    """A byte: Polars takes all but 1 for false, fastavro all but 0 for true."""
+    """A byte. It is read as a fixed byte so that values other than 0 and 1 are refused. The readers disagree
+    about these: Polars reads them as false, fastavro as true."""
 
     @property
     def column(self) -> ValueType:
@@ -120,7 +121,7 @@ class Boolean(Leaf):
 
 @dataclass(frozen=True)
 class Timestamp(Leaf):
-    """A count of units since the epoch."""
+    """A number of units since the epoch."""
 
     unit_us: int = 1
     zone: str | None = None
@@ -157,13 +158,13 @@ class Enum(Leaf):
 
     def column_of(self, stored: Any) -> Any:
         symbols = pa.array(self.symbols, pa.string())
-        # Checks that there is such a symbol.
+        # This also checks that the symbol exists.
         return pa.DictionaryArray.from_arrays(stored, symbols).dictionary_decode()
 
 
 @dataclass(frozen=True)
 class Fixed(Leaf):
-    """Bytes of one size; or a decimal of so many bytes."""
+    """Bytes of a fixed size, or a decimal of that size."""
 
     size: int = 0
     decimal: tuple[int, int] | None = None
@@ -173,7 +174,7 @@ class Fixed(Leaf):
         return wire if self.decimal is None else {**wire, **_logical_decimal(*self.decimal)}
 
     def column_of(self, stored: Any) -> Any:
-        stored.validate(full=True)  # digits of decimals
+        stored.validate(full=True)  # checks the digits of decimals
         return stored
 
 
@@ -191,7 +192,7 @@ class DecimalBytes(Leaf):
 
 
 class Record:
-    """Fields in their order; those without bytes are left out of `wire`."""
+    """Fields in their order. Fields without bytes are left out of `wire`."""
 
     def __init__(self, fields: Mapping[str, AvroType]) -> None:
         self._fields = {name: kind for name, kind in fields.items() if kind.has_bytes}
@@ -225,7 +226,7 @@ class Record:
 class Array:
     def __init__(self, items: AvroType) -> None:
         if not items.has_bytes:
-            # A few bytes would count as many items as a number can be.
+            # Otherwise a few bytes could claim any number of items, which would fill the memory.
             raise AvroSchemaError("the items of an array have no bytes")
         self._items = items
         self.has_bytes = True
@@ -240,7 +241,7 @@ class Array:
         return [self._items.stored_value(item) for item in value]
 
     def column_of(self, stored: Any) -> Any:
-        # The offsets count from the start of all values, also those of a slice.
+        # Even in a slice the offsets count from the start of all values.
         items = self._items.column_of(stored.values)
         return pa.ListArray.from_arrays(
             stored.offsets, items, type=self.column, mask=stored.is_null()
@@ -248,7 +249,7 @@ class Array:
 
 
 class Map:
-    """Keys are texts."""
+    """A map, whose keys are strings."""
 
     def __init__(self, values: AvroType) -> None:
         self._values = values
@@ -287,7 +288,7 @@ class Nullable:
         return ["null", wire] if self._null_first else [wire, "null"]
 
     def stored_value(self, value: Any) -> Any:
-        if isinstance(value, tuple):  # fastavro names the record
+        if isinstance(value, tuple):  # fastavro returns the record's name and its value
             value = value[1]
         return None if value is None else self._kind.stored_value(value)
 
@@ -296,7 +297,7 @@ class Nullable:
 
 
 class Union:
-    """Several types; at most one of the fields is not null."""
+    """A union of several types, as a struct with one field for each. At most one field is not null."""
 
     has_bytes = True
     is_vectorized = False
@@ -313,7 +314,8 @@ class Union:
         self.column: ValueType = self._record.column
 
     def wire(self, names: Iterator[str]) -> Any:
-        """Each branch in a record that has the name of its member: it has no bytes of its own."""
+        """The union with each branch in a record of its own, which adds no bytes. So a reader cannot confuse
+        the branches."""
         numbers = itertools.count()
         return [
             "null"
@@ -351,9 +353,9 @@ _PRIMITIVES: dict[str, AvroType] = {
 
 
 def avro_type(parsed: Any, names: Mapping[str, Any]) -> AvroType:
-    """The type of a schema that fastavro has parsed, with `names` of the types it may refer to.
+    """The type of a schema that fastavro has parsed. `names` has the types that it may refer to.
 
-    Raises AvroSchemaError for a type that is a part of itself: no column can be that deep.
+    Raises AvroSchemaError for a type that contains itself, since its column would be infinitely deep.
     """
     return _type_of(parsed, dict(names), frozenset())
 
@@ -373,7 +375,8 @@ def _type_of(schema: Any, names: dict[str, Any], inside: frozenset[str]) -> Avro
 
 
 def _leaf(schema: Mapping[str, Any]) -> AvroType | None:
-    """None for a type that has others in it, or a primitive one of another name."""
+    """The type of a schema without inner types. None if it has inner types, or is a primitive type under
+    another name."""
     logical = schema.get("logicalType")
     match schema["type"]:
         case "enum":
@@ -416,14 +419,14 @@ def _bytes_type(schema: Mapping[str, Any]) -> AvroType:
 def _union(branches: list[AvroType]) -> AvroType:
     others = [each for each in branches if not isinstance(each, Null)]
     if len(branches) == 1:
-        return Union(branches)  # a branch has bytes
+        return Union(branches)  # the number of the branch has bytes
     if len(branches) == 2 and len(others) == 1:
         return Nullable(others[0], null_first=isinstance(branches[0], Null))
     return Union(branches)
 
 
 def _stored(kind: AvroType) -> pa.DataType:
-    """Of a value inside another: the null that a value without bytes is has a type too."""
+    """The stored type of a value inside another one. A value without bytes is stored as null."""
     return pa.int64() if kind.stored is None else kind.stored
 
 

@@ -1,11 +1,11 @@
-"""Avro values of records as one Arrow column. Polars parses them, a batch at a time.
+"""Decodes Avro values of records to one Arrow column. Polars parses them, a batch at a time.
 
-Polars reads files of Avro, in which nothing marks where a record ends. So a batch becomes a file
-whose records have a mark after each value: eight bytes that no value can foresee. If all marks are
-found where they belong, each value has been read from its own bytes, to their end.
+Polars reads Avro files, in which nothing marks the end of a record. So a batch is turned into a file
+with a mark after each value: eight random bytes that no value can contain on purpose. If all marks are
+where they belong, each value was read from its own bytes, to their end.
 
-If a batch does not parse, its halves are tried. A small one, and a schema that Polars cannot read
-(maps, unions of several types), is read by fastavro, value by value.
+If a batch does not parse, its halves are tried. fastavro reads small batches that do not parse, and
+schemas that Polars cannot read (maps, unions of several types), value by value.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from isotherm.spark.tables.schema_registry import RegisteredSchema, UnknownSchem
 pc: Any = pyarrow.compute
 
 _SLOW_MAX = 64
-"""Values. So many are read one by one if they do not parse together."""
+"""The most values that are read one by one if they do not parse together."""
 
 _MARK_SIZE = 8
 _MARK_TYPE: Any = pa.binary(_MARK_SIZE)
@@ -44,7 +44,7 @@ _SYNC = bytes(16)
 class AvroCodec:
     """Decodes the values of one schema. `column` is their type, None for values without bytes.
 
-    Raises UnknownSchemaError for a schema that is none, or of which no column can be made.
+    Raises UnknownSchemaError for an invalid schema, and for one that cannot become a column.
     """
 
     def __init__(self, schema: RegisteredSchema) -> None:
@@ -60,7 +60,7 @@ class AvroCodec:
         self._head = _head(self._type) if self._type.is_vectorized and self.column else None
 
     def decode(self, payloads: Values) -> DecodedValues:
-        """The values of `column`, and the others. `payloads` has no nulls."""
+        """The values as `column`, and those that cannot be decoded. `payloads` has no nulls."""
         return decode_by_halves(payloads, self.column, self._decode_together)
 
     def _decode_together(self, payloads: Values, places: Places) -> DecodedValues | None:
@@ -70,7 +70,7 @@ class AvroCodec:
         return None if column is None else DecodedValues(column, ())
 
     def _parsed_together(self, payloads: Values, head: bytes) -> Values | None:
-        """The column; None if a value is not as the schema says."""
+        """The column. None if a value does not match the schema."""
         marks = _marks(len(payloads))
         rows = pc.binary_join_element_wise(payloads, marks.cast(pa.binary()), b"")
         body = memoryview(rows.buffers()[2])
@@ -145,7 +145,7 @@ def _names() -> Iterator[str]:
 
 
 def _head(kind: AvroType) -> bytes:
-    """Of a file, up to its block."""
+    """The head of an Avro file, up to its block."""
     names = _names()
     mark = {"type": "fixed", "name": next(names), "size": _MARK_SIZE}
     fields = [{"name": "v", "type": kind.wire(names)}, {"name": "m", "type": mark}]

@@ -1,4 +1,4 @@
-"""The memory of an Arrow array of binary values, as arrays of NumPy. Nothing is copied."""
+"""The memory of an Arrow array of binary values as NumPy arrays, without a copy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _array_of: Any = np.frombuffer
 
 
 class BinaryBuffers(NamedTuple):
-    """Value i is `data[offsets[i]:offsets[i + 1]]`. The array may be a slice: the first offset is not always 0."""
+    """Value i is `data[offsets[i]:offsets[i + 1]]`. The first offset need not be 0, because the array may be a
+    slice."""
 
     offsets: npt.NDArray[np.int32]
     data: npt.NDArray[np.uint8]

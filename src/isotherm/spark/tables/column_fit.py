@@ -1,4 +1,4 @@
-"""Columns of one type as columns of another that has more fields, or others. Pure."""
+"""Converts columns of one type to another type that has more, or other, fields. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _map_of: Any = pa.MapArray.from_arrays
 
 
 def conflict(found: ValueType, known: ValueType, path: str = "") -> str | None:
-    """Why a column of the type `found` cannot become one of `known`; None if it can. A field that
-    only one of them has is no conflict."""
+    """The reason why a column of type `found` cannot be converted to `known`. None if it can. A field that
+    only one of them has is not a conflict."""
     if found is None or known is None or found == known:
         return None
     if isinstance(found, pa.StructType) and isinstance(known, pa.StructType):
@@ -40,8 +40,8 @@ def conflict(found: ValueType, known: ValueType, path: str = "") -> str | None:
 
 
 def conformed(column: Any, kind: pa.DataType) -> Any:
-    """The column as `kind`, with which it has no conflict: fields that it lacks are null, others are
-    left out. A whole number becomes the nearest double, as by Avro's promotion."""
+    """The column as `kind`, with which it must have no conflict. Fields that it lacks are null, and fields
+    that `kind` lacks are left out. As in Avro's promotion, a whole number becomes the nearest double."""
     if column.type == kind:
         return column
     if types.is_null(column.type):
@@ -65,7 +65,7 @@ def conformed(column: Any, kind: pa.DataType) -> Any:
 
 
 def as_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """With the columns of `schema`: those that the batch lacks are null."""
+    """The batch with the columns of `schema`. Columns that it lacks are null."""
     columns = [
         conformed(batch.column(field.name), field.type)
         if field.name in batch.schema.names

@@ -1,10 +1,10 @@
-"""Change events of Debezium as the rows of its database table: `--unwrap debezium`, as Debezium's own
-ExtractNewRecordState does it in Kafka Connect.
+"""Turns change events of Debezium into rows of the database table (`--unwrap debezium`), as Debezium's
+ExtractNewRecordState does in Kafka Connect.
 
     {"before": ..., "after": {the row}, "op": "c", "source": ..., "ts_ms": ...}
 
-The column is `after`, and null for a deletion. What is around it is decoded too, since formats decode whole
-values, and then left out: new fields there do not count as new columns.
+The column is `after`, and null for a deletion. The fields around it are decoded too, because formats decode
+whole values, and then dropped. New fields among them are not new columns.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ DEBEZIUM = "debezium"
 AFTER, OP = "after", "op"
 DELETION = "d"
 ROWS = ("c", "r", "u")
-"""Created, read by a snapshot, updated: those with a row."""
+"""The operations with a row: created, read by a snapshot, updated."""
 
 # The stubs of these lack types that they take.
 pc: Any = pyarrow.compute
 _nulls: Any = pa.nulls
 
 OpenDecoder = Callable[[ValueType, ValueType], ValueDecoder]
-"""A decoder of whole events, by their fixed and known types."""
+"""Opens a decoder of whole events, from their fixed and known types."""
 
 
 class EnvelopeDecoder:
-    """See ValueDecoder; `fixed` and `known` are types of rows, not of events. A value that is no event of a row
-    is dead: one without `op`, a truncation, a message."""
+    """A ValueDecoder whose `fixed` and `known` are types of rows, not of events. Values that are no event about
+    a row are dead: those without `op`, truncations, messages."""
 
     def __init__(self, open_decoder: OpenDecoder, fixed: ValueType, known: ValueType) -> None:
         self._open = open_decoder
@@ -57,7 +57,7 @@ class EnvelopeDecoder:
         if self._events.has_grown:
             if self.has_grown:
                 return DecodedValues(_nulls(0), dead)
-            # Only around the rows. What is known now decodes the same values.
+            # The new fields are outside the rows. Decode the values again with the type that is now known.
             self._events = self._open(_event(self._fixed), self._events.known)
             column, dead = self._events.decode(values)
         return self._unwrapped(column, dead, len(values))
@@ -80,7 +80,7 @@ class EnvelopeDecoder:
 
 
 def _event(row: ValueType) -> ValueType:
-    """What is known of an event before any was met."""
+    """The type of events that is known before the first event."""
     fields: list[Any] = [] if row is None else [pa.field(AFTER, row)]
     return pa.struct([*fields, pa.field(OP, pa.string())])
 
@@ -93,7 +93,7 @@ def _field(kind: ValueType, name: str) -> ValueType:
 
 
 def _child(column: Values, name: str, kind: pa.DataType) -> Values:
-    """The field of each event, null where there is none."""
+    """A field of each event. Null for events without it."""
     if _field(column.type, name) is None:
         empty: Values = _nulls(len(column), kind)
         return empty

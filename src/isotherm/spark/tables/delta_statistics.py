@@ -1,4 +1,4 @@
-"""What Delta's log says of a file, so that readers can skip it: from the file's own footer. Pure."""
+"""Makes the statistics of a file for Delta's log, by which readers skip files, from the file's footer. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from pyarrow import parquet
 
 COLUMNS_MAX = 32
-"""Of a file; Delta's own default."""
+"""The columns of a file that get statistics. This is Delta's default."""
 
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 def file_statistics(footer: parquet.FileMetaData) -> dict[str, Any]:
-    """`numRecords`, counts of nulls, and of whole numbers and times the bounds, also inside of structs.
-    Bounds that the footer lacks, or that Delta cannot write, are left out."""
+    """`numRecords`, the counts of nulls, and the bounds of whole numbers and times, including those inside
+    structs. Bounds that the footer lacks, or that Delta cannot write, are left out."""
     found: dict[str, Any] = {"numRecords": footer.num_rows}
     groups = range(footer.num_row_groups)
     for index in range(min(footer.num_columns, COLUMNS_MAX) if groups else 0):
@@ -46,13 +46,13 @@ def _bounds(parts: Sequence[Any]) -> tuple[Any, Any] | None:
             if type(smallest) is kind:
                 return writes(smallest, False), writes(largest, True)
     except (OverflowError, ValueError):
-        # Of a time that Python does not have.
+        # The bound is a time outside Python's range.
         return None
     return None
 
 
 def _time(value: datetime, is_upper: bool) -> str:
-    """In milliseconds, as Delta's own writer: rounded down, or up for an upper bound."""
+    """The text of a time in milliseconds, as in Delta's own writer: rounded down, or up for an upper bound."""
     rest = timedelta(microseconds=value.microsecond % 1000)
     value = value - rest + (_MILLISECOND if is_upper and rest else timedelta())
     if value.tzinfo is None:
@@ -60,8 +60,8 @@ def _time(value: datetime, is_upper: bool) -> str:
     return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
-# Of float a footer leaves out NaN, which is the largest value for Spark. bool is an int, and has no
-# bounds in Delta; datetime is a date.
+# There are no bounds for float, because a footer leaves out NaN, which is the largest value for Spark. The
+# exact type counts: bool is a subclass of int, but has no bounds in Delta, and datetime one of date.
 _WRITERS: dict[type, Callable[[Any, bool], Any]] = {
     int: lambda value, is_upper: value,
     datetime: _time,

@@ -1,13 +1,14 @@
-"""A topic as a Delta table, through delta-rs: in a folder or a bucket, without a catalog.
+"""Keeps a topic as a Delta table, with delta-rs: in a folder or a bucket, without a catalog.
 
-    <table>/<file>.parquet                the rows; of a table with partitions in their folders
+    <table>/<file>.parquet                the rows, below folders if the table has partitions
     <table>/_delta_log/<version>.json     Delta's commits
-    <table>_dead_letters/                 the dead letters, a table of its own
+    <table>_dead_letters/                 the dead letters, which are a second table
 
-The next offset of each partition is the version of one of Delta's transaction ids: these are kept in every
-checkpoint, while the texts of commits expire. Others are the table's version of the newest commit of
-ours, and of the newest one with dead letters, whose files its text names; the second table has the
-version whose dead letters it has got. So a run that was killed in between is completed by the next.
+The next offset of each partition is stored as the version of a Delta transaction id, because these are in
+every checkpoint, while the texts of commits expire. Two more transaction ids have the table's version at
+our newest commit, and at our newest commit with dead letters, whose text names their files. The second
+table has the version whose dead letters it contains. So the next run completes a run that was killed
+between the two commits.
 """
 
 from __future__ import annotations
@@ -63,17 +64,17 @@ _OFFSETS = "isotherm.offsets"
 _DEAD_LETTERS = "isotherm.dead-letters"
 _COMMIT = "isotherm.commit"
 _RESTORE = "RESTORE"
-# Commits of others that leave our offsets as they are do not end a run.
+# Commits of other programs that do not change our offsets do not end a run: the commit is tried again.
 _COMMIT_TRIES = 4
 _FOOTER_THREADS = 16
 
 
 @dataclass(frozen=True)
 class DeltaPlace(FolderPlace):
-    """The folder of a Delta table. Files have URLs as names, and paths in the table's log."""
+    """The folder of a Delta table. The names of files are URLs here, and paths in the table's log."""
 
     def open(self, name: str) -> IO[bytes]:
-        """Raises FileNotFoundError or OSError where the store does."""
+        """Open a file. Raises FileNotFoundError or OSError as the store does."""
         key = f"{self.folder}/{self.path_of(name)}"
         if self.settings.scheme == "file":
             return Path(plain_url(self.settings.url).removeprefix("file://"), key).open("rb")
@@ -86,7 +87,7 @@ class DeltaPlace(FolderPlace):
 
 
 class _StoredFile(io.RawIOBase):
-    """An object, by ranges."""
+    """An object as a file, which is read in ranges."""
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader
@@ -110,7 +111,7 @@ class _StoredFile(io.RawIOBase):
 
 
 class DeltaTopicTable:
-    """See TopicTable."""
+    """`TopicTable` over Delta Lake."""
 
     def __init__(
         self, settings: ObjectStoreSettings, name: str, clock: Clock | None = None
@@ -121,7 +122,7 @@ class DeltaTopicTable:
         self._dead_place = DeltaPlace(settings, name + DEAD_LETTERS_SUFFIX)
         self._clock = clock or SystemClock()
         self._storage = storage_options(settings)
-        # delta-rs takes them for parts of a URL.
+        # delta-rs would read these characters as parts of a URL.
         if marks := sorted(set("?#%\\") & set(self._place.root)):
             raise ConfigError(
                 "the path of a Delta table cannot have these characters"
@@ -195,7 +196,7 @@ class DeltaTopicTable:
         return stored_identity(self._known.metadata().configuration, self.name).partition_by
 
     def _columns_in_files(self) -> pa.Schema:
-        """Those of partitions are in the log alone."""
+        """The columns in files. The value of a partition column is only in the log."""
         partitions = self._known.metadata().partition_columns
         return pa.schema([each for each in _columns(self._known) if each.name not in partitions])
 
@@ -203,10 +204,10 @@ class DeltaTopicTable:
         known = self._known
         with _translated("the table cannot be written"):
             for _ in range(_COMMIT_TRIES):
-                # Others may have committed since, also between two of these tries.
+                # Other programs may have committed since the table was read, or since the last try.
                 if self._read_covered(known) != self._covered:
                     raise self._overtaken()
-                # Without another try of delta-rs the commit is this version, or none.
+                # delta-rs does not retry by itself, so the commit gets this version or fails.
                 version = known.version() + 1
                 versions = {_VERSION: version, _PARTITIONS: max(commit.covered, default=-1) + 1}
                 versions |= {f"{_OFFSET_OF}{n}": offset for n, offset in commit.covered.items()}
@@ -259,7 +260,8 @@ class DeltaTopicTable:
         properties: Mapping[str, str],
         column: str | None = None,
     ) -> DeltaTable | None:
-        """With this `column` of partitions, if any. None if the table was made meanwhile."""
+        """Create the table, with the partition column `column` if given. None if another program has created
+        it first."""
         if column is not None:
             schema = schema.append(pa.field(column, pa.string()))
         with _translated("the table cannot be created"):
@@ -273,7 +275,7 @@ class DeltaTopicTable:
                     raise_if_key_not_exists=False,
                 )
             except DeltaError:
-                # There is no error of its own for it.
+                # delta-rs has no own error for a table that exists.
                 if self._open(place) is None:
                     raise
                 return None
@@ -292,8 +294,8 @@ class DeltaTopicTable:
         versions: Mapping[str, int],
         told: Mapping[str, str],
     ) -> bool:
-        """One commit with these rows and without the replaced files, which the table is loaded with then;
-        False if it was another one meanwhile."""
+        """Try one commit, which adds the rows and removes the replaced files. The table is loaded at the
+        new version. Returns False if another program committed first."""
         now_ms = self._clock.now_ms()
         known = _files(table) if commit.replaced else {}
         replaced = [place.path_of(name) for name in commit.replaced]
@@ -323,7 +325,8 @@ class DeltaTopicTable:
                 commit_properties=_properties(versions, {**told, _COMMIT: own}),
             )
         except CommitFailedError:
-            # It may be in the table: a store's answer that was lost, and the request sent again.
+            # The commit may have succeeded all the same: if the store's answer is lost, the repeated request
+            # conflicts with our own commit. The random `own` identifies it.
             before = table.version()
             table.update_incremental()
             later = table.history(max(table.version() - before, 1))
@@ -332,7 +335,7 @@ class DeltaTopicTable:
         return True
 
     def _read_covered(self, table: DeltaTable) -> dict[int, Offset]:
-        """What the table covers as it has been loaded."""
+        """The offsets that the loaded version of the table covers."""
         last = table.transaction_version(_VERSION)
         if last is None:
             if _files(table):
@@ -349,8 +352,8 @@ class DeltaTopicTable:
         return {number: offset for number, offset in found if offset is not None}
 
     def _restored_offsets(self, table: DeltaTable) -> dict[int, Offset]:
-        """Transaction ids stay as they were when a table is restored: the offsets are those that the text
-        of the newest commit of ours before the restored version tells."""
+        """The offsets after a restore, which does not change transaction ids. They are in the text of our
+        newest commit at or before the restored version."""
         at = table.version()
         for each in table.history():
             if each["version"] > at:
@@ -368,7 +371,7 @@ class DeltaTopicTable:
         )
 
     def _told_of(self, version: int) -> str:
-        """The names of dead letters in the text of this commit."""
+        """The text of a commit that names the files of its dead letters."""
         for each in self._known.history(self._known.version() - version + 1):
             if each["version"] == version:
                 return str(each[_DEAD_LETTERS])
@@ -386,7 +389,7 @@ class DeltaTopicTable:
 
 
 def storage_options(settings: ObjectStoreSettings) -> dict[str, str]:
-    """The settings of a store in delta-rs' words. Raises ConfigError for those that it does not have."""
+    """The settings of a store under delta-rs' names. Raises ConfigError for settings that it lacks."""
     if settings.scheme == "memory":
         raise ConfigError("a Delta table cannot be in memory key=url value=memory://")
     if settings.ca_certificates_path is not None:
@@ -423,7 +426,8 @@ def storage_options(settings: ObjectStoreSettings) -> dict[str, str]:
 def _properties(
     versions: Mapping[str, int], told: Mapping[str, str] | None = None
 ) -> CommitProperties:
-    """Without another try: delta-rs would add to what another run has added."""
+    """The properties of a commit without retries. A retry of delta-rs would add the rows on top of those that
+    another run has added."""
     return CommitProperties(
         custom_metadata=dict(told or {}),
         max_commit_retries=0,
@@ -432,7 +436,7 @@ def _properties(
 
 
 def _files(table: DeltaTable) -> dict[str, int]:
-    """The sizes of the files, by their paths in the table."""
+    """The sizes of the table's files, by path."""
     actions: Any = pa.table(table.get_add_actions(flatten=True))
     paths, sizes = (actions.column(name).to_pylist() for name in ("path", "size_bytes"))
     return {unquote(path): size for path, size in zip(paths, sizes, strict=True)}
@@ -445,7 +449,7 @@ def _columns(table: DeltaTable) -> pa.Schema:
 
 @contextmanager
 def _translated(fact: str) -> Iterator[None]:
-    """Failures of delta-rs and of the store as ours."""
+    """Turn failures of delta-rs and of the store into RemoteStorageError."""
     try:
         yield
     except DeltaError as error:

@@ -1,4 +1,4 @@
-"""A folder of an object store, or of this machine, in which files of a table lie."""
+"""A folder of an object store, or of this machine, that contains the files of a table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from isotherm.remote.storage.settings import ObjectStoreSettings
 
 @dataclass(frozen=True)
 class FolderPlace:
-    """See `Place`. The name of a file is its path below the folder, after `root`."""
+    """`Place` in a folder. The name of a file is `root` and its path below the folder."""
 
     settings: ObjectStoreSettings
     folder: str
@@ -24,7 +24,7 @@ class FolderPlace:
         return ""
 
     def path_of(self, name: str) -> str:
-        """Below the folder."""
+        """The path of a file below the folder."""
         return name.removeprefix(self.root)
 
     def put(self, name: str, path: Path) -> str:
@@ -45,6 +45,6 @@ def store_client(settings: ObjectStoreSettings) -> ObjectClient:
 
 
 def plain_url(url: str) -> str:
-    """Of a folder on this machine nothing is escaped: readers take it for a path."""
+    """The URL of a folder. A local one is not escaped, because readers use it as a path."""
     url = url.rstrip("/")
     return unquote(url) if url.startswith("file://") else url

@@ -1,10 +1,10 @@
-"""Values with the name of a schema before them, as Confluent's serializers write them.
+"""Splits values as Confluent's serializers write them: the name of a schema, then the bytes.
 
 0x00 · schema id, int32 · value
 0x00 · schema id, int32 · count · indexes · value    Protobuf, all numbers as zigzag varints
 
-The indexes lead to a message of the schema: of the file, then of those that lie in that message, and
-so on. A count of 0 is short for the first message of the file.
+The indexes lead to a message of the schema: the first one to a message of the file, the next one to a
+message inside that, and so on. A count of 0 is short for the first message of the file.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _from_buffers: Any = pa.Array.from_buffers
 
 FRAME_SIZE = 5
 PATH_SIZE_MAX = 64
-"""Bytes of the indexes. Messages that lie deeper than that are in no schema."""
+"""The most bytes of the indexes. No real schema has messages that need more."""
 NO_VALUE, NO_FRAME = -1, -2
 _MAGIC = 0
 _MORE = 0x80
 
 
 class SchemaName(NamedTuple):
-    """What is before a value. `path` are the indexes, if there are any."""
+    """The name of a schema before a value. `path` has the indexes, if there are any."""
 
     id: int
     path: tuple[int, ...] = ()
 
 
 class Framed(NamedTuple):
-    """The names of schemas, in the order of values; for each value the index of its name, NO_VALUE for
-    null and NO_FRAME for a value without one; and the values behind their frames."""
+    """The names of schemas, in the order of values. For each value the index of its name, or NO_VALUE for
+    null, or NO_FRAME for a value without a name. And the bytes of the values after their frames."""
 
     names: Sequence[SchemaName]
     schemas: npt.NDArray[np.int64]
@@ -48,7 +48,7 @@ class Framed(NamedTuple):
 
 
 def framed(values: Values, *, has_path: bool = False) -> Framed:
-    """`values` is a binary array."""
+    """Split the values of a binary array."""
     offsets, data = binary_buffers(values)
     starts, ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
     places = np.flatnonzero(ends - starts >= FRAME_SIZE)
@@ -61,7 +61,7 @@ def framed(values: Values, *, has_path: bool = False) -> Framed:
     schemas = np.full(len(values), NO_FRAME, np.int64)
     schemas[~is_valid] = NO_VALUE
     names, schemas[places] = _names(data, starts[places], heads)
-    # Arrow's binary_slice fails for values that are shorter than the frame.
+    # Arrow's binary_slice fails for values that are shorter than a frame, so NumPy copies the bytes.
     is_kept = np.ones(len(data), np.bool_)
     is_kept[: offsets[0]] = False
     for index in range(heads.max(initial=0)):
@@ -81,7 +81,7 @@ def framed(values: Values, *, has_path: bool = False) -> Framed:
 
 
 def frame_of(value: bytes, *, has_path: bool = False) -> tuple[SchemaName, bytes] | None:
-    """The name before one value, and what is behind it; None without one."""
+    """The name before one value, and the bytes after it. None if there is no name."""
     names, _, payloads = framed(pa.array([value], pa.binary()), has_path=has_path)
     return (names[0], payloads[0].as_py()) if names else None
 
@@ -94,12 +94,12 @@ def not_framed(schemas: npt.NDArray[np.int64]) -> list[DeadValue]:
 
 
 def _path_sizes(data: npt.NDArray[np.uint8], starts: Places, ends: Places) -> Places:
-    """Bytes of count and indexes, 0 where they are none."""
+    """The bytes of count and indexes of each value. 0 if they are invalid."""
     position = starts.copy()
     left = np.zeros(len(starts), np.int64)
     begun = starts < ends
     count = data[starts[begun]].astype(np.int64)
-    # A count of more than one byte, or below zero, is none.
+    # A count of more than one byte, or below zero, is invalid.
     left[begun] = np.where((count < _MORE) & (count % 2 == 0), count // 2, PATH_SIZE_MAX)
     position[begun] += 1
     for _ in range(PATH_SIZE_MAX):
@@ -112,14 +112,14 @@ def _path_sizes(data: npt.NDArray[np.uint8], starts: Places, ends: Places) -> Pl
 def _names(
     data: npt.NDArray[np.uint8], starts: Places, heads: Places
 ) -> tuple[list[SchemaName], npt.NDArray[np.int64]]:
-    """The names before values, and the index of each value's."""
+    """The distinct names before values, and the index of each value's name."""
     names: list[SchemaName] = []
     firsts: list[int] = []
     found = np.empty(len(starts), np.int64)
     for size in np.unique(heads).tolist():
         where = np.flatnonzero(heads == size)
         bytes_of = data[starts[where][:, None] + np.arange(1, size)].view(f"S{size - 1}")[:, 0]
-        if (bytes_of == bytes_of[0]).all():  # nearly always, and a fraction of the price
+        if (bytes_of == bytes_of[0]).all():  # nearly always true, and much cheaper than np.unique
             texts, first, inverse = bytes_of[:1], np.zeros(1, np.int64), np.zeros(1, np.int64)
         else:
             texts, first, inverse = np.unique(bytes_of, return_index=True, return_inverse=True)
@@ -142,5 +142,5 @@ def _name(head: bytes) -> SchemaName:
             numbers.append(number >> 1 ^ -(number & 1))
             number = shift = 0
     schema_id = int.from_bytes(head[: FRAME_SIZE - 1], "big")
-    # The first is the count; without any there is no path at all.
+    # The first number is the count. A count of 0 stands for the path (0,). Without numbers there is no path.
     return SchemaName(schema_id, tuple(numbers[1:] or numbers))

@@ -1,4 +1,4 @@
-"""A batch of values is decoded as one; if that fails, its halves are, down to the values to blame."""
+"""Decodes a batch of values together. If that fails, its halves are tried, down to single bad values."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from isotherm.spark.tables.json_values import DecodedValues, Places, Values
 from isotherm.spark.tables.value_types import ValueType
 
 DecodeTogether: TypeAlias = Callable[[Values, Places], DecodedValues | None]
-"""Decodes values, of these places in the batch, or finds that their halves have to be tried, None. It
-never returns None for a single value."""
+"""Decodes values together, with their places in the batch. Returns None if their halves have to be tried, but
+never for a single value."""
 
 
 def decode_by_halves(payloads: Values, column: ValueType, decode: DecodeTogether) -> DecodedValues:
-    """The values as `column`, and the others by their places. None stands for values without bytes."""
+    """The values as `column`, and those that cannot be decoded, by their places. `column` is None for values
+    without bytes."""
     found = list(_decoded(payloads, np.arange(len(payloads)), decode)) if len(payloads) else []
     kind = pa.null() if column is None else column
     return DecodedValues(

@@ -1,4 +1,4 @@
-"""Catalogs of Iceberg tables, through PyIceberg: one in SQLite that needs nothing, or any that it knows."""
+"""Opens catalogs of Iceberg tables with PyIceberg: one in SQLite, which needs no server, or any that it knows."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _REST = "rest"
 
 
 def open_catalog(name: str | None, properties: Mapping[str, str], warehouse: str | None) -> Catalog:
-    """The catalog `name` of PyIceberg's configuration, with these properties over its own. With
-    neither, one in SQLite beside the warehouse, a local folder.
+    """The catalog `name` of PyIceberg's configuration, whose properties `properties` override. Without both,
+    a SQLite catalog inside the warehouse, which must be a local folder.
 
-    `warehouse` is a path or a URL. A REST catalog gets it as it is: there it is a name that the server
-    knows. None leaves it to the catalog's configuration.
+    `warehouse` is a path or a URL. For a REST catalog it is a name that the server knows, and is passed on
+    unchanged. None means the warehouse of the catalog's configuration.
     """
     if name is None and not properties:
         return _embedded(warehouse or "")
@@ -53,7 +53,7 @@ def _embedded(warehouse: str) -> Catalog:
 
 
 def _type_of(name: str | None, properties: Mapping[str, str]) -> str | None:
-    """Raises ValueError as PyIceberg does where nothing tells it."""
+    """The type of the catalog. Raises ValueError as PyIceberg does if nothing determines it."""
     known = Config().get_catalog_config(name or "isotherm") or {}
     merged = {**known, **properties}
     if "type" in merged:
@@ -65,7 +65,7 @@ def _type_of(name: str | None, properties: Mapping[str, str]) -> str | None:
 
 
 def _location(warehouse: str) -> str:
-    """As Iceberg writes locations: not escaped as URLs are."""
+    """The warehouse as an Iceberg location, which is not escaped like a URL."""
     url = storage_url(warehouse)
     if not url.startswith("file://"):
         return url

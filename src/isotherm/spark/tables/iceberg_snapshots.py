@@ -1,9 +1,9 @@
-"""Snapshots of an Iceberg table with notes of ours in their summaries. One snapshot is one commit.
+"""Commits snapshots of an Iceberg table with our notes in their summaries. One snapshot is one commit.
 
-isotherm.offsets        the next offsets by partition that the table covers with the snapshot
-isotherm.dead-letters   of a run: the files that belong into the table of dead letters
-isotherm.of-snapshot    in that table: the run's snapshot whose files are in it
-isotherm.commit         of all of these: a random name, by which its maker knows it again
+isotherm.offsets        the next offset of each partition after this snapshot
+isotherm.dead-letters   in a run's snapshot: the files for the table of dead letters
+isotherm.of-snapshot    in the table of dead letters: the run's snapshot whose files it contains
+isotherm.commit         in each of these snapshots: a random name, by which its writer identifies it
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OFFSETS = "isotherm.offsets"
 DEAD_LETTERS = "isotherm.dead-letters"
 OF_SNAPSHOT = "isotherm.of-snapshot"
 COMMIT_TRIES = 4
-"""Others may commit between two of them."""
+"""The most tries of one commit. Other programs may commit between two of them."""
 _FOOTER_THREADS = 16
 _ONE_RETRY = {
     "commit.retry.num-retries": "1",
@@ -40,8 +40,8 @@ _ONE_RETRY = {
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """Data files that a snapshot adds and removes. If it `keeps_rows`, both have the same rows: that is
-    a replacement to Iceberg, which readers of changes pass over."""
+    """The data files that a snapshot adds and removes. With `keeps_rows` both have the same rows, and the
+    snapshot is an Iceberg replace, which readers of changes skip."""
 
     added: Sequence[str] = ()
     removed: Sequence[str] = ()
@@ -54,11 +54,11 @@ def commit_snapshot(
     summary: Callable[[], Mapping[str, str]],
     lost: TableOvertakenError,
 ) -> None:
-    """One snapshot with the change. `summary` is called before each try, of the table as it is then:
-    it may raise.
+    """Commit the change in one snapshot. `summary` is called before each try with the current table, and may
+    raise.
 
-    Raises `lost` if the table was written to again and again, or if a file to be removed
-    is not in it any more, or has lost rows without being written again.
+    Raises `lost` if other programs commit before every try, or if a file to be removed is no longer in the
+    table, or has deleted rows that are still in it.
     """
     for _ in range(COMMIT_TRIES):
         if _try_commit(table, change, summary(), lost):
@@ -70,7 +70,7 @@ def commit_snapshot(
 def _try_commit(
     table: Table, change: FileChange, summary: Mapping[str, str], lost: TableOvertakenError
 ) -> bool:
-    """False if the table is another one meanwhile."""
+    """Try the commit once. Returns False if another program committed first."""
     removed = []
     if change.removed:
         planned = {each.file.file_path: each for each in table.scan().plan_files()}
@@ -79,7 +79,7 @@ def _try_commit(
         removed = [planned[each] for each in change.removed]
         if any(each.delete_files for each in removed):
             raise lost
-    # Of the copy in memory.
+    # This changes only the copy in memory.
     table.properties.update(_ONE_RETRY)
     with ThreadPoolExecutor(_FOOTER_THREADS, thread_name_prefix="isotherm-footer") as pool:
         data_files = list(
@@ -105,16 +105,19 @@ def _try_commit(
 
 
 class _OneCommit(Transaction):
-    """PyIceberg tries again on top of what others have committed: that is not for it to decide. Before that
-    it looks whether the refused commit is in the table: its answer may have been lost, and what it
-    wrote must not be deleted then. So there is one more try, of which only the look is left."""
+    """A transaction that does not commit on top of other commits, as PyIceberg's retry does.
+
+    Before its retry PyIceberg checks whether the refused commit is in the table, because the answer may have
+    been lost, and the files of such a commit must not be deleted. So this class allows one retry, and keeps
+    only that check of it.
+    """
 
     def _rebuild_snapshot_updates(self) -> None:
         raise CommitFailedException("the table is another one meanwhile")
 
 
 class _ReplaceFiles(_OverwriteFiles):
-    """PyIceberg makes no snapshots of this operation: one of another's files and totals."""
+    """A snapshot with the operation `replace`, which PyIceberg lacks, made of an overwrite's files and totals."""
 
     def _summary(self, snapshot_properties: Any = None) -> Summary:
         made = super()._summary(snapshot_properties or {})
@@ -122,12 +125,12 @@ class _ReplaceFiles(_OverwriteFiles):
 
 
 def ancestors(table: Table) -> Iterator[Snapshot]:
-    """The newest first."""
+    """The snapshots of the table's current branch, the newest first."""
     yield from ancestors_of(table.current_snapshot(), table.metadata)
 
 
 def newest_with(table: Table, name: str) -> Snapshot | None:
-    """The newest snapshot with such a note."""
+    """The newest snapshot with the note `name`."""
     return next((each for each in ancestors(table) if told(each, name)), None)
 
 
@@ -149,7 +152,7 @@ def overtaken(
 
 @contextmanager
 def translated(fact: str) -> Iterator[None]:
-    """Failures of the catalog's database or server, and of the warehouse's store, as ours."""
+    """Turn failures of the catalog's database or server, and of the warehouse's store, into our errors."""
     try:
         yield
     except (DBAPIError, RESTError) as error:

@@ -1,10 +1,10 @@
-"""A topic as an Iceberg table, through PyIceberg: any catalog that it knows.
+"""Keeps a topic as an Iceberg table, with PyIceberg, in any catalog that it knows.
 
-The summary of each snapshot of ours has the offsets that the table covers with it. So a table that
-is rolled back goes on from there, and one that others compact or extend in between goes on from the
-newest snapshot of ours. Dead letters are a second table. Its files are named in the summary of the
-first table's snapshot, and the second's snapshot names that one: a run that was killed in between is
-completed by the next.
+The summary of each of our snapshots has the offsets that the table then covers. So after a rollback the
+next run continues from the older snapshot, and after other programs have compacted or extended the table
+it continues from our newest snapshot. The dead letters are a second table. The summary of the first
+table's snapshot names their files, and the second table's snapshot names that snapshot. So the next run
+completes a run that was killed between the two commits.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from isotherm.spark.tables.value_formats import first_types
 from isotherm.spark.tables.value_types import DecodedTypes, KeyValue, decoded_types
 from isotherm.types import Offset
 
-# Each commit writes a file of metadata: the last hundred stay.
+# Each commit writes a metadata file, of which the last hundred stay.
 _OF_METADATA = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
@@ -85,8 +85,8 @@ class IcebergPlace:
     folder: str
 
     def put(self, name: str, path: Path) -> str:
-        """Raises RemoteStorageError if the store fails; then nothing of the file is left, if the store
-        can still delete."""
+        """Put a file. Raises RemoteStorageError if the store fails. The partial file is then deleted, unless
+        that fails too."""
         location = f"{self.folder}/{name}"
         try:
             with path.open("rb") as source, self.io.new_output(location).create() as target:
@@ -109,7 +109,7 @@ class IcebergPlace:
 
 
 class IcebergTable:
-    """See TopicTable."""
+    """`TopicTable` over Iceberg."""
 
     def __init__(self, catalog: Catalog, name: str) -> None:
         namespace, _, table = name.rpartition(".")
@@ -136,7 +136,8 @@ class IcebergTable:
     def create(self, identity: Identity) -> None:
         properties = identity_properties(identity)
         first = first_types(identity.key_format, identity.value_format)
-        # PyIceberg gives ids to columns that have none only after it has looked for those of the partitions.
+        # PyIceberg assigns ids to columns only after it has searched for those of the partitions, so assign them
+        # here.
         schema = assign_fresh_schema_ids(
             self._catalog._convert_schema_if_needed(rows_schema(first))
         )
@@ -152,7 +153,7 @@ class IcebergTable:
             except TableAlreadyExistsError as error:
                 raise overtaken(self.name) from error
             except ValueError as error:
-                # As of a catalog that has no default place for tables.
+                # The catalog has no default location for tables.
                 raise ConfigError(
                     f"the catalog cannot make the table table={self.name} reason={str(error)!r}"
                     " hint='--warehouse'"
@@ -196,7 +197,7 @@ class IcebergTable:
 
     def commit(self, commit: TableCommit) -> None:
         def summary() -> dict[str, str]:
-            # Commits of others that leave our offsets as they are do not end a run.
+            # Commits of other programs that do not change our offsets do not end a run.
             if self._read_covered(self._known) != self._covered:
                 raise overtaken(self.name)
             return {
@@ -232,12 +233,12 @@ class IcebergTable:
             try:
                 commit_snapshot(dead, FileChange(files), summary, overtaken(self.name))
             except TableOvertakenError:
-                # Another run may have completed this one.
+                # The commit failed, perhaps because another run has appended the same dead letters.
                 if not is_done():
                     raise
 
     def kept(self) -> list[KeptTable]:
-        """The table of rows and that of dead letters, for upkeep."""
+        """The table of rows and the table of dead letters, for upkeep."""
 
         def loaded() -> Table:
             return self._catalog.load_table(self._identifier)
@@ -292,8 +293,8 @@ def _partition_spec(schema: Schema, partition_by: str) -> PartitionSpec:
 
 
 def _check_column_names(table: Table, name: str) -> None:
-    """ConfigError unless a column's name means the same in all files: Spark finds columns by name,
-    Iceberg by the id of the field."""
+    """Raise ConfigError if a column was renamed. Spark finds columns in files by name, Iceberg by field id, so
+    older files would have it under another name."""
     ids: dict[str, int] = {}
     names: dict[int, str] = {}
     for schema in table.metadata.schemas:
@@ -315,7 +316,7 @@ def _place(table: Table) -> IcebergPlace:
 
 
 def _arrow_schema(table: Table) -> pa.Schema:
-    """The table's columns in Arrow's small types, with field ids."""
+    """The table's columns as Arrow types, not the large ones, with field ids."""
     return pa.schema([f.with_type(_small(f.type)) for f in schema_to_pyarrow(table.schema())])
 
 

@@ -1,7 +1,7 @@
-"""Why a JSON value cannot be in a table, without Arrow: some microseconds for a value. Pure.
+"""Finds the reason why a JSON value cannot be in a table, without Arrow, in some microseconds per value. Pure.
 
-Arrow's reader stops at the first value that it refuses, and starting it costs as much as a hundred
-values. So what is surely refused is found here first. What is not sure is left to Arrow.
+Arrow's reader stops at the first value that it refuses, and starting it costs as much as reading a hundred
+values. So values that are certainly refused are found here first. Doubtful ones are left to Arrow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyarrow import types
 
 from isotherm.spark.tables.value_types import ValueType, twin_reason
 
-# As Arrow calls them.
+# Arrow's names of JSON types.
 _JSON_KINDS: dict[type, str] = {
     bool: "boolean",
     int: "number",
@@ -28,25 +28,25 @@ _LONGS = range(-(2**63), 2**63)
 
 
 class _Unsure(Exception):
-    """The value may change the column's type."""
+    """The value may change the column's type, so Arrow must decide."""
 
 
 class _Grows(NamedTuple):
-    """What the type may still get: fields, and doubles for whole numbers."""
+    """The changes that the column's type still allows: new fields, and doubles instead of whole numbers."""
 
     fields: bool
     numbers: bool
 
 
 class _Refused(Exception):
-    """The message is the reason."""
+    """The value is refused. The message is the reason."""
 
 
 def refusal(
     value: bytes | None, kind: ValueType, *, may_grow: bool, may_widen: bool = False
 ) -> str | None:
-    """The reason, or None if there is none or it is not sure. With `may_grow` a field that `kind`
-    lacks makes it unsure, with `may_widen` a number that its whole numbers cannot hold."""
+    """The reason why a value is refused. None if it is not, or if that is uncertain. It is uncertain with
+    `may_grow` if `kind` lacks a field, and with `may_widen` if a number does not fit into whole numbers."""
     if value is None:
         return None
     try:
@@ -72,7 +72,7 @@ def refusal(
         RecursionError,
         ValueError,
         _Unsure,
-    ):  # also: a number with more digits than int() takes
+    ):  # ValueError also for a number with more digits than int() accepts
         return None
     return conflicts[0] if conflicts else None
 
@@ -87,7 +87,7 @@ def _fields(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _check_names(value: object) -> bool:
-    """Whether the value has a type, as column_type finds it. Raises _Refused for names that it refuses."""
+    """Whether the value has a type (see `column_type`). Raises _Refused for field names that it refuses."""
     if isinstance(value, dict):
         typed = [name for name, inner in value.items() if _check_names(inner)]
         for name in typed:

@@ -1,5 +1,5 @@
-"""JSON values behind the id of a JSON Schema. The schema gives the types of the fields that it
-declares, so that a number is a double before one with a fraction comes. Other fields get the type
+"""Decodes JSON values that follow the id of a JSON Schema. The schema determines the types of the fields that
+it declares, so that a number is a double even before the first one with a fraction. Other fields get the type
 that is found, as without a schema.
 """
 
@@ -34,7 +34,8 @@ Schema: TypeAlias = "Mapping[str, Any]"
 
 
 class JsonSchemaDecoder:
-    """See JsonDecoder. `type_of_schema` is given an id, and raises UnknownSchemaError."""
+    """A JsonDecoder with schemas. `type_of_schema` returns the type of a schema id, or raises
+    UnknownSchemaError."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class JsonSchemaDecoder:
         return DecodedValues(column, dead)
 
     def _learn(self, schema_id: int) -> str | None:
-        """Why values of this schema are dead."""
+        """Add the types of a schema. Returns the reason if its values are dead letters."""
         if schema_id not in self._unknown:
             self._unknown[schema_id] = None
             try:
@@ -90,21 +91,21 @@ class JsonSchemaDecoder:
 
 @functools.lru_cache(_SCHEMAS_MAX)
 def schema_type(registry: RegistrySettings, schema_id: int) -> ValueType:
-    """Raises UnknownSchemaError for an id that is not of a JSON Schema, SchemaRegistryError if that
-    is not known."""
+    """The type that a registered schema declares. Raises UnknownSchemaError if the id is not that of a JSON
+    Schema, and SchemaRegistryError if the registry does not answer."""
     schema = registered_schema(registry, schema_id)
     if schema.kind != "JSON":
         raise UnknownSchemaError(f"the schema is not of json-schema but of {schema.kind}")
     root = json.loads(schema.text)
     if not isinstance(root, dict):
-        return None  # true: any value
+        return None  # the schema `true` accepts any value
     declared = declared_type(root, root)
     return declared if isinstance(declared, pa.StructType) else None
 
 
 def declared_type(schema: Schema, root: Schema, depth: int = 0) -> ValueType:
-    """What the schema declares; None for what only the values tell: other than one type, references
-    to other documents, and what is deeper than _DEPTH_MAX."""
+    """The type that the schema declares. None if only the values determine it: for several types, references
+    to other documents, and parts deeper than _DEPTH_MAX."""
     if depth > _DEPTH_MAX:
         return None
     below = functools.partial(declared_type, root=root, depth=depth + 1)
@@ -135,7 +136,7 @@ def _struct(properties: object, below: Callable[[Schema], ValueType]) -> ValueTy
     fields = [
         pa.field(name, kind)
         for name, each in properties.items()
-        # The values with such names become dead letters.
+        # Values with other names become dead letters.
         if isinstance(each, dict) and name and "." not in name
         for kind in [below(each)]
         if kind is not None

@@ -1,12 +1,12 @@
-"""JSON values of records as one Arrow column. Arrow's reader parses them, a batch at a time.
+"""Decodes JSON values of records to one Arrow column. Arrow's reader parses them, a batch at a time.
 
-The reader takes a text of many objects and knows no boundaries between records. So each value is put
-into an object of its own, `{"v":<value>}` and a line feed. Each of them begins a row, whatever the
-values are: a line feed ends no text and continues no object. As many rows as values means one row
-for each value.
+The reader parses one text of many objects, and does not know where records end. So each value is put
+into its own object, `{"v":<value>}`, with a line feed. Each object begins a row, whatever the values are,
+because a line feed cannot be inside a JSON string and does not continue an object. So if there are as many
+rows as values, each value is one row.
 
-If a batch does not parse, its halves are tried. In a small one each value that is surely to blame
-is found (json_refusals) and the others are tried again, down to single ones.
+If a batch does not parse, its halves are tried. In a small batch json_refusals finds the values that are
+certainly refused, and the others are tried again, down to single ones.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _read_json: Any = json.read_json
 _nulls: Any = pa.nulls
 
 NESTING_MAX = 64
-"""How deep objects and arrays may lie in each other: Arrow's reader has a stack of fixed size."""
+"""The most levels of objects and arrays, because Arrow's reader has a stack of fixed size."""
 
 _SCREENED_MAX = 256
-"""Values. One that does not parse costs a look at so many, or halves of them that are parsed."""
+"""The most values of a batch that json_refusals examines if they do not parse. Larger batches are halved."""
 
 _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _PLACE = re.compile(r" in row \d+|JSON parse error: ")
@@ -53,16 +53,18 @@ class DeadValue(NamedTuple):
 
 
 class DecodedValues(NamedTuple):
-    """The column of the values that fit, in their order, and the others."""
+    """The column of the values that could be decoded, in their order, and the other values."""
 
     column: Values
     dead: Sequence[DeadValue]
 
 
 class JsonDecoder:
-    """Decodes batches to columns of one type, `known`. A field that it lacks makes it grow: from then
-    on `has_grown`, and the columns are of no use. `fixed` is the part of it that the table has.
-    Unless it `may_grow`, such fields are left out."""
+    """Decodes batches to columns of one type, `known`.
+
+    With `may_grow`, a field that the type lacks is added to it. From then on `has_grown` is true, and the columns
+    are unusable. Without it such fields are left out. `fixed` is the part of the type that the table has.
+    """
 
     def __init__(self, fixed: ValueType, known: ValueType, *, may_grow: bool = True) -> None:
         self._fixed = fixed
@@ -75,7 +77,7 @@ class JsonDecoder:
         return self.known != self._begun_with
 
     def decode(self, values: Values) -> DecodedValues:
-        """A null value is a null of the column."""
+        """Decode a batch. A null value becomes a null in the column."""
         parts: list[Values] = []
         dead: list[DeadValue] = []
         if len(values):
@@ -117,7 +119,7 @@ class JsonDecoder:
     def _screen(
         self, values: Values, places: Places, parts: list[Values], dead: list[DeadValue]
     ) -> None:
-        # Types that are not settled may still become wider for a value.
+        # Types that are not in the table yet may still be widened.
         may_widen = self.known != self._fixed
         reasons = [
             refusal(each, self.known, may_grow=self._may_grow, may_widen=may_widen)
@@ -134,7 +136,7 @@ class JsonDecoder:
             self._decode(others, places[left], parts, dead, is_screened=True)
 
     def _grows_for(self, value: Values) -> bool:
-        """Whether the type found in this value alone changes the known one."""
+        """Whether the type of this single value changes the known type."""
         if not self._may_grow:
             return False
         try:
@@ -147,7 +149,8 @@ class JsonDecoder:
 
 
 def _columns_of(column: Values, known: ValueType) -> ValueType:
-    """Raises FieldNameError if a field cannot be a column beside those of `known`."""
+    """The type of the column's fields. Raises FieldNameError if one cannot be a column beside those of
+    `known`."""
     found = column_type(column.type)
     reason = twin(found, known)
     if reason is not None:
@@ -156,23 +159,23 @@ def _columns_of(column: Values, known: ValueType) -> ValueType:
 
 
 def parse(values: Values, known: ValueType) -> Values:
-    """One struct for each value: the fields of `known`, then those that it lacks, with types that
-    Arrow infers. Raises ArrowInvalid unless each value is one JSON object or null, and fits."""
+    """One struct for each value, with the fields of `known`, then new fields with types that Arrow infers.
+    Raises ArrowInvalid unless each value is one JSON object or null, and fits `known`."""
     values = pc.fill_null(values, b"null")
-    values.cast(pa.string())  # raises for bytes that are no UTF-8
+    values.cast(pa.string())  # raises for bytes that are not UTF-8
     _check_nesting(values)
     rows = pc.binary_join_element_wise(b'{"v":', values, b"}\n", b"")
     text = rows.buffers()[2]
     schema = None if known is None else pa.schema([pa.field("v", known)])
     table = _read_json(
         pa.BufferReader(text),
-        # One block: what lies across a border of blocks is refused.
+        # All text must be in one block, because the reader refuses an object across two blocks.
         json.ReadOptions(use_threads=False, block_size=len(text) + 1),
         json.ParseOptions(explicit_schema=schema, newlines_in_values=True),
     )
     if len(table) != len(values) or table.column_names != ["v"]:
         raise pa.ArrowInvalid("it is not one JSON object")
-    # Not combined: of a list of nulls alone Arrow makes an array that it cannot copy.
+    # Take the chunk instead of combining: Arrow cannot copy a list array with only nulls.
     column: Values = table.column("v").chunk(0)
     if not (types.is_struct(column.type) or types.is_null(column.type)):
         raise pa.ArrowInvalid("it is not a JSON object")
@@ -186,13 +189,13 @@ def _check_nesting(values: Values) -> None:
 
 
 def _opened(values: Values) -> Places:
-    """For each value how many [ and { it has: no objects and arrays lie deeper in each other."""
+    """The number of [ and { in each value, which is an upper bound of its depth."""
     offsets, data = binary_buffers(values)
     counts = np.zeros(len(values), np.int64)
-    # reduceat has no sums of nothing.
+    # reduceat cannot sum an empty range, so leave out empty values.
     filled = np.flatnonzero(np.diff(offsets))
     if len(filled):
-        # [ and { are 0x5b and 0x7b.
+        # [ is 0x5b and { is 0x7b: they differ only in the bit 0x20.
         is_open = (data[offsets[0] :] | 0x20) == 0x7B
         counts[filled] = np.add.reduceat(
             is_open.view(np.uint8), offsets[filled] - offsets[0], dtype=np.int64
@@ -208,7 +211,7 @@ def _depth(value: bytes) -> int:
 
 
 def _of_type(column: Values, kind: pa.DataType) -> Values:
-    """The column without the fields that `kind` lacks: nothing is known of them but nulls."""
+    """The column without the fields that `kind` lacks, in which only nulls were found."""
     if column.type == kind:
         return column
     if isinstance(kind, pa.StructType) and isinstance(column.type, pa.StructType):
@@ -217,13 +220,13 @@ def _of_type(column: Values, kind: pa.DataType) -> Values:
     if isinstance(kind, pa.ListType) and isinstance(column, pa.ListArray):
         elements = _of_type(column.values, kind.value_type)
         return pa.ListArray.from_arrays(column.offsets, elements, type=kind, mask=column.is_null())
-    # Nothing but nulls, and empty objects.
+    # The column has only nulls and empty objects.
     empty: Values = _nulls(len(column), kind)
     return empty
 
 
 def _reason(error: Exception) -> str:
-    """Arrow's message: a batch of one has no rows to tell apart, and `v` is ours."""
+    """Arrow's message without the number of the row, since the batch has one value, and without our `v`."""
     text = _PLACE.sub("", " ".join(str(error).split()))
     named = _FIELD.sub(lambda found: f"field {found[1]}" if found[1] else "it", text)
     return named[:_REASON_SIZE_MAX]

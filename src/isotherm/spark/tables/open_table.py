@@ -1,4 +1,4 @@
-"""The table of a topic by the names that users give: for the command that writes it, and for queries."""
+"""Opens the table of a topic by the names that users give, for the command that writes it and for queries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from isotherm.spark.tables.topic_table import TopicTable
 TABLE_FORMATS = ("iceberg", "delta", "parquet")
 DEFAULT_WAREHOUSE = "isotherm-warehouse"
 
-# The table decides these.
+# The options of the source that the table determines.
 _CHOSEN = (
     "subscribe", "subscribepattern", "assign", "columns", "includeheaders",
     "startingoffsets", "startingoffsetsbytimestamp", "startingtimestamp",
@@ -27,9 +27,9 @@ _CHOSEN = (
 
 @dataclass(frozen=True)
 class TablePlace:
-    """Where a table is. Without a `name` it is kafka.TOPIC, or for Delta and Parquet TOPIC. `properties` are
-    those of the Iceberg catalog, or settings of the object store. Without a `warehouse` it is that of the catalog
-    that is named, else DEFAULT_WAREHOUSE."""
+    """The place of a table. The default `name` is kafka.TOPIC, or for Delta and Parquet TOPIC. `properties` are
+    those of the Iceberg catalog, or settings of the object store. The default `warehouse` is that of the named
+    catalog, or DEFAULT_WAREHOUSE without one."""
 
     table_format: str = "iceberg"
     warehouse: str | None = None
@@ -39,7 +39,7 @@ class TablePlace:
 
 
 def open_table(topic: str, place: TablePlace, *, writes: bool) -> TopicTable:
-    """The table, which need not exist yet. ConfigError for a place that cannot be."""
+    """The table, which need not exist yet. Raises ConfigError for an invalid place."""
     if place.table_format not in TABLE_FORMATS:
         raise ConfigError(
             f"no such format option=to value={place.table_format} known={','.join(TABLE_FORMATS)}"
@@ -69,7 +69,7 @@ def open_table(topic: str, place: TablePlace, *, writes: bool) -> TopicTable:
 
 
 def kept_tables(table: TopicTable) -> Sequence[KeptTable]:
-    """The tables of rows and of dead letters, for upkeep; see check_upkeep."""
+    """The tables of rows and of dead letters, for upkeep. The format must have passed `check_upkeep`."""
     from isotherm.spark.tables.iceberg_table import IcebergTable
 
     assert isinstance(table, IcebergTable), "check_upkeep comes first"
@@ -77,7 +77,7 @@ def kept_tables(table: TopicTable) -> Sequence[KeptTable]:
 
 
 def check_chosen(texts: Mapping[str, str]) -> None:
-    """ConfigError for options of the source that the table decides."""
+    """Raise ConfigError for options of the source that the table determines."""
     if chosen := sorted(name for name in texts if name.lower() in _CHOSEN):
         raise ConfigError(
             f"the table decides these options of the source options={','.join(chosen)}"
@@ -85,7 +85,7 @@ def check_chosen(texts: Mapping[str, str]) -> None:
 
 
 def table_source_options(texts: Mapping[str, str]) -> SourceOptions:
-    """The options of the source, of one topic, as a table needs them."""
+    """The options of the source for one topic, as a table needs them."""
     texts = {**texts, "includeHeaders": "true"}
     if not {"isolationlevel", "kafka.isolation.level"} & {name.lower() for name in texts}:
         texts["isolationLevel"] = "read_committed"

@@ -1,8 +1,8 @@
-"""Parquet files of one task: written to a local folder, and put to the table's place when they are
-whole.
+"""Writes the Parquet files of one task to a local folder, and puts each to the table's place when it is
+complete.
 
-Memory is bounded by ROW_GROUP_BYTES, disk by FILE_BYTES and a row group, for rows and for dead
-letters each.
+Memory is bounded by ROW_GROUP_BYTES, and disk by FILE_BYTES and a row group, separately for rows and dead
+letters.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import pyarrow as pa
 from pyarrow import parquet
 
 ROW_GROUP_BYTES = 64 * 1024 * 1024
-"""Of rows in memory."""
+"""The bytes of rows in memory from which a row group is written."""
 FILE_BYTES = 512 * 1024 * 1024
-"""Of a file; the row group that reaches it is its last."""
+"""The size of a file from which it is ended. The row group that reaches it is the last one."""
 
 
 class Place(Protocol):
-    """Where files of a table are put. Pickled for executors."""
+    """The place of a table's files. It is pickled for executors."""
 
     def put(self, name: str, path: Path) -> str:
-        """The name by which a commit takes the file."""
+        """Put a file. Returns the name by which a commit refers to it."""
 
     def open(self, name: str) -> IO[bytes]:
-        """A file of the table, or one that was put."""
+        """Open a file of the table, or one that was put."""
 
     def delete(self, files: Sequence[str]) -> None:
-        """Delete files that no commit has taken."""
+        """Delete files that no commit names."""
 
 
 class PutFile(NamedTuple):
-    """A file that no commit has taken yet."""
+    """A file that was put, and that no commit names yet."""
 
     name: str
     rows: int
@@ -42,7 +42,8 @@ class PutFile(NamedTuple):
 
 
 def attempt_name(name: str) -> str:
-    """A name that is another one in each attempt: Spark may try a task again, and run two at a time."""
+    """A name that differs in each attempt of a task, because Spark may repeat a task, and run two attempts at the
+    same time."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -50,8 +51,9 @@ def attempt_name(name: str) -> str:
 
 
 class ParquetFiles:
-    """The files of some rows, at `path` with a number while they are written, and put into `folder` of
-    the place. Without rows there is none. Left without `put_all`, what was put is deleted."""
+    """Writes rows to files. A file is at `path` with a number while it is written, and is then put into `folder`
+    of the place. Without rows there is no file. If the context ends without `put_all`, the files that were put
+    are deleted."""
 
     def __init__(self, place: Place, schema: pa.Schema, path: Path, folder: str = "") -> None:
         self._place = place
@@ -60,9 +62,9 @@ class ParquetFiles:
         self._folder = folder
         self._waiting: list[pa.RecordBatch] = []
         self.waiting_bytes = 0
-        """Of rows in memory."""
+        """The bytes of rows in memory."""
         self.local_bytes = 0
-        """Of the file that is being written."""
+        """The size of the file that is being written."""
         self._writer: parquet.ParquetWriter | None = None
         self._rows = 0
         self._put: list[PutFile] = []
@@ -78,10 +80,10 @@ class ParquetFiles:
             self._place.delete([each.name for each in self._put])
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """The batch has the columns of the schema, in its order."""
+        """Write a batch, which must have the columns of the schema, in its order."""
         if batch.num_rows == 0:
             return
-        # The schema may carry field ids.
+        # The schema may have field ids, which the batch lacks.
         self._waiting.append(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
         self.waiting_bytes += batch.nbytes
         if self.waiting_bytes >= ROW_GROUP_BYTES:
@@ -99,7 +101,7 @@ class ParquetFiles:
         return self._path.with_name(f"{self._path.name}-{len(self._put)}.parquet")
 
     def write_row_group(self) -> None:
-        """Of the rows in memory, some."""
+        """Write rows in memory as one row group."""
         table = pa.Table.from_batches(self._waiting)
         if self._writer is None:
             self._writer = parquet.ParquetWriter(self._file, self._schema, compression="zstd")

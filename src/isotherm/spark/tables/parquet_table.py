@@ -1,13 +1,13 @@
-"""A topic as a folder of Parquet files, with a log of commits beside them.
+"""Keeps a topic as a folder of Parquet files, with a log of commits beside them.
 
-    <table>/<file>.parquet                the rows; of a table with partitions in their folders
-    <table>/_commits/<number>.json        what commit `number` added, and the offsets after it
-    <table>/_staged/<file>.parquet        files that no reader should see yet
+    <table>/<file>.parquet                the rows, below folders if the table has partitions
+    <table>/_commits/<number>.json        the files that commit `number` added, and the offsets after it
+    <table>/_staged/<file>.parquet        files that readers should not see yet
     <table>_dead_letters/<file>.parquet   the dead letters
 
-Readers of Parquet leave out names that begin with an underscore. A commit is the creation of its
-object, which only one of several runs achieves. Then its files are moved to where readers see them;
-a run that was killed in between is completed by the next.
+Readers of Parquet ignore names that begin with an underscore. A commit is the creation of its object,
+at which only one of several runs succeeds. Then its files are moved to where readers see them. If a run is
+killed in between, the next one moves them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _COMMIT_THREADS = 16
 
 
 class ParquetTable:
-    """See TopicTable."""
+    """`TopicTable` over a folder of Parquet files."""
 
     def __init__(self, settings: ObjectStoreSettings, name: str) -> None:
         self.name = name
@@ -67,7 +67,7 @@ class ParquetTable:
         return self._identity
 
     def create(self, identity: Identity) -> None:
-        """The first commit makes the table."""
+        """Remember the identity. The first commit creates the table."""
         self._identity = identity
         self._types = first_types(identity.key_format, identity.value_format)
 
@@ -90,7 +90,7 @@ class ParquetTable:
             before = list(
                 pool.map(lambda key: json.loads(self._client.get(key, _COMMIT_SIZE_MAX)), known)
             )
-        # The run of the last commit may still be moving its files, or was killed before.
+        # The run of the last commit may still be moving its files, or may have been killed before that.
         folder = f"{self.name}/_staged/"
         staged = {each.key.removeprefix(folder) for each in self._client.list_objects(folder)}
         url = plain_url(self._settings.url)
@@ -118,7 +118,8 @@ class ParquetTable:
         }
         key = f"{self.name}/_commits/{self._number + 1:020}.json"
         content = json.dumps(made).encode()
-        # A store whose answer was lost is asked again, and then refuses: the commit may be ours.
+        # If the store's answer was lost, the repeated request is refused. Compare the content, since the commit may
+        # be our own.
         if not self._client.create(key, content) and not self._is(key, content):
             raise TableOvertakenError(
                 f"another run has written to the table meanwhile table={self.name}"
@@ -137,5 +138,5 @@ class ParquetTable:
                 try:
                     self._client.copy(staged, f"{folder}/{name}")
                 except RemoteResourceNotFoundError:
-                    continue  # moved before
+                    continue  # it was moved already
                 self._client.delete(staged)

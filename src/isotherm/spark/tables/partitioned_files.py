@@ -1,6 +1,6 @@
-"""Parquet files of one task, those of each partition of the table in files of their own.
+"""Writes the Parquet files of one task, with separate files for each partition of the table.
 
-All partitions together keep to the bounds that ParquetFiles has for one: ROW_GROUP_BYTES of rows in
+All partitions together obey the bounds that ParquetFiles has for one: ROW_GROUP_BYTES of rows in
 memory, FILE_BYTES of files on the disk. So a task with rows of many partitions writes smaller files.
 """
 
@@ -21,12 +21,12 @@ from isotherm.spark.tables.parquet_files import (
 from isotherm.spark.tables.time_partitions import split_by_time
 
 OPEN_PARTITIONS_MAX = 64
-"""Partitions with an open file. Beyond them the file that was written to longest ago ends."""
+"""The most partitions with an open file. Beyond that the least recently written file is ended."""
 
 
 class PartitionedFiles:
-    """The files of some rows, at `path` with numbers while they are written. Without rows there is
-    none. Left without `put_all`, what was put is deleted."""
+    """Writes rows to files, which are at `path` with numbers while they are written. Without rows there is no
+    file. If the context ends without `put_all`, the files that were put are deleted."""
 
     def __init__(self, place: Place, schema: pa.Schema, path: Path, partition_by: str) -> None:
         self._place = place
@@ -34,7 +34,7 @@ class PartitionedFiles:
         self._path = path
         self._partition_by = partition_by
         self._begun = 0
-        # The one that was written to last is the last.
+        # In the order of their last write.
         self._open: dict[str, ParquetFiles] = {}
         self._put: list[PutFile] = []
         self._is_whole = False
@@ -49,7 +49,7 @@ class PartitionedFiles:
             self._place.delete([each.name for each in self._put])
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """The batch has the columns of the schema, in its order."""
+        """Write a batch, which must have the columns of the schema, in its order."""
         for folder, rows in split_by_time(batch, self._partition_by):
             files = self._open.pop(folder, None) or self._begin(folder)
             self._open[folder] = files
@@ -71,7 +71,7 @@ class PartitionedFiles:
 
     def _end_oldest(self) -> None:
         folder = next(iter(self._open))
-        # It stays among the open ones until it is put: if that fails, its files are deleted.
+        # Remove it from the open ones only after it is put, so that its files are deleted if that fails.
         self._put += self._open[folder].put_all()
         del self._open[folder]
 

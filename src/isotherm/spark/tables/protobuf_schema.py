@@ -1,7 +1,7 @@
-"""The text of a Protobuf schema as descriptors, by protoc.
+"""Compiles the text of a Protobuf schema to descriptors, with protoc.
 
-protoc runs as a process of its own: it is the reference, it says what is wrong, and what it does with
-hostile texts does not matter to this process.
+protoc is the reference implementation, and its errors say what is wrong. It runs as a separate process, so that
+a hostile text cannot harm this one.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _WARNING = re.compile(r"WARNING: |W\d{4} ")
 
 
 def message_of(schema: RegisteredSchema, path: tuple[int, ...]) -> Descriptor:
-    """The message that the indexes before a value lead to.
+    """The message to which the indexes before a value lead.
 
-    Raises UnknownSchemaError for a schema that is none, and for indexes of no message.
+    Raises UnknownSchemaError for an invalid schema, and for indexes that lead to no message.
     """
     references = dict(schema.references)
     main = "schema.proto"
@@ -48,12 +48,12 @@ def message_of(schema: RegisteredSchema, path: tuple[int, ...]) -> Descriptor:
 
 
 def _nested(message: DescriptorProto) -> list[DescriptorProto]:
-    """As the indexes count them: protoc adds a message for each map."""
+    """The nested messages that the indexes count. The messages that protoc adds for maps are left out."""
     return [each for each in message.nested_type if not each.options.map_entry]
 
 
 def _compiled(texts: Mapping[str, str], main: str) -> FileDescriptorSet:
-    """Each file is after those that it imports."""
+    """Compile schemas. In the result each file comes after those that it imports."""
     with tempfile.TemporaryDirectory(prefix="isotherm-protobuf-") as folder:
         for name, text in texts.items():
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
@@ -62,7 +62,7 @@ def _compiled(texts: Mapping[str, str], main: str) -> FileDescriptorSet:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         made = Path(folder, "isotherm.descriptors")
-        # grpc_tools adds the folder of google/protobuf itself.
+        # grpc_tools itself adds the folder with google/protobuf.
         folders = [folder, *_common_folders()]
         options = [f"--proto_path={each}" for each in folders]
         command = [sys.executable, "-m", "grpc_tools.protoc", *options]
@@ -78,7 +78,7 @@ def _compiled(texts: Mapping[str, str], main: str) -> FileDescriptorSet:
 
 
 def _common_folders() -> list[str]:
-    """Of google/type and others, which registries know without a reference."""
+    """The folders with google/type and others, which schemas may import without a registered reference."""
     found = find_spec("google.type")
     places = [] if found is None else list(found.submodule_search_locations or ())
     return [str(Path(each).parents[1]) for each in places]

@@ -1,15 +1,15 @@
-"""Protobuf messages as columns, and as simpler messages of the same bytes. Pure.
+"""Maps Protobuf messages to column types, and to simpler messages that read the same bytes. Pure.
 
     bool -> bool · string -> string · bytes -> binary · enum -> string, its name
     int32, uint32, int64 and the like -> int64 · uint64, fixed64 -> decimal(20, 0)
     float, double -> double · message -> struct · repeated -> list · map -> map
-    google.protobuf.Timestamp -> timestamp · its wrappers -> what they wrap
+    google.protobuf.Timestamp -> timestamp · its wrappers -> the wrapped type
 
-A field without presence has its default, one with presence is null where it was not set. A message
-without fields is no column.
+If a field was not set, it is null, or has its default if it has no presence. A message without fields is
+no column.
 
-A message's `wire` has the same bytes and less to it: all single fields have presence, enums are
-numbers, and names are made, so that the reader takes no message for one that it knows.
+The wire message of a message is simpler and reads the same bytes: all single fields have presence, enums are
+numbers, and names are generated, so that the reader does not treat a message as a well-known one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _map_of: Any = pa.MapArray.from_arrays
 _scalar: Any = pa.scalar
 
 COLUMNS_MAX = 10_000
-"""Of a message with all in it: messages that name each other many times grow beyond any table."""
+"""The most columns of a message, nested ones included. Messages that use each other many times would
+otherwise grow without bound."""
 _TIMESTAMP_S_MAX = (2**63 - 1) // 1_000_000 - 1
 _WHOLE = pa.int64()
 _UNSIGNED = pa.decimal128(20, 0)
@@ -55,7 +56,7 @@ _WRAPPERS = ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "S
 
 
 class ProtobufSchemaError(ValueError):
-    """No column can have this message."""
+    """The message cannot become a column."""
 
 
 class ProtobufType(Protocol):
@@ -63,13 +64,14 @@ class ProtobufType(Protocol):
 
     @property
     def column(self) -> ValueType:
-        """None: no column."""
+        """The column's type. None for a message without fields."""
 
     def declare(self, field: FieldDescriptorProto) -> None:
         """Give a field of a wire message this type."""
 
     def column_of(self, stored: Any) -> Any:
-        """From what the reader gives for the wire. Raises ArrowInvalid for what cannot be a column."""
+        """Convert the reader's array of the wire type to the column. Raises ArrowInvalid for values that cannot be
+        in a column."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Enum:
-    """A number without a name stays, as digits."""
+    """An enum, by its names. A number without a name becomes its digits."""
 
     numbers: tuple[int, ...]
     names: tuple[str, ...]
@@ -110,7 +112,7 @@ class Enum:
 
 @dataclass(frozen=True)
 class Field:
-    """`absent` is what the column has where the field was not set."""
+    """A field of a message. `absent` is the column's value if the field was not set."""
 
     name: str
     number: int
@@ -183,7 +185,8 @@ class Message:
                 raise pa.ArrowInvalid(f"a required field is not there field={field.name}")
 
     def _check_choices(self, arrays: Sequence[Any], is_set: Any) -> None:
-        """The last one of several would count; the reader does not tell which it was."""
+        """Raise ArrowInvalid if several members of a oneof are set. The last one would count, but the reader does
+        not report which it was."""
         counts: dict[str, Any] = {}
         for field, array in zip(self.fields, arrays, strict=True):
             if field.choice is not None:
@@ -196,10 +199,10 @@ class Message:
 
 @dataclass(frozen=True)
 class MapEntry(Message):
-    """`column` is the entry's; the field's is a map."""
+    """The entry of a map. `column` is the type of an entry; the field's column is a map."""
 
     def map_of(self, stored: Any, kind: Any) -> Any:
-        """Of entries with the same key the last one counts."""
+        """The column of a map field. If several entries have the same key, the last one counts."""
         keys, items = (
             field.column_of(array)
             for field, array in zip(self.fields, (stored.keys, stored.items), strict=True)
@@ -220,7 +223,7 @@ class MapEntry(Message):
 
 @dataclass(frozen=True)
 class Timestamp(Message):
-    """What is finer than a microsecond is left out."""
+    """google.protobuf.Timestamp, cut to microseconds."""
 
     @property
     def column(self) -> ValueType:
@@ -239,7 +242,7 @@ class Timestamp(Message):
 
 @dataclass(frozen=True)
 class Wrapper(Message):
-    """Null where the message is not there."""
+    """A wrapper such as google.protobuf.Int64Value. It is null if the message was not set."""
 
     @property
     def column(self) -> ValueType:
@@ -261,9 +264,9 @@ _KNOWN: dict[str, Callable[[Sequence[Field], str], Message]] = {
 
 
 class Wire:
-    """The types of a message and of all in it, and the file of their wire messages.
+    """The types of a message and of all messages in it, and the file with their wire messages.
 
-    Raises ProtobufSchemaError for a message of which no column can be made.
+    Raises ProtobufSchemaError for a message that cannot become a column.
     """
 
     def __init__(self, message: Descriptor) -> None:
@@ -296,7 +299,7 @@ class Wire:
         wire = DescriptorProto(name=made.wire_name.rpartition(".")[2])
         wire.options.map_entry = is_entry
         for each in made.fields:
-            # The entries of a map have fields of these names.
+            # The fields of a map's entries must keep their names, key and value.
             name = each.name if is_entry else each.wire_name
             label = _F.LABEL_REPEATED if each.is_repeated else _F.LABEL_OPTIONAL
             field = wire.field.add(name=name, number=each.number, label=label)

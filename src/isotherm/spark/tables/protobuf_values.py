@@ -1,5 +1,5 @@
-"""Protobuf values of records as one Arrow column. ptars, which is compiled, reads them, a batch at a
-time. If a batch cannot be read, its halves are tried, down to the values that are to blame."""
+"""Decodes Protobuf values of records to one Arrow column. ptars, a compiled library, reads a batch at a time. If
+that fails, the halves of the batch are tried, down to single bad values."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from isotherm.spark.tables.json_values import DeadValue, DecodedValues, Places, 
 from isotherm.spark.tables.protobuf_types import ProtobufSchemaError, Wire
 from isotherm.spark.tables.schema_registry import UnknownSchemaError
 
-# Without it, an entry without a value is a panic.
+# Without this setting ptars panics at a map entry without a value.
 _CONFIG = PtarsConfig(map_value_nullable=True)
 
 
 class ProtobufCodec:
-    """Decodes values, each one such message. `column` is their type, None without fields.
+    """Decodes values that are messages of one type. `column` is the column's type, None without fields.
 
-    Raises UnknownSchemaError for a message of which no column can be made.
+    Raises UnknownSchemaError for a message that cannot become a column.
     """
 
     def __init__(self, message: Descriptor) -> None:
@@ -36,7 +36,7 @@ class ProtobufCodec:
         self._reader = HandlerPool([plain.file], _CONFIG).get_for_message(plain)
 
     def decode(self, payloads: Values) -> DecodedValues:
-        """The values of `column`, and the others. `payloads` has no nulls."""
+        """The values as `column`, and those that cannot be decoded. `payloads` has no nulls."""
         return decode_by_halves(payloads, self.column, self._decode_together)
 
     def _decode_together(self, payloads: Values, places: Places) -> DecodedValues | None:
@@ -54,6 +54,6 @@ class ProtobufCodec:
 
 
 def _is_panic(error: BaseException) -> bool:
-    """Whether it is a failed check of compiled code, as of a length beyond the end: no module has the
-    class of these."""
+    """Whether the error is a panic of compiled code, as for a length beyond the end. No module exports its class,
+    so it is found by its name."""
     return type(error).__name__ == "PanicException"

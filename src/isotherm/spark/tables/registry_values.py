@@ -1,7 +1,7 @@
-"""Values whose schemas are in a registry, as one column: what all formats of schemas share.
+"""Decodes values whose schemas are in a registry to one column, for all formats of schemas.
 
-The type of the column grows by the schemas that a batch names, without a look at its values. A
-schema that does not fit the column makes its values dead letters.
+The type of the column grows by the schemas that a batch names, before any value is decoded. If a schema does
+not fit the column, its values are dead letters.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REASON_SIZE_MAX = 200
 
 
 class SchemaCodec(Protocol):
-    """Decodes the values of one schema to a column of its own type; None if it has none."""
+    """Decodes the values of one schema to a column of type `column`, which is None if they have no bytes."""
 
     column: ValueType
 
@@ -30,12 +30,12 @@ class SchemaCodec(Protocol):
 
 
 OpenCodec: TypeAlias = Callable[[SchemaName], SchemaCodec]
-"""Raises UnknownSchemaError if the values of this schema cannot be decoded."""
+"""Opens the codec of a schema. Raises UnknownSchemaError if its values cannot be decoded."""
 
 
 class RegistryDecoder:
-    """See ValueDecoder. `fixed` is the part of `known` that the table has. Unless it `may_grow`, other
-    fields are left out. `has_path`: see framed."""
+    """A ValueDecoder. `fixed` is the part of `known` that the table has. Without `may_grow`, other fields are left
+    out. With `has_path` values have Protobuf's indexes (see `framed`)."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class RegistryDecoder:
 
     def decode(self, values: Values) -> DecodedValues:
         names, schemas, payloads = framed(values, has_path=self._has_path)
-        # In the order of records: it is that of new columns.
+        # In the order of records, because new columns are added in that order.
         for name in names:
             self._learn(name)
         dead = not_framed(schemas)
@@ -71,7 +71,7 @@ class RegistryDecoder:
         parts, places = [nulls(len(without), kind)], [without]
         for index, name in enumerate(names):
             where = np.flatnonzero(schemas == index)
-            # The usual batch names one schema.
+            # Usually a batch names only one schema, and nothing is copied.
             of_schema = payloads if len(where) == len(values) else _taken(payloads, where)
             column, lost = self._decoded(name, of_schema, kind)
             dead += [DeadValue(int(where[each.place]), each.reason) for each in lost]
@@ -97,7 +97,7 @@ class RegistryDecoder:
             self.known = merged(self.known, codec.column, self._fixed)
 
     def _decoded(self, name: SchemaName, payloads: Values, kind: pa.DataType) -> DecodedValues:
-        """The values as `kind`, and the others."""
+        """The values as `kind`, and those that cannot be decoded."""
         codec = self._codecs[name]
         reason = (
             codec

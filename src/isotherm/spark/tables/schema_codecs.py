@@ -1,4 +1,4 @@
-"""The codec of a registered schema. A process opens each once, for all of its tasks."""
+"""Opens the codec of a registered schema, once in each process for all of its tasks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _KINDS = {"avro": "AVRO", "protobuf": "PROTOBUF"}
 
 @functools.lru_cache(CODECS_MAX)
 def open_codec(value_format: str, registry: RegistrySettings, name: SchemaName) -> SchemaCodec:
-    """Raises UnknownSchemaError if values of this schema cannot be decoded, SchemaRegistryError if
-    that is not known."""
+    """The codec of a schema. Raises UnknownSchemaError if its values cannot be decoded, and SchemaRegistryError if
+    the registry does not answer."""
     schema = registered_schema(registry, name.id)
     if schema.kind != _KINDS[value_format]:
         raise UnknownSchemaError(f"the schema is not of {value_format} but of {schema.kind}")
-    # Each needs packages that the other does not.
+    # Import only the codec that is needed, because each needs its own packages.
     if schema.kind == "PROTOBUF":
         from isotherm.spark.tables.protobuf_schema import message_of
         from isotherm.spark.tables.protobuf_values import ProtobufCodec

@@ -1,7 +1,7 @@
-"""Schemas from a registry that speaks Confluent's API, through confluent-kafka's client.
+"""Gets schemas from a registry with Confluent's API, with confluent-kafka's client.
 
-Executors ask it, each process for each schema once: which schemas a topic has is only known from
-its records.
+The executors ask the registry, each process once for each schema, because only the records tell which schemas
+a topic has.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CLIENTS_MAX = 16
 _NOT_FOUND = 404
 _NUMBERS = ("timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity")
 REFERENCES_MAX = 1000
-"""Schemas that one may refer to, also through others."""
+"""The most schemas that one schema may refer to, directly or through others."""
 
 
 class UnknownSchemaError(ValueError):
@@ -29,7 +29,7 @@ class UnknownSchemaError(ValueError):
 
 @dataclass(frozen=True)
 class RegistrySettings:
-    """Where the registry is. `settings` are those of confluent-kafka's SchemaRegistryClient, such as
+    """The address of a registry. `settings` are those of confluent-kafka's SchemaRegistryClient, such as
     basic.auth.user.info and ssl.ca.location. They may be secret."""
 
     url: str
@@ -37,8 +37,8 @@ class RegistrySettings:
 
 
 class RegisteredSchema(NamedTuple):
-    """A schema; `kind` is AVRO, JSON or PROTOBUF. `references` are names and texts of the schemas
-    that it refers to, each after those that it refers to itself."""
+    """A schema. `kind` is AVRO, JSON or PROTOBUF. `references` has the names and texts of the schemas that it refers
+    to. Each comes after its own references."""
 
     kind: str
     text: str
@@ -48,7 +48,7 @@ class RegisteredSchema(NamedTuple):
 def registry_settings(
     url: str | None, settings: Mapping[str, str] | None
 ) -> RegistrySettings | None:
-    """None without a URL. Raises ConfigError for settings of no registry."""
+    """The settings of a registry, or None without a URL. Raises ConfigError for settings without a URL."""
     if url is None:
         if settings:
             raise ConfigError(
@@ -62,8 +62,8 @@ def registry_settings(
 def registered_schema(settings: RegistrySettings, schema_id: int) -> RegisteredSchema:
     """The schema of this id.
 
-    Raises UnknownSchemaError if the registry has none, ConfigError for wrong settings, and
-    SchemaRegistryError if it does not answer or refuses: then nothing is known of the schema.
+    Raises UnknownSchemaError if the registry does not have it, ConfigError for wrong settings, and
+    SchemaRegistryError if the registry does not answer or refuses, so that it may have the schema.
     """
     client = _client(settings)
     from confluent_kafka.schema_registry.error import SchemaRegistryError as RefusedError
@@ -76,7 +76,7 @@ def registered_schema(settings: RegistrySettings, schema_id: int) -> RegisteredS
         if error.http_status_code == _NOT_FOUND:
             raise UnknownSchemaError("the registry has no such schema") from error
         raise _failed(settings, error) from error
-    # What its HTTP library raises is not part of its interface.
+    # The client also raises errors of its HTTP library, which are not part of its interface.
     except Exception as error:
         raise _failed(settings, error) from error
     return RegisteredSchema(
@@ -85,7 +85,7 @@ def registered_schema(settings: RegistrySettings, schema_id: int) -> RegisteredS
 
 
 def check_registry(settings: RegistrySettings) -> None:
-    """Raises ConfigError or SchemaRegistryError unless the registry answers."""
+    """Raise ConfigError or SchemaRegistryError unless the registry answers."""
     with _new_client(settings) as client:
         try:
             client.get_subjects()

@@ -1,10 +1,10 @@
-"""Rows of a table, and of its dead letters, from rows of the source.
+"""Makes the rows of a table, and of its dead letters, from rows of the source.
 
     table         topic · partition · offset · timestamp · timestampType · headers · key · value
     dead letters  the same with the bytes of key and value, and reason
 
-Columns have the source's names and types. Only `key` and `value` differ by format (value_formats).
-Without a known field there is no such column yet.
+Columns have the source's names and types. Only the types of `key` and `value` depend on the format
+(value_formats). While no field of them is known, the table lacks the column.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ SOURCE_SCHEMA = StructType(
         for field in full_schema(include_headers=True)
     ]
 )
-"""Of the rows that are decoded. `timestamp` is in milliseconds: a table counts microseconds in 64
-bits, and cannot hold all."""
+"""The schema of the rows to decode. `timestamp` is in milliseconds, because a table counts microseconds in 64
+bits and cannot have all of them."""
 
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "headers")
 
 
 class DecodedRows(NamedTuple):
-    """The rows of one batch: those of the table, and those of the dead letters. `tombstones` tells which
-    rows of the table delete what their key had: they have no value, or are deletions of Debezium's."""
+    """The rows of one batch, for the table and for the dead letters. `tombstones` marks the rows of the table that
+    delete their key: they have no value, or are deletions of Debezium."""
 
     rows: pa.RecordBatch
     dead: pa.RecordBatch
@@ -57,8 +57,8 @@ def dead_schema() -> pa.Schema:
 
 
 def decoded_rows(batch: pa.RecordBatch, decoders: KeyValue[ValueDecoder]) -> DecodedRows:
-    """The rows of a batch of SOURCE_SCHEMA. Each is in one of the two. They are of no use if a decoder
-    has grown."""
+    """Decode a batch of SOURCE_SCHEMA. Each row is in exactly one of the two results. They are unusable if a
+    decoder has grown."""
     count = batch.num_rows
     stamped, too_far = _with_timestamps(batch)
     reasons = dict(too_far)
@@ -95,7 +95,7 @@ def decoded_rows(batch: pa.RecordBatch, decoders: KeyValue[ValueDecoder]) -> Dec
 
 
 def _of_places(found: DecodedValues, kept: Places, count: int) -> Values:
-    """Those of these places, none of which is dead."""
+    """The decoded values at these places, none of which is dead."""
     if len(found.column) == len(kept):
         return found.column
     own = np.delete(np.arange(count), [each.place for each in found.dead])
@@ -103,7 +103,7 @@ def _of_places(found: DecodedValues, kept: Places, count: int) -> Values:
 
 
 def _with_timestamps(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[DeadValue]]:
-    """The batch with the table's timestamps, null for those that it cannot hold, which are dead."""
+    """The batch with the table's timestamps. Timestamps out of range are null, and their rows are dead."""
     index = batch.schema.get_field_index("timestamp")
     milliseconds = batch.column(index).to_numpy()
     is_too_far = (milliseconds > TIMESTAMP_MS_MAX) | (milliseconds < -TIMESTAMP_MS_MAX)

@@ -1,7 +1,7 @@
-"""What upkeep needs of the tables that a topic has become: one of rows, one of dead letters.
+"""The interface of tables for upkeep. A topic has two: one of rows, one of dead letters.
 
-Its commits keep the rows' offsets and the state of the dead letters. So they may come between those
-of runs, and runs between them.
+A commit of upkeep keeps the covered offsets and the state of the dead letters. So upkeep and runs may commit in any
+order.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from isotherm.spark.tables.parquet_files import FILE_BYTES, Place
 from isotherm.types import Offset, TimestampMs
 
 SMALL_FILE_BYTES = 128 * 1024 * 1024
-"""Smaller files are written again, together, as files of at most about FILE_BYTES."""
+"""Smaller files are merged to files of at most about FILE_BYTES."""
 GROUP_FILES_MAX = 256
-"""Files that one task writes again: it asks for the footer of each."""
+"""The most files that one task merges, because it fetches the footer of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file of a table. The bounds of partitions and offsets, both ends included, are None if
-    its maker has told none. Only files of one `group` may become one: the table's own partition."""
+    """A file of a table. The bounds of partitions and offsets are inclusive, and None if its writer gave none. Only
+    files with the same `group`, the partition of the table, may be merged."""
 
     name: str
     size: int
@@ -36,21 +36,21 @@ class DataFile:
 
     @property
     def first(self) -> tuple[int, Offset]:
-        """No row has a lower partition, or the same and a lower offset."""
+        """A lower bound of the rows' places: partition, then offset."""
         if self.partitions is None or self.offsets is None:
             return (-1, -1)
         return self.partitions[0], self.offsets[0]
 
 
 class Expired(NamedTuple):
-    """Snapshots that are gone, and the files that only they named."""
+    """The numbers of expired snapshots, and of deleted files that only they named."""
 
     snapshots: int
     files: int
 
 
 class KeptTable(Protocol):
-    """One table on the driver, as it was read last. Not thread-safe."""
+    """One table in the driver, in the state of its last read. Not thread-safe."""
 
     name: str
 
@@ -59,13 +59,14 @@ class KeptTable(Protocol):
 
     @property
     def schema(self) -> pa.Schema:
-        """Of new files: all columns of the table, also those of others."""
+        """The schema of new files: all columns of the table, including those that other programs added."""
 
     def read(self) -> None:
-        """Read the table anew."""
+        """Read the current state of the table."""
 
     def files(self) -> list[DataFile]:
-        """ConfigError if rows were deleted without rewriting their files, or columns renamed."""
+        """The files of the table. Raises ConfigError if rows were deleted without rewriting their files, or columns
+        were renamed."""
 
     def replace(
         self,
@@ -75,16 +76,17 @@ class KeptTable(Protocol):
         keeps_rows: bool,
         check: Callable[[], None] | None = None,
     ) -> None:
-        """One commit. `check` is called right before each try of it, and may raise. TableOvertakenError if one of the removed files is not in the table any more,
-        or not as it was: then nothing is committed."""
+        """Replace files in one commit. `check` is called right before each try, and may raise. Raises
+        TableOvertakenError if one of the removed files is no longer in the table, or was changed. Nothing is
+        committed then."""
 
     def expire(self, before_ms: TimestampMs) -> Expired:
-        """Let go of snapshots that are older, but for the newest one, those that the next run needs,
-        and those that others have named. Then delete the files that no snapshot names any more."""
+        """Expire older snapshots, except the newest one, those that the next run needs, and those with a tag or a
+        branch. Then delete the files that no snapshot names any more."""
 
 
 def check_upkeep(option: str, table_format: str) -> None:
-    """Raises ConfigError unless tables of this format can be kept."""
+    """Raise ConfigError unless tables of this format have upkeep."""
     if table_format != "iceberg":
         raise ConfigError(
             f"only an Iceberg table is kept by this command option={option} to={table_format}"
@@ -93,8 +95,8 @@ def check_upkeep(option: str, table_format: str) -> None:
 
 
 def plan_compaction(files: Iterable[DataFile]) -> list[list[DataFile]]:
-    """Small files that become one, or a few: neighbours in the order of partitions and offsets.
-    Pure."""
+    """Plan groups of small files to merge. The files of a group are neighbours in the order of partitions and
+    offsets. Pure."""
     by_group: dict[Hashable, list[DataFile]] = {}
     for each in files:
         if each.size < SMALL_FILE_BYTES:

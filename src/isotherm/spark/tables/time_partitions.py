@@ -1,6 +1,6 @@
-"""Partitions of a table by the time of its records: the one a row is in, and the folder of its files. Pure.
+"""Splits rows into partitions by the time of their records, and names the folders of the files. Pure.
 
-The column is named, and its values are written, as Iceberg's transforms `hour` and `day` do it:
+The name of the column and its values are those of Iceberg's transforms `hour` and `day`:
 `timestamp_day=2026-11-25`, `timestamp_hour=2026-11-25-13`, in UTC.
 """
 
@@ -25,15 +25,15 @@ _FOLDER = re.compile(r"(?:^|/)((timestamp_(?:hour|day))=([-0-9]+)/)[^/]*$")
 
 
 class TimePartition(NamedTuple):
-    """Rows of a batch that are in one partition. `folder` ends with a slash; without partitions it is
-    empty."""
+    """The rows of a batch in one partition. `folder` ends with a slash. It is empty if the table has no
+    partitions."""
 
     folder: str
     rows: pa.RecordBatch
 
 
 def check_partition_by(partition_by: str) -> None:
-    """Raises ConfigError for what a table cannot be partitioned by."""
+    """Raise ConfigError for an unknown kind of partitions."""
     if partition_by not in PARTITIONS:
         raise ConfigError(
             f"no such partitions option=--partition-by value={partition_by} known={','.join(PARTITIONS)}"
@@ -41,12 +41,12 @@ def check_partition_by(partition_by: str) -> None:
 
 
 def partition_column(partition_by: str) -> str | None:
-    """The name of the column of partitions; None for a table without any."""
+    """The name of the partition column. None for a table without partitions."""
     return None if partition_by == NO_PARTITIONS else f"timestamp_{partition_by}"
 
 
 def split_by_time(batch: pa.RecordBatch, partition_by: str) -> Iterator[TimePartition]:
-    """The rows of each partition, in their order. All rows have a timestamp."""
+    """Yield the rows of each partition, in their order. All rows must have a timestamp."""
     if batch.num_rows == 0:
         return
     if partition_by == NO_PARTITIONS:
@@ -56,20 +56,22 @@ def split_by_time(batch: pa.RecordBatch, partition_by: str) -> Iterator[TimePart
     ordinals = microseconds // _MICROSECONDS[partition_by]
     for ordinal in np.unique(ordinals):
         places = np.flatnonzero(ordinals == ordinal)
-        # Most batches are of one partition. A slice of another would keep the whole batch in memory.
+        # Most batches have one partition and are not copied. Otherwise copy the rows: a slice would keep the whole
+        # batch in memory.
         rows = batch if len(places) == batch.num_rows else batch.take(pa.array(places, pa.int64()))
         text = _text(int(ordinal), partition_by)
         yield TimePartition(f"{partition_column(partition_by)}={text}/", rows)
 
 
 def folder_of(file: str) -> str:
-    """The partition's folder in the name of a file, with its slash; empty without partitions."""
+    """The partition's folder in the name of a file, with its slash. Empty without partitions."""
     found = _FOLDER.search(file)
     return "" if found is None else found[1]
 
 
 def partition_values(file: str) -> dict[str, str | None]:
-    """The value of the partition column, by its name; empty without partitions."""
+    """The value of the partition column in the name of a file, by the column's name. Empty without
+    partitions."""
     found = _FOLDER.search(file)
     return {} if found is None else {found[2]: found[3]}
 

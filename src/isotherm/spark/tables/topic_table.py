@@ -1,4 +1,4 @@
-"""What a job needs of a table that a topic becomes: Iceberg's, Delta's, or a folder of Parquet files."""
+"""The interface of a topic's table for jobs: an Iceberg table, a Delta table, or a folder of Parquet files."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ DEAD_LETTERS_SUFFIX = "_dead_letters"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What a table was made from. The defaults are those of tables that do not name them: older than modes
-    and formats of keys."""
+    """The source and settings from which a table was made. The defaults apply to older tables, which do not store
+    modes and formats of keys."""
 
     topic: str
     topic_id: str
@@ -49,8 +49,9 @@ _PROPERTIES = {
 
 @dataclass(frozen=True, slots=True)
 class FilePlaces:
-    """Where executors put files, and the columns of these, with field ids if the table has such. The
-    `whole_schema` is with columns of others in the table. Rows of each partition are in files of their own."""
+    """The places where executors put files, and the columns of files, with field ids if the table has these.
+    `whole_schema` also has columns that other programs added. Each partition of `partition_by` has its own
+    files."""
 
     rows: Place
     rows_schema: pa.Schema
@@ -62,8 +63,8 @@ class FilePlaces:
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """Files that become visible together, as those are gone that they replace; `covered` are the next
-    offsets by partition, after it."""
+    """A commit: the files that it adds, the files that it removes, and in `covered` the next offset of each
+    partition after it."""
 
     rows: Sequence[str]
     dead: Sequence[str]
@@ -72,20 +73,19 @@ class TableCommit:
 
 
 class TopicTable(Protocol):
-    """A table on the driver. One commit after the other; not thread-safe.
+    """A table in the driver, for one commit after the other. Not thread-safe.
 
-    The commit is the one step that counts: with the files of rows it names those of dead letters,
-    and the offsets. What follows from it is done by `settle`, at once, or by the next run if this
-    one is killed.
+    The commit is the only step that decides. It names the files of rows, those of dead letters, and the offsets.
+    `settle` completes it right after that, or in the next run if this one is killed.
     """
 
     name: str
 
     def identity(self) -> Identity | None:
-        """None for a table that does not exist yet."""
+        """Read the table, and return its identity. None if it does not exist yet."""
 
     def create(self, identity: Identity) -> None:
-        """TableOvertakenError if it was made meanwhile."""
+        """Create the table. Raises TableOvertakenError if another program has created it first."""
 
     def covered(self) -> dict[int, Offset]:
         """The first offset of each partition that is not in the table."""
@@ -93,21 +93,22 @@ class TopicTable(Protocol):
     def types(self) -> DecodedTypes: ...
 
     def data_files(self) -> list[str]:
-        """The locations of all files of rows, URLs in which nothing is escaped, as `identity` found the table: no more than its offsets
-        cover. ConfigError if others have made their rows something else than the table's."""
+        """The locations of all files of rows, as URLs without escapes. They are those that `identity` has read, so
+        they match the covered offsets. Raises ConfigError if other programs have changed the table so that the rows
+        of the files are not its rows."""
 
     def places(self, types: DecodedTypes) -> FilePlaces:
-        """The places of files, once the table has all columns of these types."""
+        """Add the columns of `types` that the table lacks, and return the places of files."""
 
     def commit(self, commit: TableCommit) -> None:
-        """TableOvertakenError if another run has committed since `covered` was asked."""
+        """Commit. Raises TableOvertakenError if another run has committed since `identity` read the table."""
 
     def settle(self) -> None:
-        """Finish what the last commit of any run has begun."""
+        """Complete the last commit, even if it is that of another run."""
 
 
 def check_mode(mode: str, table_format: str) -> None:
-    """Raises ConfigError unless tables of this format can have the mode."""
+    """Raise ConfigError unless tables of this format can have the mode."""
     if mode not in MODES:
         raise ConfigError(f"no such mode option=--mode value={mode} known={','.join(MODES)}")
     if mode == LATEST and table_format == "parquet":
@@ -123,7 +124,7 @@ def identity_properties(identity: Identity) -> dict[str, str]:
 
 
 def stored_identity(properties: Mapping[str, str], table: str) -> Identity:
-    """That of `identity_properties`; ConfigError if there is none."""
+    """Inverse of `identity_properties`. Raises ConfigError if the properties have no identity."""
     found = {field: properties[key] for field, key in _PROPERTIES.items() if key in properties}
     try:
         return Identity(**found)
@@ -134,8 +135,7 @@ def stored_identity(properties: Mapping[str, str], table: str) -> Identity:
 
 
 def checked_columns(columns: pa.Schema, wanted: pa.Schema, table: str) -> pa.Schema:
-    """Those of a table's columns that are wanted. ConfigError if it lacks one, or has it with another
-    type."""
+    """The wanted columns of a table. Raises ConfigError if it lacks one, or has it with another type."""
     missing = [name for name in wanted.names if name not in columns.names]
     if missing:
         raise ConfigError(
@@ -153,7 +153,7 @@ def checked_columns(columns: pa.Schema, wanted: pa.Schema, table: str) -> pa.Sch
 
 
 def check_unwrap(unwrap: str, mode: str) -> None:
-    """Raises ConfigError unless tables of this mode can be made of such events."""
+    """Raise ConfigError unless tables of this mode can be made of such events."""
     if unwrap not in UNWRAPS:
         raise ConfigError(
             f"no such events option=--unwrap value={unwrap} known={','.join(UNWRAPS)}"
@@ -166,7 +166,7 @@ def check_unwrap(unwrap: str, mode: str) -> None:
 
 
 def check_identity(found: Identity, wanted: Identity, table: str) -> None:
-    """Raises ConfigError unless a run with `wanted` may go on with the table."""
+    """Raise ConfigError unless a run with the identity `wanted` may continue the table."""
     names = ("topic", "topic_id", "mode", "key_format", "value_format", "unwrap", "partition_by")
     for name in names:
         if getattr(found, name) != getattr(wanted, name):

@@ -1,4 +1,4 @@
-"""What all formats of keys and values have in common."""
+"""The interface of decoders for all formats of keys and values."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from isotherm.spark.tables.value_types import ValueType
 
 
 class ValueDecoder(Protocol):
-    """Turns values into one column. `known` is the column's type, None without a known field; if it
-    `has_grown`, columns are of no use any more."""
+    """Decodes values to one column. `known` is the column's type, None while no field is known. If it `has_grown`,
+    the columns are unusable."""
 
     @property
     def known(self) -> ValueType: ...

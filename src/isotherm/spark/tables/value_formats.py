@@ -1,11 +1,11 @@
-"""What keys and values may be, by the names of `--key` and `--value`, and the decoder of each.
+"""The formats of keys and values, by the names of `--key` and `--value`, and their decoders.
 
-raw          bytes as they are
+raw          unchanged bytes
 string       text in UTF-8
 json         JSON objects, whose fields become columns
-avro         by a schema of a registry, whose id is before the bytes
-protobuf     messages by a schema of a registry, alike
-json-schema  JSON objects; types are the schema's, of fields that it lacks those found
+avro         values of a registered schema, whose id is before the bytes
+protobuf     messages of a registered schema, in the same way
+json-schema  JSON objects of a registered schema, which declares types; other fields have the type found
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from isotherm.spark.tables.value_types import DecodedTypes, KeyValue, ValueType
 RAW, STRING, JSON = "raw", "string", "json"
 AVRO, PROTOBUF, JSON_SCHEMA = "avro", "protobuf", "json-schema"
 REGISTERED_FORMATS = (AVRO, PROTOBUF, JSON_SCHEMA)
-"""Those that need a schema registry."""
+"""The formats that need a schema registry."""
 UNWRAPPED_FORMATS = (JSON, AVRO, JSON_SCHEMA)
-"""Those in which Debezium's converters write."""
+"""The formats that Debezium's converters write."""
 VALUE_FORMATS = (RAW, STRING, JSON, *REGISTERED_FORMATS)
 
 
 @dataclass(frozen=True)
 class ValueFormat:
-    """What the keys or the values of a topic are. If they are `required`, null is dead. If it `unwraps`,
-    they are change events of Debezium, whose rows become the column."""
+    """The format of a topic's keys or values. If they are `required`, null is dead. With `unwraps` they are change
+    events of Debezium, whose rows become the column."""
 
     name: str
     registry: RegistrySettings | None = None
@@ -54,7 +54,7 @@ class RawDecoder:
 
 
 class StringDecoder:
-    """Values that are not UTF-8 are dead."""
+    """Decodes text. Values that are not UTF-8 are dead."""
 
     known: ValueType = pa.string()
     has_grown = False
@@ -66,7 +66,7 @@ class StringDecoder:
 
 
 class RequiredDecoder:
-    """Decodes as another one does. What that takes for null is dead."""
+    """Decodes with another decoder. Values that it decodes to null are dead."""
 
     def __init__(self, decoder: ValueDecoder) -> None:
         self._decoder = decoder
@@ -96,7 +96,8 @@ def formats(
     needs_key: bool = False,
     unwraps: bool = False,
 ) -> KeyValue[ValueFormat]:
-    """Raises ConfigError for a format that is none, or lacks its registry or packages."""
+    """The formats of keys and values. Raises ConfigError for an unknown format, and for one without its registry or
+    packages."""
     names = KeyValue(key, value)
     for option, name in zip(KeyValue._fields, names, strict=True):
         if name not in VALUE_FORMATS:
@@ -138,12 +139,13 @@ def _first_type(name: str) -> ValueType:
 def decoders_of(
     wanted: KeyValue[ValueFormat], fixed: DecodedTypes, known: DecodedTypes
 ) -> KeyValue[ValueDecoder]:
-    """`fixed` are the types of the table's columns, which stay; `known` have what is to come besides."""
+    """The decoders of keys and values. `fixed` has the types of the table's columns, which do not change. `known` also
+    has fields that will be added."""
     return KeyValue(*(_decoder_of(*each) for each in zip(wanted, fixed, known, strict=True)))
 
 
 def settled_decoders(wanted: KeyValue[ValueFormat], types: DecodedTypes) -> KeyValue[ValueDecoder]:
-    """Decode to these types, which do not grow: other fields are left out."""
+    """Decoders to these types, which do not grow. Other fields are left out."""
     return KeyValue(
         *(_decoder_of(*each, may_grow=False) for each in zip(wanted, types, types, strict=True))
     )

@@ -1,17 +1,17 @@
-"""The types of a table's columns `key` and `value`, and how they grow. Pure. For JSON:
+"""The types of a table's columns `key` and `value`, and the rules by which they grow. Pure. For JSON:
 
     true, false -> bool · whole numbers -> int64 · other numbers -> double · texts -> string
     objects -> struct · arrays -> list
 
 A field that was null in every record, or an object without fields, has no type yet: None.
 
-A column never changes once it is in the table: of these types Iceberg can promote none. A type that
-only this run has found may still go from int64 to double. Otherwise the first type stays, in the
-order of partitions and offsets, and records with another become dead letters
+A column never changes once it is in the table, because Iceberg can promote none of these types. A type
+that only this run has found may still change from int64 to double. Otherwise the first type stays, in the
+order of partitions and offsets, and records with another type become dead letters
 (docs/decisions/0141-the-first-type-of-a-field-stays.md).
 
-Engines find columns without regard to case. So of fields whose names differ in case only the first becomes a
-column (docs/decisions/0179-names-that-differ-in-case-only.md).
+Engines ignore the case of column names. So if the names of fields differ only in case, only the first field
+becomes a column (docs/decisions/0179-names-that-differ-in-case-only.md).
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ T = TypeVar("T")
 
 
 class KeyValue(NamedTuple, Generic[T]):
-    """What belongs to the column `key`, and what to the column `value`."""
+    """A pair of things for the column `key` and for the column `value`."""
 
     key: T
     value: T
 
 
 DecodedTypes: TypeAlias = KeyValue[ValueType]
-"""Of the columns that are decoded; None without a known field."""
+"""The types of the two columns. None while no field is known."""
 
 
-# Arrow finds these in texts; in the table a text is a text.
+# Arrow infers these types from strings. In the table a string stays a string.
 _TEXTS = (types.is_timestamp, types.is_date, types.is_time, types.is_string)
 
 
 class FieldNameError(ValueError):
-    """A field of this name cannot be a column."""
+    """A field with this name cannot be a column."""
 
 
 def column_type(parsed: pa.DataType) -> ValueType:
     """The column's type for a type that Arrow's JSON reader inferred.
 
-    Raises FieldNameError for names that are empty, or have a dot: Iceberg names nested columns by
+    Raises FieldNameError for a name that is empty or has a dot, because Iceberg names nested columns by
     paths with dots.
     """
     if isinstance(parsed, pa.StructType):
@@ -70,8 +70,8 @@ def column_type(parsed: pa.DataType) -> ValueType:
 
 
 def merged(known: ValueType, found: ValueType, fixed: ValueType = None) -> ValueType:
-    """`known` with the fields of `found` that it lacks, but no twins (see twin). `fixed`, a part of `known`,
-    keeps its types."""
+    """`known` with the fields of `found` that it lacks, except twins (see `twin`). The types in `fixed`, a part of
+    `known`, do not change."""
     if found is None or known == found:
         return known
     if known is None:
@@ -93,13 +93,13 @@ def merged(known: ValueType, found: ValueType, fixed: ValueType = None) -> Value
 
 
 def merged_types(known: DecodedTypes, found: DecodedTypes, fixed: DecodedTypes) -> DecodedTypes:
-    """See merged."""
+    """As `merged`, for both columns."""
     return KeyValue(*(merged(*each) for each in zip(known, found, fixed, strict=True)))
 
 
 def twin(found: ValueType, known: ValueType, path: str = "") -> str | None:
-    """The first field of `found` that is no column, since its name differs in case only from that of a field beside
-    it, of `known` or of `found`: the reason for a dead letter. Fields of `known` are columns."""
+    """The first field of `found` that cannot be a column, because its name differs only in case from that of a field
+    beside it in `known` or `found`. It is the reason for a dead letter. Fields of `known` are columns."""
     if isinstance(found, pa.StructType):
         columns = (
             {field.name: field.type for field in known} if isinstance(known, pa.StructType) else {}
@@ -128,7 +128,7 @@ def twin_reason(path: str, first: str) -> str:
 
 
 def decoded_types(schema: pa.Schema) -> DecodedTypes:
-    """The types of these columns in a table, or in some of its columns."""
+    """The types of `key` and `value` in the schema of a table, or of some of its columns."""
     return KeyValue(
         *(schema.field(name).type if name in schema.names else None for name in KeyValue._fields)
     )
