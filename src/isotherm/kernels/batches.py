@@ -11,7 +11,7 @@ from isotherm.kernels.kernel import kernel
 from isotherm.kernels.record_reader import read_int
 from isotherm.kernels.tables import BATCHES, BYTES
 
-# As in isotherm.record.batch_header, which kernels may not import.
+# The same values as in isotherm.record.batch_header, which kernels may not import.
 _LOG_OVERHEAD = 12
 _HEADER_SIZE = 61
 _LENGTH_MIN = 49

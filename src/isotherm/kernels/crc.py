@@ -121,7 +121,7 @@ def _first_wrong(data, batches):
     return -1
 
 
-# None on a processor without the instruction.
+# The index of the first batch with a wrong CRC, or -1. None on a processor without the instruction.
 first_wrong_crc: Any = (
     kernel(types.int64(BYTES, BATCHES))(_first_wrong) if HAS_INSTRUCTION else None
 )

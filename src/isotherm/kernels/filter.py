@@ -30,7 +30,7 @@ OUTCOME = np.dtype(
         # The places of all records of the batch: their number, and the index of the first one.
         ("places_count", np.int64),
         ("first_place", np.int64),
-        # Of the kept records.
+        # The number of the kept records, and their highest timestamp.
         ("kept_count", np.int64),
         ("max_timestamp", np.int64),
         # 1 if a kept record has no value.
@@ -57,7 +57,7 @@ WRITTEN = np.dtype(
     ]
 )
 
-# How much a record can grow: its timestamp delta by 9 bytes, and its size by one.
+# The bytes by which a record can grow: its timestamp delta by 9, and its size by one.
 RECORD_GROWTH_MAX = 10
 
 _HEADER_SIZE = 61

@@ -40,12 +40,12 @@ from typing import NamedTuple
 
 logger = logging.getLogger(__name__)
 
-# How many stamps a folder keeps, the newest ones. Versions, environments and processors that share
-# the folder need one each. A stamp takes 2 MB.
+# A folder keeps this number of stamps, the newest ones. Versions, environments and processors that
+# share the folder need one each. A stamp takes 2 MB.
 STAMPS_MAX = 8
 
-# How long a process waits for another one that compiles the same kernel. Then it compiles it, too.
-# A kernel takes a second of CPU time.
+# A process waits this long for another one that compiles the same kernel, and then compiles it
+# itself. A kernel takes a second of CPU time.
 WAIT_MAX_S = 60.0
 _POLL_S = 0.05
 _LOWEST_PRIORITY = 19
@@ -71,7 +71,8 @@ def target_digest(target: Iterable[object]) -> str:
 def _digest(parts: Iterable[bytes]) -> str:
     digest = hashlib.sha256()
     for part in parts:
-        # With the length, so that different parts never give the same bytes together.
+        # The length keeps parts apart: otherwise "ab" and "c" would give the digest of "a" and
+        # "bc".
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()[:16]
 

@@ -51,6 +51,7 @@ def locate_records(data, unpacked, batches, places):
             place.value_size = value_size
             place.is_kept = 1
             count += 1
+        # The records must fill the payload: bytes behind the last one belong to no record.
         if position != row.payload_end:
             return row_index, row.records_count, 0
     return -1, -1, count

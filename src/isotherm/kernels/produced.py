@@ -59,6 +59,7 @@ def check_records(
         if timestamp != _NO_TIMESTAMP and not timestamp_min <= timestamp <= timestamp_max:
             return TIMESTAMP_OUT_OF_RANGE, index, timestamp
         largest_timestamp = max(largest_timestamp, timestamp)
+    # The records must fill the payload: bytes behind the last one belong to no record.
     if position != len(payload):
         return RECORD_DAMAGED, records_count, 0
     return RECORDS_VALID, -1, largest_timestamp

@@ -37,6 +37,7 @@ def find_wrong_batch(data, unpacked, batches, start):
         row = batches[row_index]
         source = unpacked if row.is_unpacked else data
         position = row.payload_start
+        # A cleaned batch has fewer records than offsets: its deltas have gaps.
         is_dense = row.records_count == row.last_offset_delta + 1
         next_delta = np.int64(0)
         largest = np.int64(_NO_TIMESTAMP)
@@ -53,6 +54,7 @@ def find_wrong_batch(data, unpacked, batches, start):
             largest = max(largest, row.base_timestamp + timestamp_delta)
         if position != row.payload_end:
             return RECORD_DAMAGED, row_index, row.records_count, 0, 0
+        # With LogAppendTime the header has the time of the append, and records keep their own.
         is_told = row.records_count > 0 and row.attributes & LOG_APPEND_TIME_FLAG == 0
         if is_told and largest != row.max_timestamp:
             return MAX_TIMESTAMP_WRONG, row_index, -1, row.max_timestamp, largest

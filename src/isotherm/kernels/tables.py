@@ -36,7 +36,7 @@ BATCH = np.dtype(
 PLACE = np.dtype(
     [
         ("offset", np.int64),
-        # With LogAppendTime, the batch's maximum timestamp.
+        # The record's own timestamp; in a batch with LogAppendTime the batch's maximum timestamp.
         ("timestamp", np.int64),
         ("key_start", np.int64),
         ("end", np.int64),

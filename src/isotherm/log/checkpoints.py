@@ -96,7 +96,8 @@ def save_partition_metadata(fs: FileSystem, directory: Path, topic_id: uuid.UUID
 
 
 def load_meta_properties(fs: FileSystem, log_dir: Path) -> MetaProperties | None:
-    """None for a directory that was never used. Raises CorruptCheckpointError with the fault."""
+    """Read the file. None for a directory that was never used. Raises CorruptCheckpointError with
+    the fault."""
     path = log_dir / META_PROPERTIES_NAME
     if not fs.exists(path):
         return None

@@ -53,7 +53,8 @@ NOTHING_APPENDED = FollowerAppendInfo(-1, -1, -1, 0)
 
 
 class FollowerRecords(NamedTuple):
-    """At least one batch unless the answer had none. `epochs` has an item for each batch."""
+    """The batches to append: at least one unless the answer had none. `epochs` has the leader
+    epoch of each batch."""
 
     records: memoryview
     batches: BatchTable

@@ -41,7 +41,7 @@ class File(Protocol):
         """Make content and size durable, but not the file's name (`sync_directory`)."""
 
     def close(self) -> None:
-        """Only for a file with a single user. A shared file is closed with its last reference, so
+        """Close a file with a single user. A shared file is closed with its last reference, so
         that no reader uses a reused descriptor. Idempotent."""
 
 

@@ -51,7 +51,7 @@ class LeaderEpochCache:
         self.entries: tuple[EpochEntry, ...] = ()
         # Entries below the log start, which a crash may reset.
         self._cut: tuple[EpochEntry, ...] = ()
-        # None if the content of the file must be replaced.
+        # The content of the file; None if it must be replaced.
         self._stored: tuple[EpochEntry, ...] | None = None
         if not discard:
             self._stored = self.entries = _load(fs, path)

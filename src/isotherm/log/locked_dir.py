@@ -52,7 +52,7 @@ class LockedDir:
     """The broker epoch of the last stop; None if that was not clean."""
     recovery_points: Mapping[TopicPartition, Offset]
     log_start_offsets: Mapping[TopicPartition, Offset] | None
-    """None if the file is lost: then the start of a log is unknown."""
+    """The log starts from the file; None if it is lost: then the start of a log is unknown."""
     high_watermarks: Mapping[TopicPartition, Offset]
     named: set[TopicPartition] = field(default_factory=set)
     """Partitions that are in the files on disk now."""

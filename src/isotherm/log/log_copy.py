@@ -35,11 +35,14 @@ that finds both uses the one with the mark."""
 
 
 class LogCopy:
-    """For one thread at a time. Methods raise LogDirFailedError if a disk fails (`log_dir` or that
-    of the log is then offline), and NotLeaderOrFollowerError if the log is closed."""
+    """The copy of one log, for one thread at a time.
+
+    Methods raise LogDirFailedError if a disk fails (`log_dir` or that of the log is then offline),
+    and NotLeaderOrFollowerError if the log is closed.
+    """
 
     def __init__(self, fs: FileSystem, log: PartitionLog, log_dir: LogDir, directory: Path) -> None:
-        """Creates `directory`, which lies in `log_dir`."""
+        """Create `directory`, which lies in `log_dir`."""
         assert log.topic_id is not None, log
         self.log = log
         self.log_dir = log_dir

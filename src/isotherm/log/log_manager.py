@@ -284,7 +284,8 @@ class LogManager:
         Returns the log directory that has it. Raises LogDirFailedError."""
         with self._lock:
             offline = self._offline.pop(topic_partition)
-            # Before the rename: a start reports a log without a directory that a checkpoint names.
+            # Drop the log from the checkpoints before the rename: a start reports a log that a
+            # checkpoint names and that has no directory.
             self.checkpoint()
             stray = self._rename(
                 PartitionDirectory(offline.log_dir, offline.directory, topic_partition),

@@ -20,7 +20,7 @@ from isotherm.types import Offset, TimestampMs
 
 
 class LogSegments:
-    """At least one segment, ascending without overlap. The last one is active."""
+    """The segments of a log: at least one, ascending without overlap. The last one is active."""
 
     def __init__(
         self,

@@ -587,7 +587,7 @@ class PartitionLog:
                     self._roll(now_ms)
             if not count:
                 return []
-            # After a crash their batches are not there to recover the epochs from.
+            # Flush first: after a crash the deleted batches are not there to recover epochs from.
             self.leader_epochs.flush(self._log_end_offset)
             # Asked without the log's lock, since it may take long. The context keeps the remote
             # segments from being deleted until the local ones are removed.

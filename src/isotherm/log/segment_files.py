@@ -74,11 +74,11 @@ class SegmentFiles:
                 except FileNotFoundError:
                     loaded = load(self._path(suffix, names[1]))
             except FileNotFoundError:
-                # With unchanged names there is no file. Else it was renamed meanwhile: try again.
+                # If the names are unchanged, the file is gone. If not, it was renamed: try again.
                 if names == (self._temporary_suffix, self._next_suffix):
                     raise
             else:
-                # Otherwise the name may have been reused by another segment before it was opened.
+                # After a rename the old name may belong to another segment: try again.
                 if names[0] == self._temporary_suffix:
                     return loaded
 

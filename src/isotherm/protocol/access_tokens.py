@@ -59,7 +59,7 @@ def fetch_token(login: TokenLogin) -> str:
     try:
         answer = json.loads(text)
     except (ValueError, RecursionError):
-        # Not chained: it quotes what may be a token.
+        # The cause is not chained: it quotes the answer, which may contain a token.
         raise _without_token(login, "the answer is not JSON") from None
     found = answer if isinstance(answer, dict) else {}
     token = found.get("access_token") or found.get("id_token")

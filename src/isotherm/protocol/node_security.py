@@ -162,7 +162,8 @@ def _load_key(context: ssl.SSLContext, properties: Mapping[str, Any]) -> None:
     with tempfile.NamedTemporaryFile() as file:
         file.write(key + b"\n" + chain)
         file.flush()
-        # Without a password OpenSSL would ask for that of an encrypted key on the terminal.
+        # The password is given even if it is empty: with None, OpenSSL would ask for the password
+        # of an encrypted key on the terminal.
         context.load_cert_chain(file.name, password=str(properties.get("ssl.key.password", "")))
 
 

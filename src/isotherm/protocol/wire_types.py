@@ -51,7 +51,7 @@ _ANY_NULLABILITY = {
     "uuid": WireType(primitives.read_uuid, primitives.write_uuid, 16),
 }
 
-# By (kafka_type, flexible, nullable).
+# The types of variable size, by (kafka_type, flexible, nullable).
 _VARIABLE_TYPES = {
     ("string", False, False): WireType(
         primitives.read_legacy_string, primitives.write_legacy_string, 2

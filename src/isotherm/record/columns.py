@@ -303,6 +303,7 @@ def _decode(
             )
         )
     else:
+        # Keys, values and headers are not wanted, and need not be decoded.
         from isotherm.kernels.heads import decode_heads
 
         damaged_row, damaged_record, count = decode_heads(

@@ -14,7 +14,7 @@ from isotherm.types import Position
 Throttle: TypeAlias = Callable[[int], None]
 """Called with the bytes read or written. May block, and may raise LogCleaningAbortedError."""
 CheckAbort: TypeAlias = Callable[[], None]
-"""Raises LogCleaningAbortedError if the round must end."""
+"""Called between two steps of a round. Raises LogCleaningAbortedError if the round must end."""
 
 
 class ChunkReader:

@@ -242,7 +242,7 @@ class LogCleanerManager:
         )
 
     def _plan(self, log: PartitionLog) -> LogToClean | None:
-        """None for a log without closed segments, or with a failing directory."""
+        """The part of the log to clean. None without closed segments or if the directory fails."""
         try:
             view = log.view()
             checkpoint = self.cleaner_checkpoint(log)

@@ -42,12 +42,12 @@ SLOTS_PER_RECORD = 2
 
 
 class OffsetMap:
-    """For one thread. Its memory is freed with it."""
+    """The highest offset of each key. Not thread-safe. Its memory is freed with it."""
 
     def __init__(
         self, memory_size: int, load_factor: float, rng: random.Random, *, records_max: int
     ) -> None:
-        """At most `load_factor` of the slots in `memory_size` bytes are used.
+        """Reserve at most `memory_size` bytes, and fill at most `load_factor` of their slots.
 
         At most `records_max` records will be added, so a smaller map may suffice.
         """

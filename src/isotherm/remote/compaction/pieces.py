@@ -82,6 +82,8 @@ def read_chunks(
                 wanted = _within(piece, chunk)
                 if wanted is None:
                     continue
+                # One chunk is held back: only the next one, or the end, shows whether it is the
+                # last.
                 if waiting is not None:
                     yield waiting, False
                 waiting = wanted

@@ -66,6 +66,7 @@ class BatchChain:
         begins_well = base[0] == next_offset or (is_start and expected[0] <= base[0] <= next_offset)
         end = self._segment.end_offset_inclusive + 1
         is_other_epoch = self._epochs.wrong(epochs, base)
+        # The usual run, without a gap, has none of the faults below: they are not looked for.
         if (
             begins_well
             and nexts[-1] <= end

@@ -97,9 +97,9 @@ class AbortedData:
             )
         )
         self._may_have_gaps = may_have_gaps
-        # By producer and first offset. For transactions that continue after the last run: the epoch
-        # and the next sequence. For those that began before the first run: epoch and sequence of
-        # their first batch in it.
+        # Both are keyed by producer and first offset. `_going_on` has the transactions that
+        # continue after the last run, with the epoch and the next sequence. `_begun_before` has
+        # those that began before the first run, with epoch and sequence of their first batch in it.
         self._going_on: dict[_Key, _Sequence] = {}
         self._begun_before: dict[_Key, _Sequence] = {}
         self._open = OpenSequences()
@@ -134,6 +134,7 @@ class AbortedData:
         is_wrong = sequences != expected
         is_first = np.append(True, transactions[1:] != transactions[:-1])
         is_last = np.append(is_first[1:], True)
+        # The batch before the first one of a transaction, if any, was in an earlier run: see below.
         is_wrong[is_first] = False
         keys = list(
             zip(
@@ -210,9 +211,9 @@ class OpenSequences:
     """Checks the sequences within all transactions of a read, run by run. Not thread-safe."""
 
     def __init__(self) -> None:
-        # By producer, while a transaction of it is open: the epoch and the next sequence.
+        # The epoch and the next sequence of each producer with an open transaction.
         self._going_on: dict[int, _Sequence] = {}
-        # By producer, if its first batch was no marker: epoch and sequence of that batch.
+        # Epoch and sequence of each producer's first batch, unless that was a marker.
         self._first: dict[int, _Sequence] = {}
         self._ended: set[int] = set()
 
@@ -227,6 +228,7 @@ class OpenSequences:
         is_marker = (data["attributes"] & CONTROL_FLAG) != 0
         producers = data["producer_id"]
         is_first = np.append(True, producers[1:] != producers[:-1])
+        # A marker has no sequence: it is not compared, nor is the batch after it.
         is_compared = ~is_first & ~is_marker
         is_compared[1:] &= ~is_marker[:-1]
         expected = next_sequences(sequences, data["last_offset_delta"], epochs)

@@ -104,7 +104,7 @@ def index_files(metadata: RemoteLogSegmentMetadata) -> IndexFiles:
 
 
 def parse_index_file_name(name: str) -> tuple[IndexFiles, IndexType] | None:
-    """None for a file that does not belong to the cache."""
+    """The entry's files and the kind of the index; None for a file that is not of the cache."""
     stem, dot, suffix = name.partition(".")
     kinds = [kind for kind, known in INDEX_SUFFIXES.items() if known == dot + suffix]
     offset, _, text = stem.partition("_")

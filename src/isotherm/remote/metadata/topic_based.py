@@ -97,7 +97,7 @@ class TopicBasedRemoteLogMetadataManager:
         settings: TopicBasedSettings | None = None,
         keyed: KeyedMetadata | None = None,
     ) -> None:
-        """Without `keyed` the level is 0 for ever."""
+        """Follow nothing before `start`. Without `keyed` the feature level stays 0."""
         self._topic = topic
         self._clock = clock
         self._metrics = metrics
@@ -108,8 +108,8 @@ class TopicBasedRemoteLogMetadataManager:
         self._writer = MetadataEventWriter(topic, keyed, clock, metrics)
         # The last offset that this manager wrote, by metadata partition.
         self._written: dict[int, Offset] = {}
-        # By metadata partition, while its write lock is held: the ends on which the present
-        # decision rests, _UNDECIDED until they are read.
+        # The ends on which the present decision rests, for each metadata partition whose write lock
+        # is held; _UNDECIDED until they are read.
         self._decided_at: dict[int, Ends] = {}
         self._unreadable: set[int] = set()
         self._stopping = threading.Event()

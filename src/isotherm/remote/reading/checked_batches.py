@@ -115,6 +115,7 @@ def check_batches(
     try:
         verify_crcs(window, table)
     except CorruptRecordError:
+        # Keep the batches before the wrong one: only a reader that reaches it gets the error.
         table = table[: _count_with_right_crc(window, table)]
     if len(table) == 0:
         return None

@@ -122,7 +122,7 @@ class ReadAhead:
         self._clock = clock
         self._memory = RangeMemory(settings.size_max)
         self._lock = threading.Lock()
-        # In the order of their last read: ranges are dropped from the front.
+        # Ranges in the order of their last read: the first ones are dropped first.
         self._held: OrderedDict[SegmentRange, _Held] = OrderedDict()
         self._by_segment: dict[RemoteLogSegmentId, list[SegmentRange]] = {}
         self._size = 0

@@ -87,6 +87,7 @@ def check_time_index_entries(
         for number in np.flatnonzero(wrong)[:_PROBLEMS_MAX].tolist()
     ]
     closing = int(times[-1]) if len(times) else -1
+    # The last entry may be among the wrong ones: a fault is named once.
     if largest >= 0 and closing != largest and not problems:
         problems.append(
             Problem(

@@ -400,6 +400,7 @@ def _written_here(
         }
     for row in _lasts(rows[rows["marker"] == NO_MARKER]):
         fields = known[int(row["producer_id"])]
+        # As in Kafka, a later epoch, even that of a marker, drops the batches of an earlier one.
         if int(row["producer_epoch"]) == fields["producer_epoch"]:
             delta = int(row["last_offset"] - row["base_offset"])
             fields["last_offset"] = int(row["last_offset"])

@@ -67,7 +67,8 @@ class ExpirationTask:
         if not segments:
             return []
         if log.highest_offset_in_remote_storage == UNKNOWN_OFFSET:
-            # Without it, local copies of remote segments would count twice against retention.bytes.
+            # Without this offset, local copies of remote segments would count twice against
+            # retention.bytes.
             copied_offset = find_copied_offset(tier, self._partition, log)
             self._cancellation.tell_copied(log, copied_offset)
         config, state = log.config, self._state()

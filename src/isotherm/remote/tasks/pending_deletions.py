@@ -28,7 +28,7 @@ class PendingDeletions:
     """Thread-safe. Every change is durable on return."""
 
     def __init__(self, directory: Path, fs: FileSystem) -> None:
-        """Raises CorruptCheckpointError if the file exists and cannot be decoded."""
+        """Load the file, if it exists. Raises CorruptCheckpointError if it cannot be decoded."""
         self._path = directory / FILE_NAME
         self._fs = fs
         self._lock = threading.Lock()
@@ -66,7 +66,7 @@ class PendingDeletions:
 
 
 def _parse(text: str) -> dict[TopicIdPartition, None]:
-    """Raises ValueError if the text is not such a list."""
+    """Decode the list. Raises ValueError if the text is not such a list."""
     if not text.endswith("\n"):
         raise ValueError(f"it is cut off size={len(text)}")
     version, count, *lines = text.splitlines()

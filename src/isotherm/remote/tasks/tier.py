@@ -137,7 +137,7 @@ class RemoteTierAccess:
         if predecessor is None:
             return
         if predecessor.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
-            # Only the copy task of this leader could finish it, and this is that task.
+            # Its deletion is safe: only this leader's copy task could finish it, and that runs now.
             self.storage.delete_log_segment_data(predecessor)
         elif not self.delete_segment(predecessor, still_local):
             raise RemoteStorageNotReadyError(
@@ -177,6 +177,8 @@ class RemoteTierAccess:
         stored = self.decided(metadata.topic_id_partition, decide)
         if stored is None:
             return False
+        # Once the event is read back, this broker's readers no longer find the segment. The objects
+        # are deleted only then.
         stored.result()
         self.index_cache.remove([metadata.segment_id])
         self.metrics.mark(TopicMeter.REMOTE_DELETE_REQUESTS, metadata.topic_id_partition.topic)

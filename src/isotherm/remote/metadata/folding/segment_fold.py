@@ -73,7 +73,7 @@ class FoldState:
 
 
 class SegmentFold(ColumnarFold):
-    """Not thread-safe; for one fold only."""
+    """The state of one fold, for that fold only. Not thread-safe."""
 
     def __init__(
         self, on_corrupt: OnCorrupt, wanted: Callable[[TopicIdPartition], bool] = lambda _: True

@@ -64,7 +64,7 @@ class WantedPartitions:
         self._store.install(folded)
 
     def cache(self, partition: TopicIdPartition) -> RemoteLogMetadataCache | None:
-        """None for a partition with a finished deletion, or without records."""
+        """The partition's state; None after a finished deletion, or without records."""
         return self._store.get(partition)
 
     def caches(self) -> Iterator[RemoteLogMetadataCache]:

@@ -1,4 +1,4 @@
-"""Which state may follow which. Pure.
+"""The valid transitions of segment states and partition deletion states. Pure.
 
     from \\ to          STARTED  FINISHED  DELETE_STARTED  DELETE_FINISHED
     (none)             yes

@@ -206,6 +206,7 @@ class MetadataEventWriter:
                 "an audit partition ends before what was recorded there"
                 f" metadata_partition={number} end={end} known={settled.audit}"
             )
+        # No read if the partition is empty, or ends where its last settled event ended.
         if end in (start, settled.audit):
             return LastAudited(end, settled.state)
         found = topic.read(number, end - 1, _READ_MAX_BYTES)

@@ -122,7 +122,7 @@ class KafkaMetadataTopic:
         return self.append_all(partition, [NewMetadataRecord(key, value, timestamp_ms)])
 
     def append_all(self, partition: int, records: Sequence[NewMetadataRecord]) -> Offset:
-        """Raises PolicyViolationError for a cluster's own metadata topic."""
+        """See the interface. Raises PolicyViolationError for a cluster's own metadata topic."""
         producer = self._own_producer()
         delivered: list[tuple[KafkaError | None, Message]] = []
         for record in records:

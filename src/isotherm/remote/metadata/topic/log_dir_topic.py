@@ -73,11 +73,11 @@ class LogDirMetadataTopic:
     def append(
         self, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: TimestampMs
     ) -> Offset:
-        """Raises PolicyViolationError, always."""
+        """Always raises PolicyViolationError: the topic is only read."""
         return self.append_all(partition, [NewMetadataRecord(key, value, timestamp_ms)])
 
     def append_all(self, partition: int, records: Sequence[NewMetadataRecord]) -> Offset:
-        """Raises PolicyViolationError, always."""
+        """Always raises PolicyViolationError: the topic is only read."""
         raise PolicyViolationError(
             f"the log directory is only read partition={partition} records={len(records)}"
         )

@@ -1,4 +1,4 @@
-"""From level 0 to level 1: the live state of a metadata partition as keyed records.
+"""Migrates a metadata partition from level 0 to 1: writes its live state as keyed records.
 
 Two folds of one partition are compared:
 

@@ -63,7 +63,7 @@ class FixedChunkIndex:
         return chunk_count(self.original_file_size, self.original_chunk_size)
 
     def stored_position(self, chunk: int) -> Position:
-        """Where a chunk starts in the stored object; `chunk_count` stands for its end."""
+        """The start of a chunk in the stored object, or the object's end for `chunk_count`."""
         if chunk and chunk == self.chunk_count:
             return (chunk - 1) * self.transformed_chunk_size + self.final_transformed_chunk_size
         return chunk * self.transformed_chunk_size
@@ -71,7 +71,8 @@ class FixedChunkIndex:
 
 @dataclass(frozen=True, slots=True)
 class VariableChunkIndex:
-    """Raises CorruptMetadataError if the number of sizes contradicts the file's size."""
+    """The index of a file whose stored chunks differ in size. Raises CorruptMetadataError if the
+    number of sizes contradicts the file's size."""
 
     original_chunk_size: int
     original_file_size: int
@@ -93,7 +94,7 @@ class VariableChunkIndex:
         return chunk_count(self.original_file_size, self.original_chunk_size)
 
     def stored_position(self, chunk: int) -> Position:
-        """Where a chunk starts in the stored object; `chunk_count` stands for its end."""
+        """The start of a chunk in the stored object, or the object's end for `chunk_count`."""
         return self._positions[chunk]
 
 
