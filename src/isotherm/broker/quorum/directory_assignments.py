@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 PARTITIONS_PER_REQUEST_MAX = 2250  # Kafka: AssignReplicasToDirsRequest.MAX_ASSIGNMENTS_PER_REQUEST
 FIRST_DELAY_S = 0.1
 BACKOFF_MAX_S = 10.0
+DOUBLINGS_MAX = 10  # more than it takes from FIRST_DELAY_S to BACKOFF_MAX_S
 REQUEST_TIMEOUT_S = 60.0
 
 _VERSION = 0
@@ -80,7 +81,9 @@ class DirectoryAssignments:
             self._has_work.wait()
             self._has_work.clear()
             # Without failures there is a short delay too. It collects assignments into few requests.
-            delay_s = min(FIRST_DELAY_S * 2**self._failures, BACKOFF_MAX_S)
+            # The exponent is bounded too: after 1024 failures the power would exceed a float.
+            doublings = min(self._failures, DOUBLINGS_MAX)
+            delay_s = min(FIRST_DELAY_S * 2**doublings, BACKOFF_MAX_S)
             if self._clock.wait(self._stopping, delay_s):
                 return
             self._send_some()

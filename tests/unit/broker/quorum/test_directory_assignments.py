@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -136,6 +137,35 @@ def test_failure_is_tried_again(broker, failure):
     again, answer = broker.next_request()
     assert again == told
     answer.set_result(accepted(0, 1))
+
+
+class NoWaits(SystemClock):
+    def wait(self, event: threading.Event, _timeout_s: float) -> bool:
+        return event.is_set()
+
+
+def test_reports_go_on_after_any_number_of_failures():
+    answers: queue.Queue[Future[Any]] = queue.Queue()
+    reported = threading.Event()
+
+    def send(_request: Any, *, timeout_s: float) -> Future[Any]:
+        answer = answers.get_nowait()
+        if answers.empty():
+            reported.set()
+        return answer
+
+    # The delay before the last one would be 2**1024 times the first, which is no float.
+    for _ in range(1024):
+        answers.put(Future())
+        answers.queue[-1].set_exception(PeerTimeoutError("no controller"))
+    answers.put(Future())
+    answers.queue[-1].set_result(accepted(0))
+    known = image(UNASSIGNED)
+    assignments = DirectoryAssignments(BROKER_ID, lambda: 77, lambda: known, send, NoWaits())
+    assignments.start()
+    assignments.assign(partition(0), FIRST)
+    assert reported.wait(PATIENT_S)
+    assignments.stop()
 
 
 def test_latest_directory_counts(broker):
