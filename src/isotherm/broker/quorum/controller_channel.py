@@ -75,7 +75,10 @@ class ControllerChannel:
         if self._thread.is_alive():
             self._thread.join()
         while self._queue:
-            self._queue.popleft().answer.set_exception(_stopped())
+            answer = self._queue.popleft().answer
+            # A request whose client has disconnected was cancelled while it waited.
+            if answer.set_running_or_notify_cancel():
+                answer.set_exception(_stopped())
 
     def _run(self) -> None:
         while (waiting := self._next()) is not None:

@@ -157,6 +157,27 @@ def test_stop_ends_what_waits_and_what_comes(quorum, open_channel):
     is_over.set()
 
 
+def test_stop_passes_over_requests_that_were_cancelled_while_they_waited(quorum, open_channel):
+    is_asked, is_over = threading.Event(), threading.Event()
+
+    def answer(_request: object) -> None:
+        is_asked.set()
+        is_over.wait()
+
+    quorum.elect(quorum.controller(answer))
+    channel = open_channel()
+    answers = [channel.send(REQUEST, timeout_s=PATIENT_S) for _ in range(3)]
+    is_asked.wait()
+    assert answers[1].cancel()
+    try:
+        channel.stop()
+    finally:
+        is_over.set()
+    for each in (answers[0], answers[2]):
+        with pytest.raises(PeerDisconnectedError):
+            each.result(PATIENT_S)
+
+
 def test_versions_of_each_controller_are_learnt_before_it_is_asked(quorum):
     def controller(last: int) -> ScriptedPeer:
         row = {"api_key": ApiKey.CREATE_TOPICS, "min_version": 2, "max_version": last}
