@@ -1,1 +1,1 @@
-"""Who may do what: principals, ACLs, and the checks before each API."""
+"""Authorization: principals, ACLs, and the checks before each API."""

@@ -1,1 +1,1 @@
-"""Who a client is: the SASL exchanges of a listener."""
+"""Authentication of clients: the SASL exchanges of a listener, and TLS."""

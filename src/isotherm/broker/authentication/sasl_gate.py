@@ -120,6 +120,7 @@ class SaslGate:
             if self._expires_s is not None and self._clock.monotonic_s() > self._expires_s:
                 raise IllegalSaslStateError("the session has ended, and was not prolonged")
             return self._requests.handle_frame(frame, connection)
+        # The only request besides the handshake: a client chooses its version of the handshake by the answer.
         if key == ApiKey.API_VERSIONS and self._state is _State.NEW:
             return self._requests.handle_frame(frame, connection)
         raise IllegalSaslStateError(f"a request comes before authentication api_key={key}")
@@ -170,6 +171,7 @@ class SaslGate:
                 "auth_bytes": b"",
             }
             return self._close_later(_answer(header, fields), connection)
+        # 0 means that the client need not re-authenticate (KIP-368).
         lifetime_ms = 0
         if self._state is _State.OPEN and header.api_version >= FIRST_SESSION_VERSION:
             lifetime_ms = self._lifetime_ms or 0

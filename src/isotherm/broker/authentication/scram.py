@@ -117,6 +117,7 @@ class ScramExchange:
         first = _FIRST.fullmatch(text)
         if first is None:
             raise self._failed()
+        # A delegation token in place of a user (KIP-48).
         if "tokenauth=true" in (first["extensions"] or "").split(","):
             raise SaslAuthenticationError("Authentication failed: there are no delegation tokens")
         user = _unescaped(first["user"])
@@ -136,6 +137,7 @@ class ScramExchange:
         )
 
     def _stand_in(self, user: str) -> ScramCredential:
+        # Derived from the name: a random salt would differ at the next try and reveal that the user is unknown.
         salt = hmac.digest(self._secret, user.encode(), "sha256")[:16]
         return ScramCredential(salt, b"", b"", ITERATIONS_MIN)
 
@@ -153,6 +155,7 @@ class ScramExchange:
         auth_message = (
             f"{asked.client_first},{asked.server_first},{final['without_proof']}".encode()
         )
+        # An unknown user takes the same steps; no hash equals the empty key.
         credential = asked.credential or ScramCredential(b"", b"", b"", 0)
         client_signature = hmac.digest(credential.stored_key, auth_message, hash_name)
         if len(proof) != len(client_signature) or binding != asked.gs2_header.encode():

@@ -1,1 +1,1 @@
-"""What differs between a broker with the embedded controller and a member of a KRaft cluster."""
+"""The differences between a broker with the embedded controller and a member of a KRaft cluster."""

@@ -1,1 +1,1 @@
-"""DescribeConfigs and AlterConfigs of every kind of resource."""
+"""DescribeConfigs and AlterConfigs for every type of resource."""

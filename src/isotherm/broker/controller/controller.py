@@ -208,6 +208,7 @@ class Controller(ClusterMetadata):
                     brokers=self._image.brokers,
                     broker=self._config,
                 )
+                # Last, so that a topic that is refused for another reason uses none of the quota.
                 charge(len(plan.replicas))
             except RejectedError as error:
                 results.append(CreatedTopic(topic.name, None, error))
@@ -445,6 +446,7 @@ class Controller(ClusterMetadata):
         return next(self._producer_ids)
 
     def _commit(self, records: Sequence[MetadataRecord]) -> None:
+        # Folded before the append, so that a record that cannot be replayed is never written.
         delta = MetadataDelta(self._image)
         for record in records:
             delta.replay(record)

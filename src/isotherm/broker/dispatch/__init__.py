@@ -1,1 +1,1 @@
-"""From a frame to the API that answers it."""
+"""The way of a frame to the API that handles it."""

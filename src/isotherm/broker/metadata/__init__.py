@@ -1,1 +1,1 @@
-"""The cluster's metadata as every broker sees it: records, images, and what follows from them."""
+"""The cluster's metadata: records, images, and the configurations derived from them."""

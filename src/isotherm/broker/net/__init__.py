@@ -1,1 +1,1 @@
-"""Sockets: listeners, connections, their bounds."""
+"""Listeners, connections and their limits."""

@@ -1,1 +1,1 @@
-"""How this process talks to the other nodes of its cluster: blocking, from threads."""
+"""Blocking requests to other nodes of the cluster, from threads of their own."""

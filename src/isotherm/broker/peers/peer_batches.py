@@ -73,6 +73,7 @@ class _Destination(Generic[Item, Result]):
             else:
                 answers = [answer for _, answer in batch]
                 self._batches.deliver(list(zip(answers, results, strict=True)))
+        # Read without the lock: after its `stop` a destination is out of reach, so nothing calls `put`.
         stopped = PeerDisconnectedError(f"the connection is closed peer={self.address}")
         self._batches.deliver([(answer, stopped) for _, answer in self._queue])
         self._connection.close()
@@ -134,6 +135,7 @@ class PeerBatches(Generic[Item, Result]):
     async def stop(self) -> None:
         destinations = tuple(self._destinations.values())
         self._destinations.clear()
+        # All connections are closed before the first join, so that the threads end at the same time.
         for each in destinations:
             each.stop()
         for each in destinations:

@@ -1,1 +1,1 @@
-"""Membership in a cluster that is led by Apache Kafka's controllers (KRaft)."""
+"""Membership in a cluster whose controllers are Apache Kafka's (KRaft)."""

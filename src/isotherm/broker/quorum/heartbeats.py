@@ -144,6 +144,7 @@ class BrokerHeartbeats:
         with self._guard:
             self._lifecycle.note_offline(directory_id)
             deadline_s = self._clock.monotonic_s() + timeout_s
+            # The first report of a directory sets its deadline; later ones do not extend it.
             self._offline_deadlines_s.setdefault(directory_id, deadline_s)
         self._wake.set()
 
@@ -189,6 +190,7 @@ class BrokerHeartbeats:
         with self._guard:
             request = self._registration if self._needs_registration else self._heartbeat()
         timeout_s = self._interval_ms / 1000
+        # The lock is not held during the request, so that no caller of another method waits for the controller.
         try:
             response = self._connection.ask(request, timeout_s=timeout_s)
         except PeerTimeoutError as error:
@@ -199,6 +201,7 @@ class BrokerHeartbeats:
             return self._lifecycle.on_failure()
         self._note_error(None)
         with self._guard:
+            # A heartbeat at once: this answer was not one, so the state of the lifecycle is as before.
             if request is self._registration:
                 self._needs_registration = False
                 return 0

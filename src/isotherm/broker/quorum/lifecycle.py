@@ -98,6 +98,7 @@ class Lifecycle:
             if answer.should_shut_down:
                 self.state = BrokerState.SHUTTING_DOWN
             elif is_first:
+                # As in Kafka: a controlled shutdown that completes quickly is noticed sooner.
                 return FIRST_SHUTDOWN_INTERVAL_MS
         return self._interval_ms
 

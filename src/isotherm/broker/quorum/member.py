@@ -204,6 +204,7 @@ class QuorumMember:
         """Publish every later image on `executor`, the control thread."""
         assert self._metadata is not None, "it has caught up"
         publication = Publication(self._metadata, executor, self._fail)
+        # In one step with `_take_image`, so that the image of just then is offered by one of the two threads.
         with self._guard:
             self._publication, latest = publication, self._latest
         if latest is not None:

@@ -1,1 +1,1 @@
-"""Replicas of partitions on other brokers: followers of this one's, and leaders that it follows."""
+"""Replication between brokers: the followers of this broker's partitions, and the leaders that it follows."""

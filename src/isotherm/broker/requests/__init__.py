@@ -1,1 +1,1 @@
-"""The surroundings of a request: its declaration, the broker's services, quotas."""
+"""The context of a request: its declaration, the broker's services, quotas."""

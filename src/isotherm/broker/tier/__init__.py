@@ -1,1 +1,1 @@
-"""The remote tier in this broker, and the metadata topic in its own logs."""
+"""The remote tier of this broker, and its metadata topic."""
