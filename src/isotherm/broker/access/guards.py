@@ -39,6 +39,7 @@ def needs_cluster(operation: Operation, or_else: Operation | None = None) -> Gua
     """A guard that requires `operation` on the cluster, or alternatively `or_else`."""
 
     def guard(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
+        # With an alternative, a denial of the first operation is not logged: it may not refuse the request.
         allows = authorizer.allows_cluster
         is_allowed = allows(context, operation, is_logged=or_else is None)
         if not is_allowed and or_else is not None:

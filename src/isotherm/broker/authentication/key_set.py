@@ -145,6 +145,7 @@ class RefreshingKeys:
             self._thread.join(_STOP_TIMEOUT_S)
 
     def find(self, fits: Callable[[VerificationKey], bool]) -> VerificationKey | None:
+        # No lock: the reading thread replaces the sequence as a whole and never changes one.
         for each in self._keys:
             if fits(each):
                 return each
@@ -160,6 +161,7 @@ class RefreshingKeys:
     def _wait(self, failures: int) -> bool:
         """Wait until the next read; returns True at a stop."""
         if failures:
+            # The exponent is bounded, because a large power does not fit into a float.
             backoff_s = min(self._retry_s * 2 ** min(failures - 1, 30), self._retry_s_max)
             return self._clock.wait(self._stopping, backoff_s)
         if self._clock.wait(self._stopping, READ_PAUSE_S):

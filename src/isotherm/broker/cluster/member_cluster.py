@@ -310,6 +310,8 @@ class MemberCluster:
         return Forwarder(self.member.requests)
 
     async def begin(self, control_executor: ThreadPoolExecutor) -> None:
+        # Before the heartbeats, which report the offset of the published image: the controller waits until
+        # that includes this broker's registration.
         self.member.publish_on(control_executor)
         self.member.start_heartbeats()
         loop = asyncio.get_running_loop()

@@ -162,6 +162,7 @@ class Controller(ClusterMetadata):
         if METADATA_VERSION_FEATURE not in self._image.features:
             initial = self._config.remote.remote_log_metadata_compaction_initial_level
             records += [*new_cluster_features(initial), *self._first_records()]
+        # As in Kafka, the broker epoch is an offset of the metadata log, so each registration has a higher one.
         records.append(
             registration_record(
                 self._config, endpoints, self._new_id(), broker_epoch=self._log.end_offset

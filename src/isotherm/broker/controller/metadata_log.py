@@ -89,6 +89,7 @@ class MetadataLog:
         self._log.append_as_leader(
             batch, self._epoch, now_ms=now_ms, origin=AppendOrigin.COORDINATOR
         )
+        # There is no other replica, so a record is committed once it is on disk, and not before.
         self._log.flush()
         self._log.update_high_watermark(self._log.log_end_offset)
         return self._log.log_end_offset

@@ -224,11 +224,13 @@ class PeerConnection:
     def _connected(self) -> socket.socket:
         found = socket.getaddrinfo(*self.address, type=socket.SOCK_STREAM)
         failure: OSError | None = None
+        # A host name may have several addresses, such as IPv6 and IPv4. The first that accepts is used.
         for family, kind, protocol, _, address in found:
             candidate = self._new_socket(family, kind, protocol)
             try:
                 candidate.settimeout(self._connect_timeout_s)
                 candidate.connect(address)
+                # One request is in flight at a time, so delaying a small one would only add latency.
                 candidate.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError as error:
                 failure = error
