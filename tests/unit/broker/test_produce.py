@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 import threading
 import uuid
@@ -429,6 +430,26 @@ def test_partition_that_is_not_there_is_refused_before_the_kernels_are_loaded(pa
         assert code == ErrorCode.unknown_topic_or_partition
 
     parts.run(scenario)
+
+
+@pytest.mark.parametrize("failure", [None, ImportError("no kernels")])
+def test_kernels_are_ready_when_the_wait_for_them_ends(failure: Exception | None) -> None:
+    """A request that it then makes does not wait again."""
+    found: list[bool] = []
+
+    async def scenario() -> None:
+        def load() -> None:
+            # Called in the thread that loads, as soon as there is a result.
+            kernels._begin().add_done_callback(lambda _: found.append(kernels.is_ready))
+            if failure is not None:
+                raise failure
+
+        kernels = KernelWarmUp(load)
+        with contextlib.suppress(ImportError):
+            await kernels.wait()
+
+    asyncio.run(scenario())
+    assert found == [True]
 
 
 def test_kernels_are_loaded_once_and_not_before_somebody_waits(parts: Any) -> None:

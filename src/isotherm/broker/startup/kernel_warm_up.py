@@ -68,14 +68,18 @@ class KernelWarmUp:
         return self._loaded
 
     def _run(self, loaded: Future[None]) -> None:
+        failure: BaseException | None = None
         try:
             self._load()
         except BaseException as error:  # noqa: BLE001 - raised again by waiting requests
-            loaded.set_exception(error)
-        else:
-            loaded.set_result(None)
-        # Also after an error: requests then import the kernels themselves and raise it.
+            failure = error
+        # Before the waiting requests are woken: what they do next must not wait again. Also after an error:
+        # requests then import the kernels themselves and raise it.
         self.is_ready = True
+        if failure is None:
+            loaded.set_result(None)
+        else:
+            loaded.set_exception(failure)
 
 
 class KernelCompilation:
