@@ -90,13 +90,13 @@ def topic_id(broker: EmbeddedBroker) -> uuid.UUID:
 
 @pytest.fixture(scope="module")
 def watchdog(broker: EmbeddedBroker) -> Iterator[LoopWatchdog]:
-    # As the broker's process does after its start: the tests' own objects are not collected anew.
+    # As the broker's process does after its start: the tests' own objects are not collected anew. They
+    # stay frozen, and with them what was frozen after the tests were collected.
     gc.collect()
     gc.freeze()
     made = LoopWatchdog(broker.loop)
     yield made
     made.stop()
-    gc.unfreeze()
 
 
 @pytest.fixture
