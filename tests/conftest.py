@@ -25,23 +25,36 @@ if TYPE_CHECKING:
 settings.register_profile("isotherm", deadline=None, print_blob=True)
 settings.load_profile("isotherm")
 
-# The files that take longest, the longest first: half a minute and more each.
+# The files that take longest, the longest first: a minute and more each.
 LONGEST = (
     "interop/test_readme.py",
     "interop/test_suites.py",
     "property/remote/test_schedules.py",
     "oracle/test_spark_cluster.py",
-    "interop/frameworks/test_frameworks_under_kills.py",
     "oracle/test_pipeline_on_cluster.py",
-    "spark/test_streaming_crashes.py",
+    "interop/frameworks/test_broken_brokers.py",
     "interop/test_cluster.py",
-    "interop/test_moving_coordinators.py",
-    "fault/test_request_costs.py",
     "fault/test_cleaner_crash.py",
-    "interop/test_remote_holes.py",
-    "interop/test_correctness_run.py",
-    "fault/test_damaged_files.py",
-    "fault/test_kill_loop.py",
+    "interop/frameworks/test_frameworks_under_kills.py",
+    "spark/test_planted_damage.py",
+    "spark/test_drop_in.py",
+    "interop/test_moving_coordinators.py",
+    "spark/test_users_storage.py",
+    "property/protocol/test_codec.py",
+    "spark/test_streaming_crashes.py",
+    "unit/spark/test_damaged_buckets.py",
+    "interop/test_franz_go.py",
+    "fault/test_request_costs.py",
+    "interop/test_console.py",
+    "spark/test_streaming.py",
+    "spark/test_bucket_refusals.py",
+    "oracle/test_tables_by_spark_with_jars.py",
+    "spark/test_secured_brokers.py",
+    "unit/spark/test_altered_batches.py",
+    "spark/test_compact.py",
+    "oracle/test_access_is_kafkas.py",
+    "oracle/test_registered_values.py",
+    "unit/kernels/test_machine_code.py",
 )
 # Files of these come next.
 LONG_FOLDERS = ("oracle", "spark", "interop", "fault")
