@@ -27,6 +27,7 @@ from oracle.program import Program
 from oracle.python_program import SupervisedPython, environment
 from oracle.tiered_topic import fully_tiered
 from oracle.topics import wait_until
+from tests.interop.frameworks.exactness import copy_by_spring
 
 FOLDER = Path(__file__).parent
 PARTITIONS = 2
@@ -319,6 +320,9 @@ class Run:
 
 
 SHORT = Load(records=4_000, kills=2, seed=1)
+# Each record is a transaction of its own, and a fault needs few of them to be found. Each partition gets
+# more than three batches in each life of the broker.
+SHORT_BY_TRANSACTION = replace(SHORT, records=1_500)
 LONG = Load(records=20_000, kills=5, seed=2)
 LONG_TIMEOUT_S = 900
 BROKERS = {"isotherm": IsothermBroker, "kafka": KafkaBroker}
@@ -352,12 +356,13 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Run]:
 
 
 @pytest.fixture
-def broken_run(fault: str, tmp_path: Path) -> Iterator[Run]:
+def broken_run(fault: str, work: Callable[[Run], None], tmp_path: Path) -> Iterator[Run]:
     """On a broker with one of the faults of broken_broker.py."""
+    load = SHORT_BY_TRANSACTION if work is copy_by_spring else SHORT
     program = (str(FOLDER / "broken_broker.py"), fault)
     broker = IsothermBroker(tmp_path / "isotherm", program)
     broker.start()
-    with ended(Run(broker, tmp_path, SHORT)) as run:
+    with ended(Run(broker, tmp_path, load)) as run:
         yield run
 
 
