@@ -193,6 +193,7 @@ class JobRunner:
             exit_code = process.wait()
         with unfinished.open("ab") as output:
             output.write(json.dumps({_ENDED: {"exit_code": exit_code}}).encode() + b"\n")
+        # Only now the file has the name of a report, so that pages never show one that is still being written.
         unfinished.rename(report)
         with self._guard:
             self._running = None

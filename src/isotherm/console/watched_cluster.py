@@ -64,6 +64,7 @@ class Newest(Generic[T]):
     def look(self) -> Look[T]:
         if not self._is_due():
             return self.last
+        # Wait for another thread's read only if there is no result yet. Otherwise an old result is better than a wait.
         if not self._lock.acquire(blocking=self._read_at_s is None):
             return self.last
         try:

@@ -160,6 +160,7 @@ def storage_of_job(store: ObjectStoreSettings | SourceOptions) -> RemoteStorageM
     return ObjectStoreRemoteStorageManager(store, store=opened)
 
 
+# The process id is part of the key, so that a forked child does not find its parent's client.
 @functools.lru_cache(maxsize=_OPEN_TIERS_MAX)
 def _open_storage(_process_id: int, settings: ObjectStoreSettings) -> TierStorage:
     from isotherm.remote.storage.object_client import open_object_store

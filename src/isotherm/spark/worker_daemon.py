@@ -58,6 +58,7 @@ def main() -> None:
     with contextlib.redirect_stdout(sys.stderr):
         load(modules_of(sys.argv[1] if len(sys.argv) > 1 else _TASK_WORKER))
     os.register_at_fork(after_in_child=reseed_numpy)
+    # Frozen objects are never scanned in the workers, so their memory pages stay shared after a fork.
     gc.collect()
     gc.freeze()
 

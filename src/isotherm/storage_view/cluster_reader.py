@@ -225,7 +225,7 @@ def list_offsets(
         address,
         ApiKey.LIST_OFFSETS,
         {
-            "replica_id": -1,
+            "replica_id": -1,  # a consumer
             "isolation_level": isolation_level,
             "topics": [{"name": name, "partitions": each} for name, each in by_topic.items()],
         },

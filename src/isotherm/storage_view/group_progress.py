@@ -33,6 +33,7 @@ class GroupProgress:
         looks = [*self._looks, (now_ms, {each.group_id: each.committed for each in groups})]
         while len(looks) > 1 and now_ms - looks[1][0] >= WINDOW_MS:
             looks.pop(0)
+        # One assignment of an immutable tuple, so that other threads need no lock.
         self._looks = tuple(looks[-LOOKS_MAX:])
 
     def offsets_per_s(self, group: str) -> dict[TopicPartition, float]:

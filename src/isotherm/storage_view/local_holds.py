@@ -107,6 +107,7 @@ def _copied(
     too_old = (expired_ms < now_ms) & (limits.ms >= 0)
     excess = local.size_in_bytes - limits.bytes - (np.cumsum(size) - size)
     too_large = (excess >= size) & (limits.bytes >= 0)
+    # Stop at the first segment that stays, as Kafka does.
     due = np.logical_and.accumulate(too_old | too_large)
     late = min(int(size[due].sum()), sums.overlap_bytes)
     since = expired_ms[due & too_old]

@@ -185,6 +185,7 @@ def _deletion_lag(
     excess = local.size_in_bytes + only_remote_bytes - retention.bytes
     left = excess - (np.cumsum(size) - size)
     too_large = (left > 0) & (left >= size) & (retention.bytes != _UNLIMITED)
+    # Stop at the first segment that stays, as Kafka does.
     due = np.logical_and.accumulate(too_old | too_large)
     since = [*segments.event_timestamp_ms[deleting].tolist(), *expired_ms[due & too_old].tolist()]
     late = deleting | below

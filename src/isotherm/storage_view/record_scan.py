@@ -112,6 +112,7 @@ def scan_step(
             if len(found) == found_max or examined == EXAMINED_MAX:
                 break
         if offset == before:
+            # No whole batch came: the tier did not answer in time. The next step fetches again.
             break
     return ScanStep(tuple(found), offset, examined, tuple(fetched))
 

@@ -97,10 +97,11 @@ class ClusterRecords:
             leader,
             ApiKey.FETCH,
             {
-                "replica_id": -1,
+                "replica_id": -1,  # a consumer
                 "max_wait": FETCH_WAIT,
                 "min_bytes": 1,
                 "max_bytes": FETCH_BYTES,
+                # read_uncommitted: records of open and aborted transactions are shown too.
                 "isolation_level": 0,
                 "topics": [{"topic": place.topic, "partitions": [partition]}],
                 "forgotten_topics_data": (),

@@ -117,6 +117,7 @@ class RegisteredValues:
         if known is not None:
             return known
         now_s = self._clock.monotonic_s()
+        # A failed registry is not asked for any schema: each request would wait for its timeout again.
         for reason, until_s in (self._unknown.get(schema_id, ("", 0.0)), self._failure):
             if reason and now_s < until_s:
                 raise _SchemaError(reason)

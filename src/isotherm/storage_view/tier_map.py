@@ -101,6 +101,7 @@ def tier_spans(
 ) -> Spans:
     finished = np.flatnonzero(segments.in_state(_STATE.COPY_SEGMENT_FINISHED))
     end = segments.end_offset[finished] + 1
+    # Where the finished segments before each one end, so that overlapping offsets belong to one segment only.
     reached = np.maximum.accumulate(np.concatenate(([local.log_start_offset], end)))
     own_start = np.maximum(segments.start_offset[finished], reached[:-1])
     has_own = own_start < end
@@ -115,6 +116,7 @@ def tier_spans(
             np.maximum(own_start, border),
             own_end,
             own,
+            # If the segment also has a remote span, that one has its bytes.
             np.where(own_start < border, 0, size[own]),
         ),
         *_gaps(local, own_start, own_end),

@@ -175,6 +175,7 @@ def read_segments(
                 yield projection.segments(projection.partitions()[number], **options)
                 break
             except RemoteResourceNotFoundError:
+                # A run has replaced the file since the listing. List again: there is always a newest file.
                 continue
 
 

@@ -106,6 +106,8 @@ class TieredLog:
             seen.add(name)
             return options.selects_topic(name)
 
+        # List segments before the brokers' offsets are read below. In the other order a segment that is finished in
+        # between, and then deleted locally, could lie beyond the bounds.
         segments = self._segment_source.visible_segments(selects_topic, partitions)
         histories = newest_histories(segments)
         chosen = choose_partitions(
@@ -144,6 +146,7 @@ class TieredLog:
         self, pieces: Mapping[TopicPartition, Sequence[SegmentPiece]]
     ) -> CommittedHistory:
         hides = not self._options.fail_on_data_loss
+        # Without the tail the log just ends at the last stable offset, so a wrong one would go unnoticed.
         is_short_in_silence = self._options.fail_on_data_loss and not self._options.reads_tail
         return CommittedHistory(
             self._storage,

@@ -146,6 +146,7 @@ def scrub(
     count, size, batches = totals.first() or (0, 0, 0)
     of_data = scrubbed.where(sql.col("kind").isNotNull()).select(*FINDING_COLUMNS)
     findings = of_data.unionByName(check_histories(segments)).persist()
+    # Compute the findings now, while `scrubbed` is persisted. Otherwise every segment would be read again.
     findings.count()
     scrubbed.unpersist()
     return ScrubReport(findings, int(count), int(size or 0), int(batches or 0))

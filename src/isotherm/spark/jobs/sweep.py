@@ -157,6 +157,7 @@ def sweep(
     more, so it is called only if there are objects of segments without metadata.
     """
     listing = listing.persist()
+    # Each kind of finding reads the join, so it is computed only once.
     joined = listing.join(expected_objects(segments, store), "key", "full_outer").persist()
     known = joined.where(sql.col("expected_segment_id").isNotNull())
     strangers = joined.where(sql.col("expected_segment_id").isNull())

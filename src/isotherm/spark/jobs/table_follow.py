@@ -47,6 +47,7 @@ def follow(
             if not failures:
                 failing_since_s = now_s
             left_s = failing_since_s + settings.retry_timeout_s - now_s
+            # A refusal, such as wrong credentials, does not pass by itself, so it is not retried.
             if left_s <= 0 or (isinstance(error, RemoteStorageError) and error.is_refusal):
                 raise
             failures += 1

@@ -87,6 +87,7 @@ def read_tail(
     consumer = Consumer({**QUIET_CLIENT, **properties})
     partition = read.topic_partition
     with closing(consumer):
+        # Not `subscribe`, which would join a group: every task reads its own range.
         consumer.assign(
             [ClientTopicPartition(partition.topic, partition.partition, read.start_offset)]
         )

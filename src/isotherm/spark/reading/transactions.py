@@ -102,6 +102,8 @@ class CommittedHistory:
         reads_of_ranges = [list(reads) for reads in reads_of_ranges]
         spans = _spans(read for reads in reads_of_ranges for read in reads)
         with _fetching() as pool:
+            # First all indexes inside the spans, in parallel. They show whether later indexes are needed at all, and
+            # those are fetched one after the other, up to one that completes the search.
             found = self._aborted_within(spans, pool)
             later = {
                 partition: pool.submit(self._aborted_later, span, found[partition])
@@ -177,6 +179,7 @@ class CommittedHistory:
         history = self._histories[span.topic_partition]
         at = bisect_right(history, span.end - 1, key=_end_offset)
         if at + 1 >= len(history) or history[at].end_offset != history[at + 1].start_offset:
+            # The log ends there, or a hole follows in which the markers may be: nothing can be proven.
             return
         undecided = self._open_at_end(history, at)
         named = {(entry.producer_id, entry.first_offset) for entry in listed}

@@ -154,6 +154,7 @@ class StreamQuery:
         if partition in start:
             return start[partition]
         if bound.start > 0:
+            # The partition is newer than the stream, so the stream has missed its first records.
             self._log.report_data_loss(
                 f"a new partition does not begin at offset 0 partition={partition}"
                 f" first_available={bound.start}"
