@@ -106,8 +106,8 @@ class TieredLog:
             seen.add(name)
             return options.selects_topic(name)
 
-        # List segments before the brokers' offsets are read below. In the other order a segment that is finished in
-        # between, and then deleted locally, could lie beyond the bounds.
+        # List the segments before the brokers' offsets are read below. In the other order, a segment
+        # that is uploaded in between could end beyond the end offset.
         segments = self._segment_source.visible_segments(selects_topic, partitions)
         histories = newest_histories(segments)
         chosen = choose_partitions(
