@@ -67,7 +67,7 @@ class DecodedRun:
     offset: Int64Array
     events: Events
     problems: Mapping[int, str]
-    # In the plain form; null for a record with a problem.
+    # Keys and values are in the plain form; null for a record with a problem.
     keys: pa.BinaryArray
     values: pa.BinaryArray
 
@@ -218,7 +218,7 @@ def _content(column: pa.BinaryArray) -> npt.NDArray[np.uint8]:
 
 
 def _starts(column: pa.BinaryArray) -> npt.NDArray[np.int32]:
-    """Where each value begins in the bytes of the column, and where the last one ends."""
+    """The positions in the column's bytes at which the values begin, and the last one's end."""
     first, count = column.offset, len(column)
     ends = memoryview(column.buffers()[1] or b"")
     return np.frombuffer(ends, np.int32, count=first + count + 1)[first:]
