@@ -170,6 +170,7 @@ def spark(
 ) -> Iterator[SparkSession]:
     """Small and quick to start. A process has room for one session, so there is no other."""
     import isotherm.spark
+    from tests.support.spark_classes import java_options
 
     _end_jvm()
     session = isotherm.spark.session(
@@ -181,7 +182,7 @@ def spark(
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
             "spark.driver.memory": "1g",
             "spark.jars": ",".join(map(str, kafka_source_jars)),
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+            "spark.driver.extraJavaOptions": java_options(),
         },
     )
     session.sparkContext.setLogLevel("OFF")

@@ -19,6 +19,7 @@ import pyspark
 
 from isotherm.clock import Clock, SystemClock
 from isotherm.testing.local_servers import free_ports
+from tests.support.spark_classes import java_options
 
 START_TIMEOUT_S = 60
 _POLL_S = 0.1
@@ -86,8 +87,7 @@ class SparkCluster:
         environment = os.environ | {
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            # They live for seconds: the optimizing compiler costs more than it saves.
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1",
+            "SPARK_DAEMON_JAVA_OPTS": java_options(),
             "SPARK_DAEMON_MEMORY": "256m",
         }
         with self._log_path(name).open("wb") as log:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from isotherm.clock import SystemClock
+from tests.support.spark_classes import java_options
 
 TIMEOUT_S = 600
 _POLL_S = 0.01
@@ -27,8 +28,8 @@ folder, given = Path(sys.argv[1]), json.loads(sys.argv[2])
 short_lived = {
     "spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.cores.max": "2",
     "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.executor.extraJavaOptions": sys.argv[3],
+    "spark.driver.extraJavaOptions": sys.argv[3],
 }
 
 def digests(frame):
@@ -60,7 +61,7 @@ class SparkDriver:
         environment.pop("PYTHONPATH", None)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [python, "-c", _HEAD + code, str(folder), json.dumps(given)],
+                [python, "-c", _HEAD + code, str(folder), json.dumps(given), java_options()],
                 cwd=folder,
                 stdout=log,
                 stderr=log,
