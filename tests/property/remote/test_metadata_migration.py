@@ -222,6 +222,16 @@ def test_progress_counts_over_rounds_and_appends() -> None:
     assert seen == [(3, 7), (6, 7), (7, 7), (10, 11), (11, 11)]
 
 
+def test_segment_that_ends_where_a_migrated_one_does_gets_a_key_of_its_own() -> None:
+    topic = MemoryMetadataTopic(1)
+    for number in (1, 2, 3):
+        segment_id, started = upload(number, 0, 9)
+        append(topic, [started, _update(segment_id, STATES.COPY_SEGMENT_FINISHED, number)])
+        assert PartitionMigration(topic, 0, clock=SystemClock()).run(rounds_max=2)
+        assert len(compacted(topic).records()) == number
+        assert_compaction_changes_nothing(topic)
+
+
 def test_only_a_finished_copy_that_another_covers_has_a_lower_key() -> None:
     (covered, *events), (wider, started), (unfinished, alone), (deleted, going) = (
         upload(1, 3, 9),

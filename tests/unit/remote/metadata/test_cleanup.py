@@ -14,6 +14,7 @@ from isotherm.metrics.registry import Metrics
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic.keyed_writes import key_of
 from isotherm.remote.metadata.upkeep.cleanup import (
+    CLEANED,
     CLEANUP_ERRORS,
     CleanupPlan,
     LeftOver,
@@ -282,6 +283,10 @@ def manager_of(
     )
 
 
+def cleaned(metrics: Metrics, reason: LeftOver) -> float:
+    return metrics.value(f"{CLEANED}_total", reason=reason.value)
+
+
 def test_run_deletes_segments_and_partitions_and_writes_tombstones() -> None:
     left = segment(1, STARTED)
     topic = topic_of(
@@ -289,10 +294,16 @@ def test_run_deletes_segments_and_partitions_and_writes_tombstones() -> None:
         segment(2, DELETE_FINISHED, end=19),
         deletion(RemotePartitionDeleteState.DELETE_PARTITION_STARTED, GONE),
     )
-    target = Target(topic)
-    manager_of(topic, target).run()
+    target, metrics = Target(topic), Metrics()
+    manager_of(topic, target, metrics).run()
     assert target.deleted == [left]
     assert target.partitions == [GONE]
+    assert {reason: cleaned(metrics, reason) for reason in LeftOver} == {
+        **dict.fromkeys(LeftOver, 0),
+        LeftOver.ABANDONED_UPLOAD: 1,
+        LeftOver.PARTITION_DELETION: 1,
+        LeftOver.LOST_TOMBSTONE: 1,
+    }
     last = topic.records()[-1]
     assert (last.key, last.value) == (key_of(segment(2, FINISHED, end=19)).encode(), None)
 
@@ -352,5 +363,7 @@ def test_left_over_that_has_changed_since_it_was_found_is_let_be(
     assert target.deleted == [segment(1, decided)]
     target.deleted.clear()
     target.now = lambda _: (now[0], now + live)
-    manager_of(topic, target).run()
+    metrics = Metrics()
+    manager_of(topic, target, metrics).run()
     assert target.deleted == []
+    assert [cleaned(metrics, reason) for reason in LeftOver] == [0] * len(LeftOver)

@@ -307,6 +307,23 @@ def test_start_over_a_marker_buries_what_the_marker_speaks_for_first(
     assert world.states() == {other.segment_id.id: STARTED}
 
 
+def test_start_over_a_failed_attempt_leaves_the_copies_of_other_leaders(
+    world: World, segment: RemoteLogSegmentMetadata
+) -> None:
+    """They end at the same offset, under keys of their own."""
+    ids = [replace(segment.segment_id, id=uuid.UUID(int=number)) for number in (98, 99)]
+    earlier = replace(segment, segment_id=ids[0], broker_leader_epoch=4)
+    world.add(earlier)
+    world.move(earlier, FINISHED)
+    world.add(segment)
+    other = replace(segment, segment_id=ids[1])
+    world.add(other)
+    assert all(state is not None for _, state in shown(world.topic))
+    world.topic.compact()
+    world.start()
+    assert world.states() == {earlier.segment_id.id: FINISHED, other.segment_id.id: STARTED}
+
+
 @pytest.mark.parametrize(("epoch", "key"), [(4, "0:9:5"), (5, "0:9:5"), (6, "0:9:6")])
 def test_deletion_is_written_under_a_later_leaders_epoch_and_a_finish_is_not(
     world: World, segment: RemoteLogSegmentMetadata, epoch: int, key: str
@@ -315,6 +332,19 @@ def test_deletion_is_written_under_a_later_leaders_epoch_and_a_finish_is_not(
     for state in (FINISHED, DELETE_STARTED):
         world.publish(update(segment, state, epoch))
     assert [key for key, _ in shown(world.topic)] == ["0:9:5", "0:9:5", key]
+
+
+def test_segment_is_found_under_its_latest_key_alone(
+    world: World, segment: RemoteLogSegmentMetadata
+) -> None:
+    world.add(segment)
+    other = replace(segment, segment_id=replace(segment.segment_id, id=uuid.UUID(int=99)))
+    for state in (FINISHED, DELETE_STARTED):
+        world.publish(update(segment, state, epoch=6))
+    assert world.manager.predecessor(other) is None
+    found = world.manager.predecessor(replace(other, broker_leader_epoch=6))
+    assert found is not None
+    assert found.segment_id == segment.segment_id
 
 
 def compacted(segment: RemoteLogSegmentMetadata, **changes: object) -> RemoteLogSegmentMetadata:

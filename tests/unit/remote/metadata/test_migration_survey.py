@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import tracemalloc
 import uuid
+from typing import Any
 
 import pytest
 
 from isotherm.clock import SystemClock
 from isotherm.remote.metadata.upkeep.migration import PartitionMigration
+from isotherm.remote.metadata.wire.keys import segment_key
 from isotherm.remote.metadata.wire.serde import encode_event
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
@@ -88,3 +90,21 @@ def test_survey_tells_what_a_plan_would_write(live: int) -> None:
     assert survey.states_to_write + survey.tombstones_to_write == len(plan.writes)
     assert survey.states_to_write == survey.live_segments == live
     assert survey.is_migrated == plan.is_migrated == (live == 0)
+
+
+def test_survey_counts_records_and_their_bytes() -> None:
+    topic = topic_of(20, live=5)
+    assert PartitionMigration(topic, 0, clock=SystemClock()).run()
+    topic.append(0, segment_key(PARTITION, 7, 3).encode(), None, 0)
+    survey = PartitionMigration(topic, 0, clock=SystemClock()).survey()
+    records = topic.records()
+    keyed = [each for each in records if each.key is not None]
+    plain = [each for each in records if each.key is None]
+
+    def size(some: list[Any]) -> int:
+        return sum(len(each.key or b"") + len(each.value or b"") for each in some)
+
+    counts = survey.counts
+    assert (counts.without_key, counts.with_key, counts.tombstones) == (len(plain), 6, 1)
+    assert (counts.size_without_key, counts.size_with_key) == (size(plain), size(keyed))
+    assert survey.size_compacted == size(keyed[:5])
