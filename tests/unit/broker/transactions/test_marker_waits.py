@@ -1,4 +1,5 @@
-"""A client that goes away while its markers are replicated takes nothing from others that wait for them."""
+"""What waits for markers: a client that goes away takes nothing from others, and what is not committed is
+written again."""
 
 from __future__ import annotations
 
@@ -10,7 +11,24 @@ import pytest
 
 from isotherm.broker.apis import write_txn_markers
 from isotherm.broker.coordinator_shards import CoordinatorShard
-from isotherm.errors import CoordinatorNotAvailableError
+from isotherm.broker.transactions.transaction_endings import (
+    SETTLED,
+    EndMarker,
+    MarkerOutcome,
+    MarkerResult,
+    TransactionEndings,
+)
+from isotherm.broker.transactions.transaction_markers import LocalMarkers
+from isotherm.broker.transactions.transaction_shard import TransactionShard
+from isotherm.broker.transactions.transaction_state import ProducerIdAndEpoch
+from isotherm.errors import (
+    CoordinatorNotAvailableError,
+    NotLeaderOrFollowerError,
+    TransactionCoordinatorFencedError,
+)
+from isotherm.types import TopicPartition
+
+MARKER = EndMarker(ProducerIdAndEpoch(7, 0), True, 0)
 
 
 def test_a_client_that_disconnects_cancels_no_append() -> None:
@@ -59,3 +77,90 @@ def test_a_cancelled_append_does_not_cancel_the_request_that_waits_for_it() -> N
             await shard.wait_committed()
 
     asyncio.run(scenario())
+
+
+def local_markers(*, partitions: int, append: Any) -> LocalMarkers:
+    topic = SimpleNamespace(partitions=range(partitions))
+    metadata: Any = SimpleNamespace(image=SimpleNamespace(topics_by_name={"t": topic}))
+    markers: Any = SimpleNamespace(append=append)
+    return LocalMarkers(metadata, markers)
+
+
+@pytest.mark.parametrize("index", [1, 2, 7])
+def test_partition_that_a_new_topic_of_the_name_has_not_needs_no_marker(index: int) -> None:
+    def append(*_: Any) -> None:
+        raise AssertionError("there is no such partition")
+
+    writer = local_markers(partitions=1, append=append)
+    assert writer.write(MARKER, TopicPartition("t", index)) == SETTLED
+
+
+@pytest.mark.parametrize(
+    ("error", "result"),
+    [
+        (None, MarkerResult.SETTLED),
+        (NotLeaderOrFollowerError("moved"), MarkerResult.RETRY),
+        (TransactionCoordinatorFencedError("newer"), MarkerResult.FENCED),
+    ],
+)
+def test_marker_that_is_not_committed_is_written_again(
+    error: Exception | None, result: MarkerResult
+) -> None:
+    async def scenario() -> None:
+        committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        writer = local_markers(partitions=1, append=lambda *_: committed)
+        outcome = writer.write(MARKER, TopicPartition("t", 0))
+        assert isinstance(outcome, asyncio.Future)
+        if error is None:
+            committed.set_result(None)
+        else:
+            committed.set_exception(error)
+        assert (await outcome).result is result
+
+    asyncio.run(scenario())
+
+
+def test_marker_is_committed_when_the_replicas_have_it(
+    broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        broker.create_topic()
+        partition = broker.partition()
+        waited: list[tuple[int, int]] = []
+        monkeypatch.setattr(
+            type(partition), "when_committed", lambda _, end, term: waited.append((end, term))
+        )
+        broker.markers.append(MARKER, TopicPartition("t", 0))
+        assert waited == [(partition.log.log_end_offset, partition.term)]
+
+    broker.run(scenario)
+
+
+def test_markers_that_are_refused_are_tried_again_at_growing_intervals() -> None:
+    delays_s: list[float] = []
+
+    class Refusing:
+        def write(self, marker: EndMarker, topic_partition: TopicPartition) -> MarkerOutcome:
+            return MarkerOutcome(MarkerResult.RETRY)
+
+    async def scenario() -> None:
+        loop: Any = SimpleNamespace(
+            create_future=asyncio.get_running_loop().create_future,
+            call_later=lambda delay_s, act, ending: delays_s.append(delay_s),
+        )
+        shard = TransactionShard(0)
+        endings = TransactionEndings(Refusing(), lambda *_: None, loop)
+        prepared: Any = SimpleNamespace(
+            producer=MARKER.producer,
+            is_commit=True,
+            client_transaction_version=0,
+            partitions={TopicPartition("t", 0)},
+            transactional_id="tx",
+        )
+        endings.begin(shard, prepared)
+        (ending,) = shard.endings
+        for _ in range(7):
+            endings._write_markers(ending)
+
+    asyncio.run(scenario())
+    assert delays_s == [0.1, 0.2, 0.4, 0.8, 1.6, 2, 2, 2]
