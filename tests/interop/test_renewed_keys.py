@@ -207,3 +207,15 @@ def test_connections_that_come_during_renewals_are_all_served(running: Running) 
             pending = asyncio.run_coroutine_threadsafe(reloading, running.broker.loop)
             assert answers(open_ones.enter_context(running.connect()))
             pending.result(TIMEOUT_S)
+
+
+def test_expired_certificate_is_warned_of(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    running.reload()
+    assert "has expired" not in caplog.text
+    ended = issue("localhost", AUTHORITY, ended=True)
+    running.location.write_bytes(ended.key_pem + ended.certificate_pem)
+    running.reload()
+    when = ended.certificate.not_valid_after_utc.isoformat()
+    assert f"has expired listener=TLS://localhost:0 ended={when}" in caplog.text

@@ -20,6 +20,7 @@ from isotherm.config.broker import BrokerConfig
 from isotherm.config.listener import Listener, SecurityProtocol
 from isotherm.config.security import LISTENER_PREFIX, SecurityConfig
 from isotherm.errors import ConfigError
+from isotherm.types import TimestampMs
 
 _WITH_TLS = (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -80,6 +81,15 @@ def listener_tls(config: BrokerConfig, listener: Listener) -> ListenerTls | None
     if security.ssl_cipher_suites:
         restrict_suites(context, security.ssl_cipher_suites, versions)
     return ListenerTls(context, material)
+
+
+def certificate_end(material: KeyMaterial, now_ms: TimestampMs) -> str | None:
+    """The time at which the listener's own certificate ended; None if it has not."""
+    from cryptography import x509
+
+    own, *_ = x509.load_pem_x509_certificates(material.chain)
+    end = own.not_valid_after_utc
+    return end.isoformat() if end.timestamp() * 1000 <= now_ms else None
 
 
 def _client_auth(

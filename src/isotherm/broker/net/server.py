@@ -20,6 +20,7 @@ from isotherm.broker.authentication.tls import (
     KeyMaterial,
     ListenerTls,
     PrincipalMapper,
+    certificate_end,
     listener_tls,
 )
 from isotherm.broker.metadata.endpoint import Endpoint
@@ -63,6 +64,7 @@ class Server:
 
     def __init__(self, config: BrokerConfig, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._config = config
+        self._clock = clock
         self._limits = ConnectionLimits(config, clock)
         self._loop = loop
         # By listener. A host with several addresses has an acceptor for each.
@@ -123,6 +125,7 @@ class Server:
         host = None if listener.host in ("", "::") else listener.host
         tls = listener_tls(self._config, listener)
         if tls is not None:
+            self._warn_of_ended_certificate(listener, tls)
             self._key_material[listener.name] = tls.material
             rules = self._config.security_of(listener.name).ssl_principal_mapping_rules
             if listener.protocol is SecurityProtocol.SSL:
@@ -146,6 +149,14 @@ class Server:
             ) from None
         server.close()
         return acceptors
+
+    def _warn_of_ended_certificate(self, listener: Listener, tls: ListenerTls) -> None:
+        """Log a warning: clients refuse the certificate, and each of them is a failed handshake here."""
+        ended = certificate_end(tls.material, self._clock.now_ms())
+        if ended is not None:
+            logger.warning(
+                "certificate of a listener has expired listener=%s ended=%s", listener, ended
+            )
 
     def _acceptor(self, bound: Any, listener: Listener, context: ssl.SSLContext | None) -> Acceptor:
         """An acceptor on a duplicate of the socket `bound`. Raises OSError."""
@@ -247,6 +258,7 @@ class Server:
                 if tls is not None and tls.material != self._key_material[listener.name]:
                     changed.append((listener, tls))
             for listener, tls in changed:
+                self._warn_of_ended_certificate(listener, tls)
                 self._replace_acceptors(listener, tls)
 
     def _replace_acceptors(self, listener: Listener, tls: ListenerTls) -> None:
