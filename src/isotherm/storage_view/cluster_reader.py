@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -48,9 +48,14 @@ _SETTINGS = (
     *("remote.storage.enable", "remote.log.copy.disable", "segment.bytes"),
     *("retention.ms", "retention.bytes", "local.retention.ms", "local.retention.bytes"),
 )
+# An Isotherm broker closes the connection of a request with more than 20,000 items of arrays. A topic takes one
+# for itself and one for each of its settings or partitions.
+TOPICS_AT_ONCE = 1000
+PARTITIONS_AT_ONCE = 5000
 _AS_TOTAL = -2  # local.retention.*: the same as retention.*
 
 Offsets: TypeAlias = Mapping[TopicPartition, Offset]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,20 +170,28 @@ def _name(topic: Any) -> str:
 
 
 def _topic_settings(client: ClusterClient, names: Sequence[str]) -> dict[str, dict[str, str]]:
-    if not names:
-        return {}
-    resources = [
-        {"resource_type": TOPIC_RESOURCE, "resource_name": name, "configuration_keys": _SETTINGS}
-        for name in names
-    ]
-    answer = client.ask_any(
-        ApiKey.DESCRIBE_CONFIGS, {"resources": resources}, newest=_CONFIGS_VERSION
-    )
-    # If the client may not describe a topic, its settings are empty here.
-    return {
-        each.resource_name: {entry.name: entry.value for entry in each.configs}
-        for each in answer.results
-    }
+    found: dict[str, dict[str, str]] = {}
+    for some in _parts(names, TOPICS_AT_ONCE):
+        resources = [
+            {
+                "resource_type": TOPIC_RESOURCE,
+                "resource_name": name,
+                "configuration_keys": _SETTINGS,
+            }
+            for name in some
+        ]
+        answer = client.ask_any(
+            ApiKey.DESCRIBE_CONFIGS, {"resources": resources}, newest=_CONFIGS_VERSION
+        )
+        for each in answer.results:
+            # If the client may not describe a topic, its settings are empty here.
+            found[each.resource_name] = {entry.name: entry.value for entry in each.configs}
+    return found
+
+
+def _parts(sequence: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
+    for start in range(0, len(sequence), size):
+        yield sequence[start : start + size]
 
 
 def _ask_broker(
@@ -216,28 +229,29 @@ def list_offsets(
 ) -> dict[TopicPartition, Offset]:
     """The offset of each partition at a ListOffsets timestamp. Partitions that the broker refuses are left
     out, for example because their leader has just moved."""
-    if not partitions:
-        return {}
-    by_topic: dict[str, list[dict[str, int]]] = defaultdict(list)
-    for topic, partition in partitions:
-        by_topic[topic].append({"partition_index": partition, "timestamp": timestamp})
-    answer = client.ask(
-        address,
-        ApiKey.LIST_OFFSETS,
-        {
-            "replica_id": -1,  # a consumer
-            "isolation_level": isolation_level,
-            "topics": [{"name": name, "partitions": each} for name, each in by_topic.items()],
-        },
-        newest=_LIST_OFFSETS_VERSION,
-        oldest=_LIST_OFFSETS_VERSION_OF_TIERS if timestamp == _EARLIEST_LOCAL else 1,
-    )
-    return {
-        TopicPartition(topic.name, each.partition_index): each.offset
-        for topic in answer.topics
-        for each in topic.partitions
-        if each.error_code is ErrorCode.none
-    }
+    found: dict[TopicPartition, Offset] = {}
+    for some in _parts(partitions, PARTITIONS_AT_ONCE):
+        by_topic: dict[str, list[dict[str, int]]] = defaultdict(list)
+        for topic, partition in some:
+            by_topic[topic].append({"partition_index": partition, "timestamp": timestamp})
+        answer = client.ask(
+            address,
+            ApiKey.LIST_OFFSETS,
+            {
+                "replica_id": -1,  # a consumer
+                "isolation_level": isolation_level,
+                "topics": [{"name": name, "partitions": each} for name, each in by_topic.items()],
+            },
+            newest=_LIST_OFFSETS_VERSION,
+            oldest=_LIST_OFFSETS_VERSION_OF_TIERS if timestamp == _EARLIEST_LOCAL else 1,
+        )
+        found |= {
+            TopicPartition(named.name, each.partition_index): each.offset
+            for named in answer.topics
+            for each in named.partitions
+            if each.error_code is ErrorCode.none
+        }
+    return found
 
 
 def _replica_sizes(

@@ -1,0 +1,124 @@
+"""The state of a cluster with thousands of topics. Its broker is scripted, and refuses what a broker refuses."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.peers.peer_connection import PeerAddress
+from isotherm.errors import PeerDisconnectedError
+from isotherm.protocol.api_keys import ApiKey
+from isotherm.protocol.framing import REQUEST_ELEMENTS_MAX
+from isotherm.storage_view.cluster_client import ClusterClient
+from isotherm.storage_view.cluster_reader import read_cluster
+
+
+def elements(fields: object) -> int:
+    """The items of all arrays."""
+    if isinstance(fields, Mapping):
+        return sum(map(elements, fields.values()))
+    if isinstance(fields, list | tuple):
+        return len(fields) + sum(map(elements, fields))
+    return 0
+
+
+class ScriptedClient:
+    """Offset of partition p: p + 1. Topic names end with the bytes of their segments."""
+
+    def __init__(self, topics: int, partitions: int) -> None:
+        self._topics = {f"topic-{1000 + number}": range(partitions) for number in range(topics)}
+
+    def ask_any(self, api: ApiKey, fields: Mapping[str, Any], *, newest: int) -> Any:
+        return self.ask(PeerAddress("broker", 9092), api, fields, newest=newest)
+
+    def ask(
+        self,
+        _: PeerAddress,
+        api: ApiKey,
+        fields: Mapping[str, Any],
+        *,
+        newest: int,
+        oldest: int = 0,
+    ) -> Any:
+        if elements(fields) > REQUEST_ELEMENTS_MAX:
+            raise PeerDisconnectedError("it was closed")
+        return {
+            ApiKey.METADATA: self._metadata,
+            ApiKey.DESCRIBE_CONFIGS: self._configs,
+            ApiKey.LIST_OFFSETS: self._offsets,
+            ApiKey.DESCRIBE_LOG_DIRS: lambda _: SimpleNamespace(results=[]),
+        }[api](fields)
+
+    def _metadata(self, _: Mapping[str, Any]) -> Any:
+        return SimpleNamespace(
+            cluster_id="cluster",
+            controller_id=1,
+            brokers=[SimpleNamespace(node_id=1, host="broker", port=9092, rack=None)],
+            topics=[
+                SimpleNamespace(
+                    name=name,
+                    topic_id=uuid.uuid5(uuid.NAMESPACE_DNS, name),
+                    is_internal=False,
+                    partitions=[
+                        SimpleNamespace(
+                            partition_index=number,
+                            leader_id=1,
+                            leader_epoch=0,
+                            replica_nodes=[1],
+                            isr_nodes=[1],
+                        )
+                        for number in numbers
+                    ],
+                )
+                for name, numbers in self._topics.items()
+            ],
+        )
+
+    def _configs(self, fields: Mapping[str, Any]) -> Any:
+        names = [each["resource_name"] for each in fields["resources"]]
+        return SimpleNamespace(
+            results=[
+                SimpleNamespace(
+                    resource_name=name,
+                    configs=[SimpleNamespace(name="segment.bytes", value=name.partition("-")[2])],
+                )
+                for name in names
+            ]
+        )
+
+    def _offsets(self, fields: Mapping[str, Any]) -> Any:
+        return SimpleNamespace(
+            topics=[
+                SimpleNamespace(
+                    name=topic["name"],
+                    partitions=[
+                        SimpleNamespace(
+                            partition_index=each["partition_index"],
+                            offset=each["partition_index"] + 1,
+                            error_code=ErrorCode.none,
+                        )
+                        for each in topic["partitions"]
+                    ],
+                )
+                for topic in fields["topics"]
+            ]
+        )
+
+
+@pytest.mark.parametrize(("topics", "partitions"), [(3000, 1), (1, 20_000), (0, 1)])
+def test_every_topic_of_a_large_cluster_has_settings_and_offsets(
+    topics: int, partitions: int
+) -> None:
+    client = cast("ClusterClient", ScriptedClient(topics, partitions))
+    found = read_cluster(client, lambda _: True)
+    assert len(found.topics) == topics
+    for topic in found.topics:
+        assert topic.tier_settings.segment_bytes == int(topic.name.partition("-")[2])
+        for state in topic.partitions:
+            assert state.local is not None, state.error
+            assert state.local.high_watermark == state.partition.partition + 1
