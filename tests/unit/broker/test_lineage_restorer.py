@@ -165,12 +165,12 @@ class Tier:
 class Broken:
     """A broker with one partition whose epochs are lost: its local log [20, 100) has 2 and 5."""
 
-    def __init__(self, directory: Path, leader: int = OTHER) -> None:
+    def __init__(self, directory: Path, leader: int = OTHER, partitions: int = 1) -> None:
         self.path = directory / "leader-epoch-checkpoint"
         self.tier = Tier()
         self.roles = Roles()
         led = PartitionImage(0, (OTHER, ME), (leader,), leader, 5, 0)
-        topic = TopicImage(PARTITION.topic, PARTITION.topic_id, (led,))
+        topic = TopicImage(PARTITION.topic, PARTITION.topic_id, (led,) * partitions)
         image = MetadataImage(topics_by_name={topic.name: topic})
         reason = lost(20, (2, 20), (5, 30), path=self.path)
         offline = OfflineLog(PARTITION.topic_partition, cast("Any", None), directory, reason)
@@ -232,3 +232,10 @@ def test_partition_without_a_sure_history_begins_anew_when_others_have_its_recor
     broken.restorer.run()
     assert broken.roles.begun == [PARTITION]
     assert not broken.roles.online
+
+
+def test_topic_that_was_made_again_with_fewer_partitions_is_passed_over(tmp_path: Path) -> None:
+    broken = Broken(tmp_path, partitions=0)
+    broken.restorer.run()
+    assert not broken.roles.online
+    assert not broken.tier.roles

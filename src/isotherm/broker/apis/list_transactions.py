@@ -12,15 +12,15 @@ KIPs      664 · 994 · 1152
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.groups.topic_catalog import matching_names
 from isotherm.broker.requests.context import RequestContext
 from isotherm.broker.requests.served_api import Api
 from isotherm.broker.transactions.transaction_state import TransactionMetadata, TransactionState
-from isotherm.errors import InvalidRegularExpressionError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 FIRST_DURATION_VERSION = 1
@@ -55,26 +55,9 @@ async def _matching(
     ids = [metadata.transactional_id for metadata in found]
     # Off the event loop: a pattern may be costly, and the import of Arrow takes a tenth of a second.
     loop = asyncio.get_running_loop()
-    matching = await loop.run_in_executor(None, matching_ids, pattern, ids)
+    matching = await loop.run_in_executor(None, matching_names, pattern, ids)
     matched = [each for each in found if each.transactional_id in matching]
     return _response(context, ErrorCode.none, unknown, matched)
-
-
-def matching_ids(pattern: str, transactional_ids: Collection[str]) -> set[str]:
-    """The ids that RE2 matches as a whole. Raises InvalidRegularExpressionError."""
-    # Imported here, because Arrow takes 40 MB of memory that most brokers never need.
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    # With an empty array Arrow would not compile the pattern, and an invalid one would pass.
-    searched = pa.array([*transactional_ids, ""], pa.string())
-    try:
-        matches = pc.match_substring_regex(searched, f"^(?:{pattern})$").to_pylist()
-    except pa.ArrowInvalid as error:
-        raise InvalidRegularExpressionError(
-            f"not a pattern of transactional ids pattern={pattern!r}"
-        ) from error
-    return {each for each, is_match in zip(transactional_ids, matches, strict=False) if is_match}
 
 
 def _response(

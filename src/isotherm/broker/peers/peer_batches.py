@@ -64,15 +64,15 @@ class _Destination(Generic[Item, Result]):
 
     def _run(self) -> None:
         while batch := self._take():
-            items = [item for item, _ in batch]
+            items, answers = [item for item, _ in batch], [answer for _, answer in batch]
+            outcomes: list[tuple[asyncio.Future[Result], Result | Exception]]
             try:
                 results = self._batches.exchange(self._connection, items)
+                outcomes = list(zip(answers, results, strict=True))
             # The boundary of the thread: the futures pass every error on.
             except Exception as error:  # noqa: BLE001
-                self._batches.deliver([(answer, error) for _, answer in batch])
-            else:
-                answers = [answer for _, answer in batch]
-                self._batches.deliver(list(zip(answers, results, strict=True)))
+                outcomes = [(answer, error) for answer in answers]
+            self._batches.deliver(outcomes)
         # Read without the lock: after its `stop` a destination is out of reach, so nothing calls `put`.
         stopped = PeerDisconnectedError(f"the connection is closed peer={self.address}")
         self._batches.deliver([(answer, stopped) for _, answer in self._queue])

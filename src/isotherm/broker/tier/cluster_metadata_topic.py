@@ -14,6 +14,7 @@ ConsumerTask.
 from __future__ import annotations
 
 import datetime
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -99,6 +100,7 @@ class ClusterMetadataTopic:
         self._topic = topic
         # By partition without a local replica: the highest high watermark that its leader has reported.
         self._read_floors: dict[int, Offset] = {}
+        self._read_floors_lock = threading.Lock()
 
     @property
     def partition_count(self) -> int:
@@ -167,7 +169,8 @@ class ClusterMetadataTopic:
         replica = self._replica(partition)
         if replica is None:
             # From now on `_fetch` refuses an answer of any leader that has less.
-            self._read_floors[partition] = max(self._read_floors.get(partition, 0), end_offset)
+            with self._read_floors_lock:
+                self._read_floors[partition] = max(self._read_floors.get(partition, 0), end_offset)
             return True
         return replica.log.high_watermark >= end_offset
 

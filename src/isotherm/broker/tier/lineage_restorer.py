@@ -95,8 +95,8 @@ class LineageRestorer:
             topic = self._cluster_metadata.image.topics_by_name.get(topic_partition.topic)
             if self._cancelled.is_set():
                 return
-            if topic is None:
-                continue  # the topic was deleted
+            if topic is None or topic_partition.partition >= len(topic.partitions):
+                continue  # the topic was deleted, or created again with fewer partitions
             place = TopicIdPartition(topic.topic_id, *topic_partition)
             try:
                 if topic_partition in self._given_up:

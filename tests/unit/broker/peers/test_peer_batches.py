@@ -11,6 +11,7 @@ from isotherm.broker.peers.peer_batches import PeerBatches
 from isotherm.broker.peers.peer_connection import PeerAddress
 from isotherm.errors import NotEnoughMemoryError, PeerDisconnectedError, PeerTimeoutError
 
+LOST = "lost"  # the broker's answer has nothing for it
 ONE, TWO = PeerAddress("one", 1), PeerAddress("two", 2)
 
 
@@ -45,7 +46,7 @@ class Peers:
                 raise PeerDisconnectedError("closed")
         if self.failure is not None:
             raise self.failure
-        return [f"{connection.address.host}: {each}" for each in items]
+        return [f"{connection.address.host}: {each}" for each in items if each != LOST]
 
     async def until_taken(self, count: int) -> None:
         while len(self.taken) < count:  # noqa: ASYNC110 - what is waited for has no event
@@ -142,5 +143,15 @@ def test_stop_ends_what_is_under_way_and_what_waits() -> None:
         for each in (taken, waits):
             with pytest.raises(PeerDisconnectedError):
                 await each
+
+    run(scenario)
+
+
+def test_answer_with_too_few_results_fails_its_batch_and_not_the_next() -> None:
+    async def scenario(peers: Peers) -> None:
+        peers.may_answer.release(2)
+        with pytest.raises(ValueError, match="shorter"):
+            await peers.batches.submit(1, ONE, LOST)
+        assert await peers.batches.submit(1, ONE, "b") == "one: b"
 
     run(scenario)
