@@ -7,6 +7,7 @@ console has started the job, the last line has the exit code.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import subprocess
@@ -19,6 +20,8 @@ from typing import Any
 from isotherm.clock import Clock
 from isotherm.errors import InvalidRequestError
 from isotherm.storage_view.rows import Row
+
+logger = logging.getLogger(__name__)
 
 JOBS = ("audit", "sweep", "scrub", "verify")
 REPORTS_MAX = 50
@@ -191,12 +194,18 @@ class JobRunner:
         except subprocess.TimeoutExpired:
             process.kill()
             exit_code = process.wait()
-        with unfinished.open("ab") as output:
-            output.write(json.dumps({_ENDED: {"exit_code": exit_code}}).encode() + b"\n")
-        # Only now the file has the name of a report, so that pages never show one that is still being written.
-        unfinished.rename(report)
-        with self._guard:
-            self._running = None
+        try:
+            with unfinished.open("ab") as output:
+                output.write(json.dumps({_ENDED: {"exit_code": exit_code}}).encode() + b"\n")
+            # Only now the file has the name of a report, so pages never show one that is still being written.
+            unfinished.rename(report)
+        except OSError as error:
+            logger.warning(
+                "the report of a job cannot be stored report=%s reason=%r", report, error
+            )
+        finally:
+            with self._guard:
+                self._running = None
 
 
 def new_token() -> str:

@@ -193,6 +193,23 @@ def test_report_is_read_again_when_it_has_changed(
     assert reads[2:] == ["sweep-2026-01-31.jsonl"]
 
 
+def test_report_that_cannot_be_stored_does_not_keep_the_next_job_from_starting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    (folder / "once").touch()
+    once = f"shutil.rmtree({str(folder)!r}) if os.path.exists({str(folder / 'once')!r}) else None"
+    runner = runner_of(folder, f"import os, shutil; {once}")
+    runner.start("audit")
+    ended(runner)
+    assert [str(folder) in each.getMessage() for each in caplog.records] == [True]
+    folder.mkdir()
+    runner.start("audit")
+    ended(runner)
+    assert len(JobReports(folder).newest()) == 1
+
+
 def test_folder_that_is_gone_is_named_when_a_job_starts(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
