@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from oracle.topics import wait_until
@@ -13,12 +14,24 @@ from oracle.topics import wait_until
 
 @contextlib.contextmanager
 def http_server(
-    command: Sequence[str], directory: Path, probe_url: str, name: str, start_timeout_s: float
+    command: Sequence[str],
+    directory: Path,
+    probe_url: str,
+    name: str,
+    start_timeout_s: float,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[None]:
-    """Runs in `directory`, with its log there, while the `with` block does. It serves once `probe_url` answers."""
+    """Runs in `directory`, with its log there, while the `with` block does. It serves once `probe_url` answers.
+    `environment` adds to this process's own."""
     log_path = directory / "server.log"
     with log_path.open("wb") as log:
-        process = subprocess.Popen(command, cwd=directory, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command,
+            cwd=directory,
+            env={**os.environ, **(environment or {})},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
 
         def is_up() -> bool:
             if process.poll() is not None:

@@ -16,9 +16,9 @@ POM_PATH = Path(__file__).with_name("pom.xml")
 SPARK_SOURCE_POM_PATH = Path(__file__).with_name("spark-sql-kafka.xml")
 REGISTRY_ARTIFACT = "io.apicurio:apicurio-registry-app:3.0.9:tar.gz:all"
 """The last version that Java 17 runs."""
-ICEBERG_CATALOG_ARTIFACT = "org.projectnessie.nessie:nessie-quarkus:0.99.0:jar:runner"
 AVRO_POM_PATH = Path(__file__).with_name("spark-avro.xml")
 DELTA_POM_PATH = Path(__file__).with_name("spark-delta.xml")
+ICEBERG_CATALOG_POM_PATH = Path(__file__).with_name("iceberg-catalog.xml")
 CACHE_DIRECTORY = Path(__file__).resolve().parent.parent / ".oracle"
 RESOLVE_TIMEOUT_S = 600
 
@@ -65,8 +65,8 @@ def resolve_registry_archive() -> Path:
 
 
 def resolve_iceberg_catalog() -> Path:
-    """The jar of the REST catalog, with all that it needs; otherwise as `resolve_jars`."""
-    return _resolve_file(ICEBERG_CATALOG_ARTIFACT)
+    """The folder with the jars of the REST catalog; otherwise as `resolve_jars`."""
+    return resolve(ICEBERG_CATALOG_POM_PATH, "iceberg-catalog")
 
 
 def _resolve_file(artifact: str) -> Path:
