@@ -19,7 +19,8 @@ SCHEMA = arrow_schema(schema_of(["offset", "timestamp"]))
 
 
 class FakeConsumer:
-    """Hands out one list of messages after the other, then nothing; each poll waits its time."""
+    """Hands out one list of messages after the other, then nothing; each poll waits its time, unless it gets as many
+    as it has asked for."""
 
     def __init__(self, clock: SimClock, polls: list[list[Message]]) -> None:
         self._clock = clock
@@ -29,8 +30,10 @@ class FakeConsumer:
         assert [(p.topic, p.partition, p.offset) for p in partitions] == [("a", 1, 5)]
 
     def consume(self, count: int, timeout_s: float) -> list[Message]:
-        self._clock.advance(round(timeout_s * 1000))
-        return self._polls.pop(0) if self._polls else []
+        messages = self._polls.pop(0) if self._polls else []
+        if len(messages) < count:
+            self._clock.advance(round(timeout_s * 1000))
+        return messages
 
     def close(self) -> None:
         pass
@@ -48,8 +51,10 @@ Read = Callable[..., list[int]]
 def read(monkeypatch: pytest.MonkeyPatch) -> Read:
     """The offsets that come of polls that give these messages."""
 
-    def run(*polls: list[Message], poll_timeout_ms: int = 120_000) -> list[int]:
-        clock = SimClock()
+    def run(
+        *polls: list[Message], poll_timeout_ms: int = 120_000, clock: SimClock | None = None
+    ) -> list[int]:
+        clock = clock or SimClock()
         monkeypatch.setattr(tail, "Consumer", lambda _: FakeConsumer(clock, list(polls)))
         batches = tail.read_tail(
             READ,
@@ -67,6 +72,13 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Read:
 
 def test_tail_is_read_to_its_end_and_not_beyond(read: Read) -> None:
     assert read([message(5)], [], [message(7), message(8)]) == [5, 7]
+
+
+def test_a_tail_with_a_record_for_each_offset_is_not_waited_for(read: Read) -> None:
+    clock = SimClock()
+    started_s = clock.monotonic_s()
+    assert read([message(5), message(6), message(7)], clock=clock) == [5, 6, 7]
+    assert clock.monotonic_s() == started_s
 
 
 def test_silent_brokers_are_given_up_after_the_poll_timeout(read: Read) -> None:

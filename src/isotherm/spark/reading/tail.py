@@ -32,8 +32,8 @@ from isotherm.types import Offset
 _logger = logging.getLogger(__name__)
 
 _RECORDS_PER_POLL = 10_000
-# consume() returns after this many records or this time. The last poll of a tail always takes the
-# whole time, so it is short.
+# consume() returns after this many records or this time. The last poll takes the whole time if the
+# offsets at the end have no record.
 _POLL_S = 0.1
 _PARTITION_EOF = KafkaError._PARTITION_EOF
 _LOST = (
@@ -112,7 +112,8 @@ def _read_assigned(
     reached = read.start_offset
     heard_s = clock.monotonic_s()
     while reached < read.end_offset:
-        messages = consumer.consume(_RECORDS_PER_POLL, _POLL_S)
+        wanted = min(_RECORDS_PER_POLL, read.end_offset - reached)
+        messages = consumer.consume(wanted, _POLL_S)
         if messages:
             heard_s = clock.monotonic_s()
             reached, records = _settled(messages, read)
