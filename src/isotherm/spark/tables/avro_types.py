@@ -216,9 +216,11 @@ class Record:
         return {name: kind.stored_value(value[name]) for name, kind in self._fields.items()}
 
     def column_of(self, stored: Any) -> Any:
+        # Of each field that has a column. To look for them by name takes time by the square of their number.
         columns = [
-            self._fields[field.name].column_of(pc.struct_field(stored, field.name))
-            for field in self._columns
+            kind.column_of(child)
+            for kind, child in zip(self._fields.values(), stored.flatten(), strict=True)
+            if kind.column is not None
         ]
         return pa.StructArray.from_arrays(columns, fields=self._columns, mask=stored.is_null())
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute
 from pyarrow import types
 
 from isotherm.spark.tables.value_types import ValueType
 
-pc: Any = pyarrow.compute
 # The stubs lack types that these take.
 nulls: Any = pa.nulls
 _map_of: Any = pa.MapArray.from_arrays
@@ -47,10 +45,10 @@ def conformed(column: Any, kind: pa.DataType) -> Any:
     if types.is_null(column.type):
         return nulls(len(column), kind)
     if isinstance(kind, pa.StructType):
-        known = column.type
+        children = dict(zip((each.name for each in column.type), column.flatten(), strict=True))
         fields = [
-            conformed(pc.struct_field(column, field.name), field.type)
-            if known.get_field_index(field.name) >= 0
+            conformed(children[field.name], field.type)
+            if field.name in children
             else nulls(len(column), field.type)
             for field in kind
         ]

@@ -18,6 +18,7 @@ from typing import Any
 from pyiceberg.exceptions import CommitFailedException, RESTError
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary, ancestors_of
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 from sqlalchemy.exc import DBAPIError
@@ -104,7 +105,24 @@ def _try_commit(
     return True
 
 
-class _OneCommit(Transaction):
+class KnownTransaction(Transaction):
+    """A transaction that keeps the metadata as long as neither the table nor the updates change.
+
+    PyIceberg makes the metadata again at each access, by deep copies. A commit has a dozen of these accesses, and
+    each takes a third of a second for some thousand columns.
+    """
+
+    _known: tuple[TableMetadata, object, TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        before, updates = self._table.metadata, self._updates
+        if self._known is None or self._known[0] is not before or self._known[1] is not updates:
+            self._known = (before, updates, super().table_metadata)
+        return self._known[2]
+
+
+class _OneCommit(KnownTransaction):
     """A transaction that does not commit on top of other commits, as PyIceberg's retry does.
 
     Before its retry PyIceberg checks whether the refused commit is in the table, because the answer may have

@@ -43,6 +43,7 @@ from isotherm.spark.tables.iceberg_snapshots import (
     OF_SNAPSHOT,
     OFFSETS,
     FileChange,
+    KnownTransaction,
     ancestors,
     commit_snapshot,
     newest_with,
@@ -181,7 +182,8 @@ class IcebergTable:
         with translated("the table's columns cannot be changed"):
             if types != self.types():
                 try:
-                    with self._known.update_schema() as update:
+                    change = KnownTransaction(self._known, autocommit=True)
+                    with change.update_schema() as update:
                         update.union_by_name(_decoded_columns(types))
                 except CommitFailedException as error:
                     raise overtaken(self.name) from error

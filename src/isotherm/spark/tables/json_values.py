@@ -215,7 +215,9 @@ def _of_type(column: Values, kind: pa.DataType) -> Values:
     if column.type == kind:
         return column
     if isinstance(kind, pa.StructType) and isinstance(column.type, pa.StructType):
-        fields = [_of_type(pc.struct_field(column, [column.type.get_field_index(field.name)]), field.type) for field in kind]  # fmt: skip
+        assert isinstance(column, pa.StructArray)
+        children = dict(zip((each.name for each in column.type), column.flatten(), strict=True))
+        fields = [_of_type(children[field.name], field.type) for field in kind]
         return pa.StructArray.from_arrays(fields, fields=list(kind), mask=column.is_null())
     if isinstance(kind, pa.ListType) and isinstance(column, pa.ListArray):
         elements = _of_type(column.values, kind.value_type)
