@@ -16,7 +16,9 @@ import duckdb
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from typer.testing import CliRunner
 
+from isotherm.cli.main import app
 from isotherm.errors import (
     ConfigError,
     IsothermError,
@@ -157,9 +159,12 @@ def test_folder_of_parquet_is_read_by_duckdb(tier: Tier, tmp_path: Path) -> None
     lake = tmp_path / "lake"
     options = ("--to", "parquet", "--value", "string", "--warehouse", str(lake))
     put(tier, OWNER, [b"one", None, b"\xff", "drei €".encode()])
-    run_table("prices", tier.folder, *options)
+    done = run_table("prices", tier.folder, *options)
+    assert done["reasons"] == {"value: it is not UTF-8": 1}
     put(tier, OWNER, [b"five", b"\xc3"])
-    run_table("prices", tier.folder, *options)
+    arguments = ["pipeline", "table", "prices", "--path", str(tier.folder), *options]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert "\n1 of 1 dead letters: value: it is not UTF-8\n" in result.stdout
     with duckdb.connect() as engine:
 
         def select(columns: str, table: str) -> list[Any]:
@@ -310,7 +315,7 @@ def test_topic_that_is_not_what_it_was_is_refused(tier: Tier, tmp_path: Path) ->
     options = ("--warehouse", str(tmp_path / "lake"))
     put(tier, OWNER, [b"one", b"two"])
     run_table("prices", tier.folder, *options)
-    with pytest.raises(ConfigError, match="value_format=raw wanted=json"):
+    with pytest.raises(ConfigError, match="option=--value its_value=raw value=json"):
         run_table("prices", tier.folder, *options, "--value", "json")
     lost = build_batch([NewRecord(5, b"k", b"v")], base_offset=9)
     for each in tier.folder.rglob("*.*"):
@@ -320,5 +325,5 @@ def test_topic_that_is_not_what_it_was_is_refused(tier: Tier, tmp_path: Path) ->
         run_table("prices", tier.folder, *options)
     again = TopicIdPartition(uuid.UUID(int=10), "prices", 0)
     tier.maker.tier(again, [lost], event_timestamp_ms=1)
-    with pytest.raises(ConfigError, match=r"made from something else .*topic_id="):
+    with pytest.raises(ConfigError, match=r"the topic was deleted and made anew .*its_topic_id="):
         run_table("prices", tier.folder, *options, "-o", "failOnDataLoss=false")

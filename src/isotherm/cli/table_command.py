@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _AGE = re.compile(r"(\d+)(d|h|m|s)")
 _UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000}
 KEEP, FOLLOW = RETENTIONS = ("keep", "follow")
+_REASONS_SHOWN = 3
 _OpenSpark = Callable[[], "SparkSession"]
 
 
@@ -181,6 +182,9 @@ class TableCommand:
                 f" {human_size(done.bytes_written)} in {done.files} files, in {seconds:.1f} s"
                 f" ({human_size(plan.size_in_bytes / seconds)}/s)."
             )
+            for reason, count in list(done.reasons.items())[:_REASONS_SHOWN]:
+                line = f"{count} of {done.dead_letters} dead letters: {reason}"
+                console().print(line, markup=False, highlight=False, soft_wrap=True)
         sys.stdout.flush()
 
     def _print_upkeep(self, done: UpkeepDone) -> None:

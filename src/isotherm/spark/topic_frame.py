@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from isotherm.errors import ConfigError
@@ -69,7 +68,7 @@ def topic(
     )
     from isotherm.spark.tables.schema_registry import registry_settings
     from isotherm.spark.tables.table_rows import rows_schema
-    from isotherm.spark.tables.topic_table import APPEND, check_identity
+    from isotherm.spark.tables.topic_table import APPEND, check_topic
     from isotherm.spark.tables.value_formats import formats
 
     texts = option_texts(options)
@@ -90,8 +89,7 @@ def topic(
             " hint='read the table itself, or make another one with --mode append'"
         )
     plan = plan_topic(source, opened.covered())
-    wanted = replace(found, topic=name, topic_id=plan.topic_id)
-    check_identity(found, wanted, opened.name)
+    check_topic(found, name, plan.topic_id, opened.name)
     types = opened.types()
     files = [_for_spark(each) for each in opened.data_files()]
     schema = spark_schema(rows_schema(types))

@@ -99,7 +99,7 @@ def test_what_stays_away_ends_it_after_the_timeout() -> None:
     "error",
     [
         TableOvertakenError("another run has written to the table meanwhile"),
-        ConfigError("the table was made from something else"),
+        ConfigError("the table is of another topic"),
     ],
 )
 def test_other_errors_end_it(error: IsothermError) -> None:

@@ -31,7 +31,14 @@ from isotherm.spark.tables.delta_table import DeltaTopicTable, storage_options
 from isotherm.spark.tables.iceberg_catalogs import open_catalog
 from isotherm.spark.tables.iceberg_table import IcebergTable
 from isotherm.spark.tables.parquet_table import ParquetTable
-from isotherm.spark.tables.topic_table import Identity, TableCommit, TopicTable, check_identity
+from isotherm.spark.tables.topic_table import (
+    FilePlaces,
+    Identity,
+    TableCommit,
+    TopicTable,
+    check_options,
+    check_topic,
+)
 from isotherm.spark.tables.value_types import KeyValue
 from isotherm.testing.s3_server import S3Server, find_versitygw
 from isotherm.testing.sim_clock import SimClock
@@ -91,9 +98,19 @@ def begun(table: TopicTable) -> TopicTable:
     if found is None:
         table.create(IDENTITY)
     else:
-        check_identity(found, IDENTITY, table.name)
+        check(found, IDENTITY, table.name)
         table.settle()
     return table
+
+
+def check(found: Identity, wanted: Identity, name: str) -> None:
+    check_options(found, wanted, name)
+    check_topic(found, wanted.topic, wanted.topic_id, name)
+
+
+def created_places(table: TopicTable) -> FilePlaces:
+    table.create(IDENTITY)
+    return table.places(KeyValue(pa.binary(), FIRST))
 
 
 def staged(
@@ -213,24 +230,55 @@ def test_offsets_without_records_are_covered_too(open_table: OpenTable, read: An
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("other", "message"),
     [
-        replace(IDENTITY, topic="other"),
-        replace(IDENTITY, topic_id="id"),
-        replace(IDENTITY, mode="latest"),
-        replace(IDENTITY, key_format="json"),
+        (replace(IDENTITY, topic="other"), "of another topic table=t its_topic=prices topic=other"),
+        (replace(IDENTITY, topic_id="id"), "made anew since .* table=t topic=prices topic_id=id "),
+        (replace(IDENTITY, mode="latest"), "option=--mode its_value=append value=latest"),
+        (replace(IDENTITY, key_format="json"), "option=--key its_value=raw value=json"),
+        (replace(IDENTITY, value_format="avro"), "hint='give --value json, or name another"),
+        (replace(IDENTITY, partition_by="day"), "option=--partition-by its_value=none value=day"),
     ],
 )
-def test_a_table_of_another_topic_is_refused(
-    open_table: OpenTable, tmp_path: Path, other: Identity
+def test_a_table_of_another_topic_or_with_other_options_is_refused(
+    open_table: OpenTable, tmp_path: Path, other: Identity, message: str
 ) -> None:
     table = open_table()
     table.create(IDENTITY)
     table.commit(staged(table, tmp_path, range(1)))
     found = open_table().identity()
     assert found == IDENTITY
-    with pytest.raises(ConfigError, match="the table was made from something else"):
-        check_identity(found, other, "prices")
+    with pytest.raises(ConfigError, match=message):
+        check(found, other, "t")
+
+
+@pytest.mark.parametrize("kind", ["delta", "parquet"], indirect=True)
+@pytest.mark.parametrize("suffix", ["", "_dead_letters"])
+def test_a_folder_with_files_of_others_is_refused(
+    open_table: OpenTable, tmp_path: Path, suffix: str
+) -> None:
+    """Of other programs, or of a table of another format."""
+    folder = tmp_path / "lake" / f"prices{suffix}"
+    folder.mkdir(parents=True)
+    table = open_table()
+    assert table.identity() is None
+    (folder / "part-0.parquet").touch()
+    message = rf"has not put there folder=.*/lake/prices{suffix} files=part-0.parquet hint="
+    with pytest.raises(ConfigError, match=message):
+        created_places(table)
+
+
+@pytest.mark.parametrize("kind", ["delta", "parquet"], indirect=True)
+def test_a_table_that_was_made_meanwhile_is_no_folder_of_others(
+    open_table: OpenTable, tmp_path: Path
+) -> None:
+    late = open_table()
+    assert late.identity() is None
+    table = begun(open_table())
+    table.commit(staged(table, tmp_path, range(1), range(1, 2)))
+    table.settle()
+    with pytest.raises(TableOvertakenError):
+        late.create(IDENTITY)
 
 
 def test_table_that_names_neither_mode_nor_format_of_keys_goes_on(

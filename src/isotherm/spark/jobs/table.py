@@ -15,6 +15,7 @@ A file that no commit names is not part of the table. A killed run leaves such f
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _ROWS, _DEAD, _TOMBSTONES, _COLUMNS = "rows", "dead", "tombstones", "columns"
+_REASON = "reason"
 _FIELDS: list[Any] = [
     ("task", pa.int32()),
     ("kind", pa.string()),
@@ -64,16 +66,22 @@ _TOLD = pa.schema(_FIELDS)
 _SAMPLED_BATCHES = 4
 """The batches of each task in which a new table looks for its first fields. One ranged GET has about
 this many."""
+_TASK_REASONS_MAX = 100
+"""The reasons of dead letters that a task counts. A reason may have parts of a value in it."""
+RUN_REASONS_MAX = 10
+"""The reasons of dead letters that a run returns."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableRun:
-    """The rows, dead letters and files that a run added, and the bytes of its Parquet files."""
+    """The rows, dead letters and files that a run added, and the bytes of its Parquet files. `reasons`
+    has the most frequent reasons of dead letters, with their counts."""
 
     rows: int
     dead_letters: int
     files: int
     bytes_written: int
+    reasons: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -91,12 +99,13 @@ class _Work:
 
 
 class _Written(NamedTuple):
-    """The files of a round's tasks. `grown` has the types of tasks that found new fields instead, by
-    task number."""
+    """The files of a round's tasks, and the reasons of its dead letters. `grown` has the types of tasks
+    that found new fields instead, by task number."""
 
     rows: Sequence[PutFile]
     dead: Sequence[PutFile]
     tombstones: Sequence[PutFile]
+    reasons: Counter[str]
     grown: Mapping[int, DecodedTypes]
 
 
@@ -137,6 +146,7 @@ def add_to_table(
     rows: list[PutFile] = []
     dead: list[PutFile] = []
     tombstones: list[PutFile] = []
+    reasons: Counter[str] = Counter()
     left = every
     # Each round except the last finds a field, so the rounds end.
     while left:
@@ -146,6 +156,7 @@ def add_to_table(
         rows += written.rows
         dead += written.dead
         tombstones += written.tombstones
+        reasons += written.reasons
         left = {number: every[number] for number in written.grown}
         work = replace(work, known=_union(work.known, written.grown))
     merged = _Merged(rows)
@@ -160,6 +171,7 @@ def add_to_table(
         dead_letters=sum(each.rows for each in dead),
         files=len(files),
         bytes_written=sum(each.size for each in files),
+        reasons=dict(reasons.most_common(RUN_REASONS_MAX)),
     )
 
 
@@ -247,8 +259,12 @@ def _run_tasks(spark: SparkSession, work: _Work, tasks: Mapping[int, TaskPartiti
         [PutFile(row.name, row.rows, row.size) for row in found if row.kind == kind]
         for kind in (_ROWS, _DEAD, _TOMBSTONES)
     )
+    reasons: Counter[str] = Counter()
+    for row in found:
+        if row.kind == _REASON:
+            reasons[row.name] += row.rows
     grown = {row.task: _types(row.type) for row in found if row.kind == _COLUMNS}
-    return _Written(rows, dead, tombstones, grown)
+    return _Written(rows, dead, tombstones, reasons, grown)
 
 
 def _types(told: bytes) -> DecodedTypes:
@@ -260,16 +276,28 @@ def _run_task(work: _Work, number: int, task: TaskPartition) -> Iterator[dict[st
     the fields that the columns lack."""
     decoders = decoders_of(work.formats, work.fixed, work.known)
     put: list[tuple[str, PutFile]] = []
+    reasons: Counter[str] = Counter()
     with closing(_batches(work.options, task)) as batches:
         if work.places is None:
             _look_through(itertools.islice(batches, _SAMPLED_BATCHES), decoders)
         else:
-            put = _write_files(work, work.places, f"{work.run}-{number:05}", batches, decoders)
+            name = f"{work.run}-{number:05}"
+            put = _write_files(work, work.places, name, batches, decoders, reasons)
     if work.places is None or _have_grown(decoders):
         schema = rows_schema(KeyValue(*(each.known for each in decoders)))
         yield {"task": number, "kind": _COLUMNS, "type": schema.serialize().to_pybytes()}
+        return
     for kind, file in put:
         yield {"task": number, "kind": kind, **file._asdict()}
+    for reason, count in reasons.most_common(_TASK_REASONS_MAX):
+        yield {"task": number, "kind": _REASON, "name": reason, "rows": count}
+
+
+def _count(texts: pa.Array[Any], reasons: Counter[str]) -> None:
+    each: Any
+    for each in texts.to_pylist():
+        if each in reasons or len(reasons) < _TASK_REASONS_MAX:
+            reasons[each] += 1
 
 
 def _batches(options: SourceOptions, task: TaskPartition) -> Generator[pa.RecordBatch]:
@@ -292,9 +320,10 @@ def _write_files(
     name: str,
     batches: Iterator[pa.RecordBatch],
     decoders: KeyValue[ValueDecoder],
+    reasons: Counter[str],
 ) -> list[tuple[str, PutFile]]:
-    """Write the batches to files, and put them. If a decoder finds a new field, look for more in the
-    remaining batches, and put no file."""
+    """Write the batches to files, put them, and count the reasons of dead letters. If a decoder finds a
+    new field, look for more in the remaining batches, and put no file."""
     name = attempt_name(name)
     place, schema, by = places.rows, places.rows_schema, places.partition_by
     with (
@@ -309,6 +338,7 @@ def _write_files(
                 _look_through(batches, decoders)
                 return []
             dead.write(decoded.dead)
+            _count(decoded.dead.column("reason"), reasons)
             if work.newest:
                 tombstones.write(decoded.rows.filter(pa.array(decoded.tombstones)))
                 rows.write(decoded.rows.filter(pa.array(~decoded.tombstones)))

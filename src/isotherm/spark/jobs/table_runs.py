@@ -12,7 +12,13 @@ from isotherm.spark.jobs.cost import Cost, check_cost
 from isotherm.spark.jobs.table import TableRun, add_to_table, cost_of_table
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.tables.schema_registry import RegistrySettings, check_registry
-from isotherm.spark.tables.topic_table import LATEST, Identity, TopicTable, check_identity
+from isotherm.spark.tables.topic_table import (
+    LATEST,
+    Identity,
+    TopicTable,
+    check_options,
+    check_topic,
+)
 from isotherm.spark.tables.value_formats import ValueFormat
 from isotherm.spark.tables.value_types import KeyValue
 
@@ -64,10 +70,12 @@ class TableRuns:
         PolicyViolationError if the run would read too much.
         """
         found = self._table.identity()
+        if found is not None:
+            check_options(found, self._wanted, self._table.name)
         plan = self._plan()
         wanted = replace(self._wanted, topic_id=plan.topic_id)
         if found is not None:
-            check_identity(found, wanted, self._table.name)
+            check_topic(found, wanted.topic, wanted.topic_id, self._table.name)
         cost = cost_of_table(plan, self._options)
         check_cost(cost, self._max_bytes)
         return NextRun(plan, cost, wanted, found is not None)

@@ -36,7 +36,7 @@ from isotherm.errors import ConfigError, RemoteStorageError, TableOvertakenError
 from isotherm.remote.storage.object_client import open_object_store
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.tables.delta_statistics import file_statistics
-from isotherm.spark.tables.folder_place import FolderPlace, plain_url
+from isotherm.spark.tables.folder_place import FolderPlace, check_unused, plain_url
 from isotherm.spark.tables.table_rows import dead_schema, rows_schema
 from isotherm.spark.tables.time_partitions import (
     partition_column,
@@ -262,6 +262,9 @@ class DeltaTopicTable:
     ) -> DeltaTable | None:
         """Create the table, with the partition column `column` if given. None if another program has created
         it first."""
+        if self._open(place) is not None:
+            return None
+        check_unused(self._settings, place.folder, ("_delta_log",))
         if column is not None:
             schema = schema.append(pa.field(column, pa.string()))
         with _translated("the table cannot be created"):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 from urllib.parse import unquote
 
+from isotherm.errors import ConfigError
 from isotherm.remote.storage.object_client import ObjectClient, open_object_store
 from isotherm.remote.storage.settings import ObjectStoreSettings
+
+_NAMES_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,20 @@ class FolderPlace:
         client = store_client(self.settings)
         for name in files:
             client.delete(f"{self.folder}/{self.path_of(name)}")
+
+
+def check_unused(settings: ObjectStoreSettings, folder: str, own: Collection[str] = ()) -> None:
+    """Raises ConfigError if the folder of a table that is to be made has anything but its `own` folders: readers
+    would take other files for a part of the table."""
+    folders, objects = store_client(settings).list_level(f"{folder}/")
+    found = {each.rstrip("/") for each in folders} | {each.key for each in objects}
+    others = sorted({each.rpartition("/")[2] for each in found} - set(own))
+    if others:
+        raise ConfigError(
+            "the folder of the table has files that this command has not put there"
+            f" folder={plain_url(settings.url)}/{folder} files={','.join(others[:_NAMES_SHOWN])}"
+            " hint='name another table with --table, or another --warehouse'"
+        )
 
 
 def store_client(settings: ObjectStoreSettings) -> ObjectClient:

@@ -21,9 +21,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from isotherm.errors import CorruptMetadataError, RemoteResourceNotFoundError, TableOvertakenError
+from isotherm.errors import (
+    ConfigError,
+    CorruptMetadataError,
+    RemoteResourceNotFoundError,
+    TableOvertakenError,
+)
+from isotherm.remote.storage.object_client import StoredObject
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.tables.folder_place import FolderPlace, plain_url, store_client
+from isotherm.spark.tables.folder_place import FolderPlace, check_unused, plain_url, store_client
 from isotherm.spark.tables.table_rows import dead_schema, rows_schema
 from isotherm.spark.tables.topic_table import (
     DEAD_LETTERS_SUFFIX,
@@ -37,6 +43,7 @@ from isotherm.types import Offset
 
 _COMMIT_SIZE_MAX = 256 * 1024 * 1024
 _COMMIT_THREADS = 16
+_OWN_FOLDERS = ("_commits", "_staged")
 
 
 class ParquetTable:
@@ -52,7 +59,7 @@ class ParquetTable:
         self._number = 0
 
     def identity(self) -> Identity | None:
-        stored = max(self._client.list_level(f"{self.name}/_commits/")[1], default=None)
+        stored = max(self._commits(), default=None)
         if stored is None:
             return None
         text = self._client.get(stored.key, _COMMIT_SIZE_MAX)
@@ -68,6 +75,13 @@ class ParquetTable:
 
     def create(self, identity: Identity) -> None:
         """Remember the identity. The first commit creates the table."""
+        try:
+            check_unused(self._settings, self.name, _OWN_FOLDERS)
+            check_unused(self._settings, self.name + DEAD_LETTERS_SUFFIX)
+        except ConfigError:
+            if self._commits():
+                raise self._overtaken() from None
+            raise
         self._identity = identity
         self._types = first_types(identity.key_format, identity.value_format)
 
@@ -84,8 +98,7 @@ class ParquetTable:
         return self._types
 
     def data_files(self) -> list[str]:
-        commits = self._client.list_level(f"{self.name}/_commits/")[1]
-        known = [each.key for each in commits if int(Path(each.key).stem) < self._number]
+        known = [each.key for each in self._commits() if int(Path(each.key).stem) < self._number]
         with ThreadPoolExecutor(_COMMIT_THREADS, thread_name_prefix="isotherm-commit") as pool:
             before = list(
                 pool.map(lambda key: json.loads(self._client.get(key, _COMMIT_SIZE_MAX)), known)
@@ -121,11 +134,17 @@ class ParquetTable:
         # If the store's answer was lost, the repeated request is refused. Compare the content, since the commit may
         # be our own.
         if not self._client.create(key, content) and not self._is(key, content):
-            raise TableOvertakenError(
-                f"another run has written to the table meanwhile table={self.name}"
-                " hint='nothing of this run is in it: start it again'"
-            )
+            raise self._overtaken()
         self._last, self._number = made, self._number + 1
+
+    def _commits(self) -> list[StoredObject]:
+        return self._client.list_level(f"{self.name}/_commits/")[1]
+
+    def _overtaken(self) -> TableOvertakenError:
+        return TableOvertakenError(
+            f"another run has written to the table meanwhile table={self.name}"
+            " hint='nothing of this run is in it: start it again'"
+        )
 
     def _is(self, key: str, content: bytes) -> bool:
         return bytes(self._client.get(key, _COMMIT_SIZE_MAX)) == content

@@ -46,6 +46,14 @@ _PROPERTIES = {
     "partition_by": "isotherm.partition-by",
 }
 
+_OPTIONS = {
+    "mode": "--mode",
+    "key_format": "--key",
+    "value_format": "--value",
+    "unwrap": "--unwrap",
+    "partition_by": "--partition-by",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class FilePlaces:
@@ -165,12 +173,28 @@ def check_unwrap(unwrap: str, mode: str) -> None:
         )
 
 
-def check_identity(found: Identity, wanted: Identity, table: str) -> None:
-    """Raise ConfigError unless a run with the identity `wanted` may continue the table."""
-    names = ("topic", "topic_id", "mode", "key_format", "value_format", "unwrap", "partition_by")
-    for name in names:
-        if getattr(found, name) != getattr(wanted, name):
+def check_topic(found: Identity, topic: str, topic_id: str, table: str) -> None:
+    """Raise ConfigError unless the table is of this topic."""
+    if found.topic != topic:
+        raise ConfigError(
+            f"the table is of another topic table={table} its_topic={found.topic} topic={topic}"
+            " hint='name another table with --table'"
+        )
+    if found.topic_id != topic_id:
+        raise ConfigError(
+            "the topic was deleted and made anew since the table was made, or is another cluster's"
+            f" table={table} topic={topic} topic_id={topic_id} its_topic_id={found.topic_id}"
+            " hint='name another table with --table'"
+        )
+
+
+def check_options(found: Identity, wanted: Identity, table: str) -> None:
+    """Raise ConfigError unless a run with the options of `wanted` may go on with the table."""
+    for name, option in _OPTIONS.items():
+        before, now = getattr(found, name), getattr(wanted, name)
+        if before != now:
             raise ConfigError(
-                f"the table was made from something else table={table} {name}={getattr(found, name)}"
-                f" wanted={getattr(wanted, name)} hint='name another table with --table'"
+                f"the table was made with another option, which it keeps table={table}"
+                f" option={option} its_value={before} value={now}"
+                f" hint='give {option} {before}, or name another table with --table'"
             )
