@@ -244,7 +244,10 @@ def _causes(error: BaseException) -> list[str]:
     cause = error.__cause__
     while cause is not None:
         text = str(cause) if debugging.get() else str(cause).partition("\n")[0]
-        causes.append(f"{type(cause).__name__}: {text}")
+        line = f"{type(cause).__name__}: {text}"
+        # A library may raise its own error again.
+        if line not in causes:
+            causes.append(line)
         cause = cause.__cause__
     return causes
 

@@ -406,10 +406,13 @@ class TestIceberg:
             open_catalog(None, {}, (tmp_path / "file").as_uri())
         (tmp_path / "lake").mkdir()
         (tmp_path / "lake" / "catalog.db").write_text("no database, but long enough for a header")
-        with pytest.raises(RemoteStorageError, match="the catalog cannot be opened"):
+        with pytest.raises(
+            RemoteStorageError, match=r"cannot be opened file=.*/lake/catalog.db: the"
+        ):
             catalog_of(tmp_path)
-        with pytest.raises(RemoteStorageError, match="the catalog cannot be opened"):
-            open_catalog(None, {"type": "rest", "uri": "http://127.0.0.1:1"}, "s3://lake")
+        words = "the catalog cannot be opened uri=http://127.0.0.1:1/x: the catalog fails"
+        with pytest.raises(RemoteStorageError, match=words):
+            open_catalog(None, {"type": "rest", "uri": "http://me:word@127.0.0.1:1/x"}, "s3://lake")
 
     def test_a_locked_catalog_is_named_and_nothing_is_half_committed(
         self, open_table: OpenTable, tmp_path: Path, read: Any

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
@@ -74,6 +75,7 @@ class ObjectClient:
     ) -> None:
         """`clock` paces uploads if upload.rate.limit.bytes.per.second is set."""
         self._store = store
+        self._url = settings.url
         self._upload_pace: RemoteQuota | None = None
         if settings.upload_rate_limit_bytes_per_second is not None:
             self._upload_pace = RemoteQuota(
@@ -303,9 +305,12 @@ class ObjectClient:
         except FileNotFoundError as error:
             if absent_is_an_answer and self._is_absence(error):
                 raise RemoteResourceNotFoundError(f"object does not exist object={key}") from error
-            raise _failure(fact, key, error) from error
+            raise _failure(fact, self._place_of(key), error) from error
         except (BaseError, OSError) as error:
-            raise _failure(fact, key, error) from error
+            raise _failure(fact, self._place_of(key), error) from error
+
+    def _place_of(self, key: str) -> str:
+        return f"object={key}" if key else f"url={self._url}"
 
     def _is_absence(self, error: FileNotFoundError) -> bool:
         if self._folder is not None:
@@ -313,11 +318,10 @@ class ObjectClient:
         return is_absence(error)
 
 
-def _failure(fact: str, key: str, error: BaseException) -> RemoteStorageError:
+def _failure(fact: str, place: str, error: BaseException) -> RemoteStorageError:
     kind = RemoteStorageThrottledError if _THROTTLED.search(str(error)) else RemoteStorageError
-    place = f" object={key}" if key else ""
     reason = store_reason(error)
-    failure = kind(f"{fact}{place} reason={reason!r}")
+    failure = kind(f"{fact} {place} reason={reason!r}")
     failure.reason = reason
     failure.is_refusal = reason.startswith(REFUSALS)
     return failure
@@ -352,6 +356,10 @@ def _pieces(content: Path | bytes | Iterable[bytes]) -> Iterator[bytes]:
             yield from _pieces(each)
 
 
+def _folder_of(url: str) -> Path:
+    return Path(unquote(urlsplit(url).path))
+
+
 def open_object_store(settings: ObjectStoreSettings, *, create_folder: bool) -> ObjectStore:
     """Open the store of the URL. Sends no request to a store over the network.
 
@@ -378,6 +386,8 @@ def open_object_store(settings: ObjectStoreSettings, *, create_folder: bool) -> 
                 "max_backoff": timedelta(milliseconds=settings.retry_backoff_max_ms),
             },
         }
+    if settings.scheme == "file" and not create_folder and not _folder_of(settings.url).is_dir():
+        raise ConfigError(f"there is no such folder url={settings.url}")
     try:
         return from_url(settings.url, **options)
     except (BaseError, OSError, ValueError) as error:

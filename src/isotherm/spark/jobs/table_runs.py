@@ -67,7 +67,8 @@ class TableRuns:
         """Read the current table and topic, and plan the next run. Writes nothing.
 
         Raises ConfigError if the table was made from another topic or with other settings, and
-        PolicyViolationError if the run would read too much.
+        PolicyViolationError if the run would read too much. SchemaRegistryError if there is something to
+        decode and the registry does not answer.
         """
         found = self._table.identity()
         if found is not None:
@@ -78,6 +79,8 @@ class TableRuns:
             check_topic(found, wanted.topic, wanted.topic_id, self._table.name)
         cost = cost_of_table(plan, self._options)
         check_cost(cost, self._max_bytes)
+        if plan.offsets and self._registry is not None:
+            check_registry(self._registry)
         return NextRun(plan, cost, wanted, found is not None)
 
     def complete(self, run: NextRun) -> None:
@@ -87,8 +90,6 @@ class TableRuns:
 
     def add(self, spark: SparkSession, run: NextRun, tell: Callable[[str], None]) -> TableRun:
         """Add the records of the run, which must have some, in one commit. See add_to_table."""
-        if self._registry is not None:
-            check_registry(self._registry)
         if not run.exists:
             self._table.create(run.identity)
         newest = run.identity.mode == LATEST

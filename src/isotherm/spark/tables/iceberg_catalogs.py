@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from pyiceberg.catalog import Catalog, infer_catalog_type, load_catalog
 from pyiceberg.utils.config import Config
@@ -27,7 +27,9 @@ def open_catalog(name: str | None, properties: Mapping[str, str], warehouse: str
     if name is None and not properties:
         return _embedded(warehouse or "")
     given = dict(properties)
-    with translated("the catalog cannot be opened"):
+    uri = properties.get("uri")
+    place = f"catalog={name}" if uri is None else f"uri={_without_login(uri)}"
+    with translated(f"the catalog cannot be opened {place}"):
         try:
             if warehouse is not None:
                 is_rest = _type_of(name, properties) == _REST
@@ -48,8 +50,14 @@ def _embedded(warehouse: str) -> Catalog:
     with translated("the warehouse cannot be made"):
         folder.mkdir(parents=True, exist_ok=True)
     file = URL.create("sqlite", database=str(folder / "catalog.db"))
-    with translated("the catalog cannot be opened"):
+    with translated(f"the catalog cannot be opened file={folder / 'catalog.db'}"):
         return load_catalog("isotherm", warehouse=location, type="sql", uri=file.render_as_string())
+
+
+def _without_login(uri: str) -> str:
+    """A URI of a database may have a password in it."""
+    parts = urlsplit(uri)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=""))
 
 
 def _type_of(name: str | None, properties: Mapping[str, str]) -> str | None:

@@ -21,6 +21,7 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary, ancestors_of
 from pyiceberg.table.update.snapshot import _OverwriteFiles
+from requests.exceptions import RequestException
 from sqlalchemy.exc import DBAPIError
 
 from isotherm.errors import RemoteStorageError, TableOvertakenError
@@ -173,7 +174,7 @@ def translated(fact: str) -> Iterator[None]:
     """Turn failures of the catalog's database or server, and of the warehouse's store, into our errors."""
     try:
         yield
-    except (DBAPIError, RESTError) as error:
+    except (DBAPIError, RESTError, RequestException) as error:
         raise RemoteStorageError(f"{fact}: the catalog fails") from error
     except OSError as error:
         raise RemoteStorageError(f"{fact}: the store fails") from error

@@ -136,10 +136,10 @@ def stored_identity(properties: Mapping[str, str], table: str) -> Identity:
     found = {field: properties[key] for field, key in _PROPERTIES.items() if key in properties}
     try:
         return Identity(**found)
-    except TypeError as error:
+    except TypeError:
         raise ConfigError(
             f"the table was not made by this command table={table} hint='name another with --table'"
-        ) from error
+        ) from None
 
 
 def checked_columns(columns: pa.Schema, wanted: pa.Schema, table: str) -> pa.Schema:

@@ -419,9 +419,18 @@ def test_folder_that_vanished_is_a_failure_and_not_a_missing_object(folder: Path
         client.delete("a/b.log")
 
 
+def test_a_store_whose_root_cannot_be_listed_is_named() -> None:
+    config = {"url": "s3://away/tier", "s3.endpoint.url": "http://127.0.0.1:1", "s3.region": "x"}
+    keys = {"aws.access.key.id": "a", "aws.secret.access.key": "b"}
+    settings = replace(ObjectStoreSettings.from_config(config | keys), retries=0)
+    client = ObjectClient(settings, open_object_store(settings, create_folder=False))
+    with pytest.raises(RemoteStorageError, match="folder cannot be listed url=s3://away/tier "):
+        client.list_level("")
+
+
 def test_folder_that_does_not_exist_is_refused_to_a_reader(folder: Path) -> None:
     settings = ObjectStoreSettings.from_config({"url": folder.as_uri()})
-    with pytest.raises(ConfigError, match="url=file:"):
+    with pytest.raises(ConfigError, match="there is no such folder url=file:"):
         open_object_store(settings, create_folder=False)
     assert not folder.exists()
 
