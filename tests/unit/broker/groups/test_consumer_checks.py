@@ -63,6 +63,7 @@ def test_commit_without_a_member_counts_in_an_empty_group_or_a_transaction(
 ) -> None:
     assert code(group, "", -1) is E.unknown_member_id
     assert code(group, "", -1, is_transactional=True) is E.none
+    assert code(group, "", -2, is_transactional=True) is E.unknown_member_id
     assert code(group, "", -1, is_transactional=True, group_instance_id="i") is E.unknown_member_id
     group.members.clear()
     assert code(group, "", -1) is E.none
@@ -81,3 +82,5 @@ def test_fetch_wants_a_member_at_its_epoch_or_none(group: ConsumerGroup) -> None
     assert offset_fetch_error(group, "new", 5) is E.none
     assert offset_fetch_error(group, "new", 4) is E.stale_member_epoch
     assert offset_fetch_error(group, "old", 4) is E.illegal_generation
+    assert offset_fetch_error(group, "new", 6) is E.stale_member_epoch
+    assert offset_fetch_error(group, "old", 6) is E.illegal_generation

@@ -372,6 +372,9 @@ def test_no_producer_gets_the_epoch_that_is_kept_for_fencing() -> None:
 
     assert begun(RAN_OUT) == NEXT
     assert begun(None) == (FRESH, 1)
+    for other in (PID - 1, PID + 2):
+        stranger = ProducerIdAndEpoch(other, EPOCH_EXHAUSTED)
+        assert answer(beginning, done, stranger) == "PF"
 
 
 def test_record_of_an_older_version_under_the_last_epoch_of_all() -> None:
