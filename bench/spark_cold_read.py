@@ -96,6 +96,12 @@ class CountingStorage:
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
         return self._counted(self._inner.fetch_index(metadata, index_type))
 
+    def fetch_segment_metadata(
+        self, metadata: RemoteLogSegmentMetadata
+    ) -> RemoteLogSegmentMetadata | None:
+        # A manifest that is read again: only where an object is missing, and not counted.
+        return self._inner.fetch_segment_metadata(metadata)
+
     def _counted(self, data: Any) -> Any:
         self.gets += 1
         self.bytes += len(data)
