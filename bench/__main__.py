@@ -158,7 +158,7 @@ def _module(name: str, *arguments: str, timeout_s: float | None = None) -> int:
     except subprocess.TimeoutExpired:
         return -signal.SIGKILL
     finally:
-        with contextlib.suppress(ProcessLookupError):  # all of it had ended
+        with contextlib.suppress(ProcessLookupError):  # every process of it has ended
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 

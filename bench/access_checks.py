@@ -105,7 +105,7 @@ class Access:
             )
 
     def change(self) -> None:
-        """One ACL more, and another image, as every change of the metadata makes one."""
+        """Add one ACL. As every change of the metadata, it makes a new image."""
         before = self.metadata.image.acls
         acl_id = uuid.UUID(int=10**9 + len(before))
         acl = AccessControlEntryRecord(
@@ -166,7 +166,7 @@ def _median(once: Callable[[], float]) -> float:
 
 
 def bindings() -> Iterator[AclBinding]:
-    """Those of `records`, and those that the measured client needs."""
+    """The ACLs of `records`, and the ACLs that the measured client needs."""
     for operation in (AclOperation.READ, AclOperation.WRITE):
         yield _binding(TOPIC, "User:ANONYMOUS", operation)
     for acl in records(ACLS[-1]).values():
@@ -208,7 +208,7 @@ def measure(server: Server, round_trips: int) -> Metrics:
 
 
 def measured_requests(rounds: int, round_trips: int) -> dict[str, dict[str, Any]]:
-    """By side and by whether there are ACLs. The first round warms up."""
+    """Medians by side, with and without ACLs. The first round warms up and is dropped."""
     news: dict[str, NewServer] = {
         f"{name}-{kind}": partial(new, settings=settings)
         for name, new in (("isotherm", IsothermServer), ("kafka", KafkaServer))

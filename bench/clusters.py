@@ -57,7 +57,7 @@ class Cluster:
 
     @property
     def pids(self) -> list[int]:
-        """Of the brokers."""
+        """The process ids of the brokers, without the controller's."""
         return [member.pid for member in self.members.values()]
 
     def create(
@@ -97,15 +97,15 @@ class Cluster:
         return self.members[node_id].data_dir
 
     def local_bytes(self, node_id: int, topic: str) -> int:
-        """Of the segments of partition 0 on a broker's disk, without those that wait for deletion."""
+        """The bytes of partition 0's segments on a broker's disk, without those that wait for deletion."""
         found = 0
         for path in (self.log_dir(node_id) / f"{topic}-0").glob("*.log"):
-            with contextlib.suppress(FileNotFoundError):  # it is deleted now
+            with contextlib.suppress(FileNotFoundError):  # deleted since the listing
                 found += path.stat().st_size
         return found
 
     def leader(self, topic: str) -> int:
-        """Of partition 0; -1 if there is none."""
+        """The node id of partition 0's leader; -1 if it has none."""
         return int(self.admin.list_topics(topic, timeout=60).topics[topic].partitions[0].leader)
 
     def in_sync(self, topic: str, partition: int = 0) -> set[int]:
@@ -151,7 +151,7 @@ class BrokersUsage:
         return self._cpu_s() - self._cpu_s_at_start
 
     def resident_mb(self) -> float:
-        """Of one broker on average, in 10^6 bytes: its resident memory."""
+        """The mean resident memory of a broker, in 10^6 bytes."""
         return sum(each.memory_info().rss for each in self._processes) / 1e6 / len(self._processes)
 
     def proportional_mb(self) -> float:

@@ -135,7 +135,7 @@ class Bench:
             yield broker
 
     def consumers(self, count: int) -> dict[str, float]:
-        """Of a new broker."""
+        """Measure `count` consumers on a broker that has just started."""
         with self.new_broker() as broker:
             return self.consumers_of(broker, count)
 

@@ -33,7 +33,7 @@ ZOOMS, STEPS = 6, 20
 SEGMENTS = 100_000
 TIMEOUT_S = 60
 ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1280,900")
-# What is there once a page is painted with what it was opened for.
+# The element that exists once a page shows its content.
 PAGES = {
     "overview": ("/", "main table a"),
     "tier map": ("/#/topics/history", "canvas[data-cells]"),
@@ -44,7 +44,7 @@ QUESTION = Question(
     "How long does a person wait for the console, with 100,000 segments in a partition?",
     lambda _: (),
 )
-# In every page before its own scripts: the time of the frame after the one in which it is there.
+# Runs in every page before its own scripts. Notes the time of the frame after the one that has the element.
 _WATCH = """
   const look = () => {
     if (document.querySelector(SELECTOR)) requestAnimationFrame((at) => { window.paintedAt = at; });
@@ -87,7 +87,7 @@ def opened(driver: webdriver.Chrome, address: str, page: str) -> tuple[float, fl
 
 
 def measure(driver: webdriver.Chrome, address: str) -> dict[str, list[float]]:
-    """One round."""
+    """Measure each page once; milliseconds by page and step."""
     found: dict[str, list[float]] = defaultdict(list)
     for page in PAGES:
         first, whole = opened(driver, address, page)

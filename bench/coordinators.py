@@ -70,7 +70,7 @@ class Writer(threading.Thread):
 
 
 class LeaderWatch(threading.Thread):
-    """Notes when a broker first says that another one leads the partition."""
+    """Notes when a broker first reports a new leader of the partition."""
 
     def __init__(self, servers: Sequence[str], old: int) -> None:
         super().__init__(daemon=True)

@@ -73,7 +73,7 @@ class FailingLogin(asyncio.Protocol):
 
 
 def fail_to_log_in(address: str, authority: str | None, refused: Synchronized[int]) -> None:
-    """For ever, over CONNECTIONS connections."""
+    """Log in with a wrong password for ever, over CONNECTIONS connections at once."""
     host, _, port = address.rpartition(":")
     context = ssl.create_default_context(cafile=authority) if authority else None
     new_login = functools.partial(FailingLogin, login_requests(USER, "wrong"), refused)

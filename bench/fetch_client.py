@@ -42,7 +42,7 @@ _LOG_OVERHEAD = 12
 
 
 class FetchClient:
-    """One connection, one partition 0, read from its first offset on."""
+    """Reads partition 0 of a topic from its first offset, over one connection."""
 
     def __init__(self, connection: socket.socket, topic: str, fetch_bytes: int) -> None:
         """`fetch_bytes` is max.partition.fetch.bytes."""
@@ -94,7 +94,7 @@ class FetchClient:
         return self._buffer[:size]
 
     def _records_start(self, answer: memoryview) -> tuple[int, int, int]:
-        """Where the records begin, the partition's error code, and the records' size."""
+        """The position of the records in the answer, the partition's error code, and the records' size."""
         position = 4 + 4 + 4 + 2 + len(self._topic) + 4  # ids, throttle time, counts, name
         _, error, _, _, aborted_count = _PARTITION_ANSWER.unpack_from(answer, position)
         position += _PARTITION_ANSWER.size + 16 * max(0, aborted_count)
@@ -152,7 +152,10 @@ def run(
 def _consume(
     address: str, topic: str, records: int, fetch_bytes: int, properties: Mapping[str, str]
 ) -> dict[str, float]:
-    """From the first answer on: connecting and the first look take as long on any broker."""
+    """Consume up to offset `records`, timed from the first answer.
+
+    Connecting and the look-up of the first offset take the same time on any broker.
+    """
     client = FetchClient(connect(address, properties), topic, fetch_bytes)
     print("connected", flush=True)
     sys.stdin.readline()

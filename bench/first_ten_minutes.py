@@ -43,7 +43,7 @@ class Way:
         kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         self.environment = {
             **kept,
-            "XDG_CACHE_HOME": str(folder / "cache"),  # no machine code of others
+            "XDG_CACHE_HOME": str(folder / "cache"),  # no machine code from another run
             "PIP_CACHE_DIR": os.environ.get("PIP_CACHE_DIR") or os.path.expanduser("~/.cache/pip"),
             "KAFKA_LISTENERS": f"PLAINTEXT://{self.address}",
             "ISOTHERM_BOOTSTRAP_SERVER": self.address,
@@ -68,7 +68,7 @@ class Way:
         return subprocess.Popen(command, cwd=self.folder, env=self.environment)
 
     def until(self, command: str) -> None:
-        """Until it ends with 0."""
+        """Repeat `command` until it ends with status 0; TRIES times at most."""
         for _ in range(TRIES):
             done = subprocess.run(
                 ["bash", "-c", command], cwd=self.folder, env=self.environment, capture_output=True, check=False
@@ -121,7 +121,7 @@ def _tour(way: Way) -> None:
 
 
 def by_image(way: Way) -> None:
-    """Of the Dockerfile, with folders in place of /src, /opt and the volume."""
+    """Run the Dockerfile's steps, with folders in place of /src, /opt and the volume."""
     text = re.sub(r"\\\n\s*", "", (ROOT / "packaging" / "Dockerfile").read_text(encoding="utf-8"))
     first, final = text.partition("\nFROM build")[0], text.rpartition("\nFROM ")[2]
 

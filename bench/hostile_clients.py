@@ -70,7 +70,7 @@ class HealthyClient:
 
 
 def broken_requests(server: str, rng: random.Random) -> None:
-    """What clients sent once, with a few bytes changed, on a connection each."""
+    """Send recorded requests of real clients with three bytes changed, each on a connection of its own."""
     frames = [bytes.fromhex(line) for line in RECORDED.read_text(encoding="ascii").split()]
     while True:
         frame = bytearray(rng.choice(frames))
@@ -111,7 +111,7 @@ ATTACKS: dict[str, Attack | None] = {
 
 @contextlib.contextmanager
 def attacked(attack: Callable[..., None] | None, *arguments: object) -> Iterator[None]:
-    """In a process of its own, which gets these arguments."""
+    """Run `attack(*arguments)` in a process of its own while the block runs."""
     if attack is None:
         yield
         return
@@ -142,7 +142,7 @@ def measure(server: Server, *, attack: Attack | None, duration_s: float) -> load
 
 
 def figures(latencies: Sequence[float], duration_s: float) -> load.Metrics:
-    """Of what a healthy client did; latencies in ms."""
+    """Rates and latency percentiles of a healthy client, from latencies in ms."""
     percentiles = statistics.quantiles(latencies, n=100)
     return {
         "records_per_s": len(latencies) / duration_s,

@@ -25,7 +25,7 @@ TOPIC = "latency"
 
 
 def kafkas_capacity_mb_per_s() -> float:
-    """What bench/produce.py found: the last time it measured this on Kafka, else the stored time."""
+    """The produce rate of Kafka that bench/produce.py measured last on this machine, else the stored one."""
     for directory in (LATEST_DIRECTORY, RESULTS_DIRECTORY):
         path = directory / "produce.json"
         results = json.loads(path.read_text())["results"] if path.exists() else []

@@ -53,7 +53,10 @@ Figures = dict[str, float]
 
 
 class MigratedTopic:
-    """What is appended to it is kept apart from what is read: the topic that compaction leaves."""
+    """Keeps appended records apart from the records that it reads.
+
+    So `appended` is the topic that compaction leaves after a migration.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._read = LogDirMetadataTopic([directory])

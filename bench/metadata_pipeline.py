@@ -97,7 +97,7 @@ def write_topic(directory: Path, events: int, live: int) -> int:
 
 
 def cpu_seconds() -> dict[psutil.Process, float]:
-    """Of each of the running processes, by the process."""
+    """The CPU-seconds of each running process, user and system."""
     found = {}
     for process in running_processes():
         with contextlib.suppress(psutil.Error):

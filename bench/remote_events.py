@@ -66,8 +66,11 @@ def serve_history(directory: Path, history: Path) -> IsothermServer:
 
 
 def measure(bootstrap_server: str, *more: str) -> dict[str, float]:
-    """Of a run of the command: lines, seconds of wall and CPU, and memory in MiB at a tenth of the
-    time that it took and at its peak."""
+    """Run the command once.
+
+    Returns its lines, its seconds of wall and CPU, and its memory in MiB: at its peak, and after a
+    tenth of the time that it took.
+    """
     command = [*_COMMAND, "-b", bootstrap_server, *more]
     started = time.monotonic()
     counter = subprocess.Popen(["wc", "-l"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)

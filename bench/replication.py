@@ -71,7 +71,7 @@ class Case(NamedTuple):
 
 
 def build_cases(scale: float) -> Sequence[Case]:
-    """In an order in which the brokers live through all cases but the last two."""
+    """The cases in an order in which only the last two kill brokers."""
     seconds = max(2.0, SECONDS * scale)
     return (
         Case("memory, at rest", _at_rest, is_once=True),
@@ -125,7 +125,7 @@ _numbers = itertools.count()
 
 
 def _produce(cluster: Cluster, *, client: str, partitions: int, records: int) -> Metrics:
-    """To a topic of its own, whose files are gone before the next round."""
+    """Produce to a new topic, and wait until its files are deleted: they must not slow the next round."""
     topic = f"produce-{next(_numbers)}"
     cluster.create(topic, partitions=partitions)
     usage = BrokersUsage(cluster)
@@ -205,7 +205,7 @@ def _new_follower(cluster: Cluster) -> Metrics:
 
 
 def _without_leader(cluster: Cluster, *, signal_number: signal.Signals) -> Metrics:
-    """End the leader, whichever it is; then start it again, and wait for its return to the ISR."""
+    """End the current leader, start it again, and wait until it is back in the ISR."""
     member = cluster.members[cluster.leader(GAP)]
     with AckGaps(cluster.bootstrap_server, GAP) as acks:
         acks.await_ack_after(time.monotonic() + BEFORE_S)

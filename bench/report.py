@@ -124,7 +124,7 @@ FIGURES = {
 
 def render(documents: Sequence[Mapping[str, Any]]) -> str:
     """The whole page, one section for each result, in the order of their names."""
-    # What grows how has a page of its own.
+    # Growth has a page of its own.
     shown = [document for document in documents if document["question"] != "growth"]
     ordered = sorted(shown, key=lambda document: document["question"])
     table = INTRODUCTION + "\n".join(targets.table(documents)) + "\n"
@@ -292,7 +292,7 @@ def _latencies(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _sides(document: Mapping[str, Any], entries: str, unit: str) -> Iterator[str]:
-    """A result whose sides are named in it; no broker takes part."""
+    """The section of a result that names its own sides; no broker takes part."""
     yield f"`bench/{document['question']}.py` describes the sides."
     yield ""
     yield f"| case | side | M {unit}/s | MB/s | spread |"
@@ -416,7 +416,7 @@ def _query_cells(side: Mapping[str, Any], sides: Mapping[str, Any]) -> Iterator[
 
 
 def _tables(document: Mapping[str, Any]) -> Iterator[str]:
-    """A result whose file has made the tables itself."""
+    """The section of a result that is stored as tables."""
     yield f"`bench/{document['question']}.py` describes the counts."
     for table in document["tables"]:
         yield ""
@@ -497,7 +497,7 @@ def _ratio(result: Mapping[str, Any], metric: str) -> str:
     return "-" if ratio is None else f"{ratio:.2f}"
 
 
-# Results that are in a form of their own, by the member that holds them.
+# Results with a form of their own: the member of the document that holds them -> the section's writer.
 OWN_FORMS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
     "tables": _tables,
     "limits": _limits,

@@ -21,8 +21,7 @@ _EMPTY: Mapping[str, Any] = {"results": (), "decoding": ()}
 
 
 def processor_split(documents: Documents) -> str:
-    """Which share of two processors a librdkafka client takes, and the most that it could move if a
-    broker took none."""
+    """The share of two processors that a librdkafka client takes, and its rate if a broker took none."""
     rows = []
     for question in ("produce", "tail_consume"):
         for result in documents.get(question, _EMPTY)["results"]:
@@ -77,7 +76,7 @@ def spark_bounds(documents: Documents) -> str:
 
 def _cpu_s_per_gb(side: Mapping[str, Any]) -> dict[str, float]:
     processes = ("jvm", "python", "broker")
-    # Of an older result: the time of workers that were lost with their daemon.
+    # Older results can be negative: the CPU time of some workers was lost with their daemon.
     return {name: max(0.0, side[f"{name}_cpu_s_per_gb"]["median"]) for name in processes}
 
 

@@ -73,7 +73,7 @@ def _growth(axis: str, x: float, metric: str) -> Compute:
 
 
 def _slope(axis: str, metric: str) -> Compute:
-    """What one more costs, between the first and the last point of an axis."""
+    """The growth of `metric` for each unit of the axis, between its first and last point."""
 
     def compute(documents: Documents) -> float:
         first, *_, last = documents["growth"]["growth"][axis]
@@ -130,7 +130,7 @@ def _times(compute: Compute, factor: float) -> Compute:
 
 
 def _loop_mb_per_s(reads: float) -> Compute:
-    """What one core of the broker takes in when each byte is read `reads` times from the tail."""
+    """The MB/s that one core of the broker accepts when each byte is read `reads` times from the tail."""
     produce = _median("produce", PRODUCE, "server_cpu_s_per_gb")
     tail = _median("tail_consume", TAIL, "server_cpu_s_per_gb")
     return lambda documents: 1e3 / (produce(documents) + reads * tail(documents))

@@ -1,4 +1,4 @@
-"""What every section of docs/benchmarks.md is put together from."""
+"""Parts that every section of docs/benchmarks.md uses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def row(*cells: str) -> str:
 
 
 def provenance(document: Mapping[str, Any]) -> str:
-    """What was run when, and, where the clock took part, on what."""
+    """The sentence that names a result's date and commit; for timings also rounds, machine and versions."""
     origin = f"{document['date']}, commit `{document['commit']}`"
     if "rounds" not in document:
         return f"Seed {document['seed']}, {origin}." if "seed" in document else f"{origin}."

@@ -42,7 +42,7 @@ class SparkUsage:
 
     def cpu_s(self) -> dict[str, float]:
         """CPU-seconds by process: "jvm" and "python"."""
-        # A worker whose daemon was ended before it had waited for it takes its time along: a side that used no
+        # If a daemon ends before it has waited for a worker, that worker's CPU time is lost. A side that used no
         # Python would have used less than none, and the side would look cheaper than it was.
         used = {name: now - self._at_start[name] for name, now in _cpu_s().items()}
         return {name: max(0.0, seconds) for name, seconds in used.items()}

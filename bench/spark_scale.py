@@ -340,7 +340,7 @@ def main() -> None:
 
 
 def _keep(document: dict[str, Any]) -> None:
-    """In place of the tables of these titles; others of an earlier run stay."""
+    """Store the tables. They replace stored tables with the same titles; the others stay."""
     stored = RESULTS_DIRECTORY / "spark_scale.json"
     measured = {table["title"]: table for table in document["tables"]}
     before = json.loads(stored.read_text())["tables"] if stored.exists() else []

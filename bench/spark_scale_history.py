@@ -56,7 +56,7 @@ def _owners() -> list[TopicIdPartition]:
 
 
 def _segments(count: int, size: int) -> Iterator[RemoteLogSegmentMetadata]:
-    """In the order of time."""
+    """Segments of all partitions, in the order of their timestamps."""
     for number in range(count // PARTITIONS):
         for owner in _owners():
             start = number * OFFSETS_PER_SEGMENT

@@ -126,7 +126,7 @@ def _produce(server: Server, *, topic: str, size: int, is_single: bool = False) 
 
 
 def measure(case: Case, server: Server) -> dict[str, float]:
-    """One round: end the broker, then start it again."""
+    """End the broker, start it again, and time both."""
     case.disturb(server)
     metrics = {}
     if case.is_killed:
@@ -162,7 +162,7 @@ def _first_seconds(server: Server) -> dict[str, float]:
 def stop(server: Server) -> None:
     """End it cleanly; a Server's own stop may kill."""
     if isinstance(server, KafkaServer):
-        KafkaOracle.stop(server)  # its own stop kills
+        KafkaOracle.stop(server)  # KafkaServer.stop kills
     else:
         server.stop()
 
@@ -192,7 +192,7 @@ def _answers(address: str) -> bool:
 
 
 def cpu_s(server: Server) -> float:
-    """Of the server's process since it began."""
+    """The CPU-seconds of the server's process since its start, user and system."""
     times = psutil.Process(server.pid).cpu_times()
     return float(times.user + times.system)
 

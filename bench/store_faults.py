@@ -77,7 +77,7 @@ class Sender:
 
 
 class Measured(NamedTuple):
-    """Of one broker in one round; the first half second is left out of the latencies."""
+    """What one broker did in one round. The latencies leave out the first half second."""
 
     latencies_ms: list[float]
     cpu_s: float

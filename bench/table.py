@@ -96,7 +96,7 @@ _COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "heade
 
 @dataclass
 class Bench:
-    """What every measurement needs. `sizes` are bytes of keys and values by topic."""
+    """The inputs of every measurement. `sizes` are bytes of keys and values by topic."""
 
     spark: SparkSession
     kafka: KafkaServer
@@ -145,7 +145,7 @@ def flight(number: int) -> dict[str, Any]:
 
 
 def encoders(registry: str) -> dict[str, Callable[[dict[str, Any]], bytes]]:
-    """By topic."""
+    """The encoder of values of each topic. Registers the Avro schema."""
     head = b"\0" + register(registry, f"{AVRO}-value", SCHEMA).to_bytes(4, "big")
     parsed = fastavro.parse_schema(SCHEMA)
 
@@ -215,7 +215,7 @@ def make_by_spark(bench: Bench, topic: str, value: str, lake: Path) -> Callable[
     decoded = {
         RAW: lambda: col("value"),
         JSON: lambda: from_json(col("value").cast("string"), SPARK_SCHEMA),
-        # Behind the id of the schema.
+        # The Avro value follows the magic byte and the schema's id.
         AVRO: lambda: from_avro(expr("substring(value, 6)"), json.dumps(SCHEMA)),
     }[value]()
     frame = frame.select(*_COLUMNS, decoded.alias("value"))
@@ -266,7 +266,7 @@ def measure_making(bench: Bench, topic: str, value: str, rounds: int) -> dict[st
 
 
 def measure_nothing_new(bench: Bench, topic: str, lake: Path, rounds: int) -> dict[str, Any]:
-    """Of the table of raw values, whose topic has got nothing since."""
+    """Time runs of the table job, of raw values, while the topic has nothing new."""
     root = bench.kafka.tiered_root.parent.absolute().as_uri()
     command = [sys.executable, "-m", "isotherm.cli.main", "pipeline", "table", topic, "--path", root,
                "-b", bench.kafka.bootstrap_server, "--warehouse", str(lake), "--json"]  # fmt: skip

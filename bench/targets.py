@@ -16,7 +16,7 @@ TARGETS = Path(__file__).with_name("targets.toml")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """What the ratios of a question's cases have to be."""
+    """A bound, at least or at most, on the ratios of a question's cases."""
 
     question: str
     metric: str

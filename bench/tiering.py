@@ -84,7 +84,7 @@ def build_cases(scale: float) -> Sequence[Case]:
                 "segment_bytes": int(TIERED_CONFIG["segment.bytes"]),
             },
             bytes_moved=size,
-            bytes_written=size * 3 // 2,  # half of it into the bucket too
+            bytes_written=size * 3 // 2,  # half of it is copied to the bucket too
             measure=partial(_measure, records_per_s=records_per_s, seconds=seconds),
         )
     ]

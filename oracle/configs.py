@@ -1,4 +1,4 @@
-"""What Apache Kafka makes of server.properties files, without starting a broker."""
+"""Let Apache Kafka parse server.properties files, without starting a broker."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def default_texts() -> dict[str, str]:
 
 
 def check_configs(directory: Path, files: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """For each what `accepted` says of its listeners, or the message under `refused`.
+    """For each file, Kafka's listeners under `accepted`, or its message under `refused`.
 
-    `directory` gets the files.
+    The files are written to `directory`.
     """
     paths = []
     for number, properties in enumerate(files):

@@ -22,7 +22,7 @@ CONSUME_TIMEOUT_S = 60
 
 @dataclass(frozen=True, slots=True)
 class ConsumedRecord:
-    """What librdkafka's consumer returned for one record."""
+    """One record as librdkafka's consumer returned it."""
 
     partition: int
     offset: int
@@ -65,7 +65,7 @@ def consume_all(
         while ends_to_come:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the consumer saw no end: topic={topic}")
-            # consume() waits out its timeout unless it gets num_messages.
+            # consume() waits until its timeout unless it gets num_messages.
             for message in consumer.consume(num_messages=1000, timeout=0.2):
                 error = message.error()
                 if error is None:

@@ -1,4 +1,4 @@
-"""What the golden files contain: the topics and the records written to them.
+"""The contents of the golden files: the topics and the records written to them.
 
 Keys, values, headers and create times are fixed; offsets follow from the order of sending. Topic
 ids, producer ids, and append times differ from run to run.
@@ -26,7 +26,7 @@ from oracle.topics import create_topic, wait_until
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 BASE_TIMESTAMP_MS = 1_700_000_000_000
 FLUSH_TIMEOUT_S = 30
-# The number of the one record whose value is longer than two varint bytes can say.
+# The number of the one record with a value length that needs three varint bytes.
 LONG_VALUE = 1000
 
 
@@ -167,7 +167,7 @@ def write_tiered(kafka: KafkaOracle) -> None:
 
 
 def write_committed_offsets(server: str) -> None:
-    """One committed group offset, for the formats of `__consumer_offsets`."""
+    """Commit one group offset, for the formats of `__consumer_offsets`."""
     admin = AdminClient({"bootstrap.servers": server})
     offsets = ConsumerGroupTopicPartitions("golden-group", [TopicPartition("client-none", 0, 42)])
     for alteration in admin.alter_consumer_group_offsets([offsets]).values():
@@ -175,7 +175,7 @@ def write_committed_offsets(server: str) -> None:
 
 
 def write_again(server: str) -> None:
-    """After a restart of the broker: a second leader epoch in one of the topics."""
+    """Write after a restart of the broker, so that one topic has a second leader epoch."""
     _send(_producer(server), "client-none", range(70, 90))
 
 

@@ -23,7 +23,7 @@ def rest_catalog(directory: Path, store: Mapping[str, str]) -> Iterator[Mapping[
     for it. `store` are the settings of Isotherm's that reach the bucket. The server has one warehouse, whatever
     the name that a client gives it.
 
-    Raises OracleUnavailableError where it cannot be had.
+    Raises OracleUnavailableError if java, mvn or the server's jars are not available.
     """
     (port,) = free_ports(1)
     of_store = {

@@ -39,7 +39,7 @@ def resolve_jars() -> Path:
 
     The folder's name contains the digest of pom.xml, so a changed pom resolves anew. Safe to call
     from several processes at once: one resolves, the others wait for it.
-    Raises OracleUnavailableError when java or mvn is missing or an artifact cannot be had.
+    Raises OracleUnavailableError when java or mvn is missing or an artifact is not available.
     """
     return resolve(POM_PATH, f"kafka-{kafka_version()}")
 

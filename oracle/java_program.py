@@ -58,7 +58,7 @@ def compiled(jars: Path, sources: list[Path]) -> Path:
 
 
 class JavaProgram(Program):
-    """Its temporary files are beside its log."""
+    """A process of one compiled Java class. Its temporary files are beside its log."""
 
     def __init__(self, classes: str, main: str, *arguments: str, log_path: Path) -> None:
         command = [require_command("java"), *OPTIONS, f"-Djava.io.tmpdir={log_path.parent}"]

@@ -148,7 +148,7 @@ class KafkaOracle:
             self._process = None
 
     def partition_directory(self, topic: str, partition: int = 0) -> Path:
-        """Where the broker keeps the local segments of a partition."""
+        """The folder of a partition's local segments."""
         return self.log_dir / f"{topic}-{partition}"
 
     def _wait_until_it_answers(self) -> None:
@@ -176,7 +176,7 @@ class KafkaOracle:
         return broker_answers(self.bootstrap_server)
 
     def log_since_start(self) -> str:
-        """What the process has printed since the last `start`."""
+        """The output of the process since the last `start`."""
         with (self.directory / "server.log").open("rb") as log:
             log.seek(self._log_start)
             return log.read().decode(errors="replace")
@@ -304,7 +304,7 @@ def run_tool(
 def dump_log_segments(
     files: Iterable[os.PathLike[str]], *options: str, cwd: Path | None = None
 ) -> str:
-    """What Kafka's DumpLogSegments prints for segments, indexes and snapshots."""
+    """The output of Kafka's DumpLogSegments for segments, indexes and snapshots."""
     names = ",".join(map(os.fspath, files))
     return run_tool(DUMP_LOG_SEGMENTS, *options, "--files", names, cwd=cwd)
 

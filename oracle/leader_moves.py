@@ -46,7 +46,7 @@ def elect_leader(servers: str, topic: str, partition: int, replicas: Sequence[in
 
 
 def _send(servers: str, key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
-    """To the first broker that answers."""
+    """Send a request to the first broker that answers; return the answer."""
     request = entity_of(request_class(key, version), fields)
     lost: Exception | None = None
     for server in servers.split(","):

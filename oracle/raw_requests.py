@@ -1,4 +1,4 @@
-"""Requests as bytes, to any broker: what a client library would not let one send.
+"""Requests as bytes, to any broker: also requests that no client library would send.
 
 `request_frame` fills a request from a few named fields, `ask` sends it on a connection of its own
 and returns the answer or how there was none, `outcomes` takes the error codes and messages of a
@@ -33,7 +33,7 @@ _SIZE = struct.Struct(">i")
 CLOSED = "the connection was closed"
 SILENT = "no answer"
 
-# Fields that say which thing an element of a response is about.
+# Fields that name the thing that an element of a response is about.
 _NAMES = ("name", "topic", "partition_index", "partition", "partition_id", "index",
           "group_id", "feature", "resource_type", "resource_name", "transactional_id", "key",
           "member_id")  # fmt: skip
@@ -45,7 +45,7 @@ class Outcome(NamedTuple):
 
 
 def request_header(api_key: int, api_version: int, *, is_flexible: bool) -> bytes:
-    """Of a request whose body follows; flexible headers end in tagged fields, of which none."""
+    """The header of a request. A flexible one ends in tagged fields, here none."""
     header = struct.pack(">hhih", api_key, api_version, CORRELATION_ID, len(CLIENT_ID)) + CLIENT_ID
     return header + b"\0" if is_flexible else header
 
@@ -102,7 +102,7 @@ def read_answer(api_key: int, api_version: int, payload: bytes) -> Any:
 
 
 def outcomes(response: Any) -> dict[str, Outcome]:
-    """By a path of the names of what each error code belongs to."""
+    """Error codes and messages, by the path of names to the thing that each belongs to."""
     return dict(_outcomes(response, "/"))
 
 

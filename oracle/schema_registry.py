@@ -25,7 +25,7 @@ def schema_registry(
 ) -> Iterator[str]:
     """Runs in `directory`, with its topics at the brokers, while the `with` block does: its URL.
 
-    Raises OracleUnavailableError where it cannot be had.
+    Raises OracleUnavailableError if java, mvn or the registry's jars are not available.
     """
     with tarfile.open(resolve_registry_archive()) as archive:
         archive.extractall(directory, filter="data")

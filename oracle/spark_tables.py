@@ -15,7 +15,7 @@ from oracle.java_program import class_path
 HERE = Path(__file__).parent
 TIMEOUT_S = 300
 _LOG_SIZE_SHOWN = 3000
-# Those that Spark's launcher gives.
+# The options that Spark's launcher passes to Java.
 _OPENED = (
     "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util",
     "java.util.concurrent", "java.util.concurrent.atomic", "sun.nio.ch", "sun.nio.cs",
@@ -48,7 +48,7 @@ def query_by_spark(
 ) -> dict[str, Path]:
     """A Parquet file of each query's rows, by the query's name. `folder` is there.
 
-    OracleUnavailableError where that Spark cannot be had; AssertionError with the end of its log if it fails.
+    OracleUnavailableError if that Spark is not available; AssertionError with the end of its log if it fails.
     """
     classes = class_path(HERE / "spark-tables.xml", [HERE / "ReadTables.java"])
     command = [require_command("java"), *_JAVA_OPTIONS, "--class-path", classes, "ReadTables"]

@@ -1,4 +1,4 @@
-"""A topic whose history Kafka itself has moved to LocalTieredStorage."""
+"""A topic with closed segments that Kafka itself has moved to LocalTieredStorage."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def fully_tiered(log_dir: Path, topic: str, partitions: int) -> bool:
 
 
 def _local_base_offsets(log_dir: Path, topic: str, partition: int) -> list[int]:
-    """Of all segments on the broker's disk, those included that wait for their deletion."""
+    """The base offsets of all segments on the broker's disk, also of those that wait for deletion."""
     return [int(path.name[:20]) for path in (log_dir / f"{topic}-{partition}").glob("*.log*")]
 
 

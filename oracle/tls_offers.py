@@ -63,7 +63,7 @@ SUITES = {
     "TLS_DHE_RSA_WITH_AES_256_CBC_SHA256": 0x006B,
     "TLS_DHE_RSA_WITH_AES_128_CBC_SHA": 0x0033,
     "TLS_DHE_RSA_WITH_AES_256_CBC_SHA": 0x0039,
-    # The server's key decrypts: who gets it later reads what was recorded.
+    # No forward secrecy: the server's key, obtained later, decrypts recorded traffic.
     "TLS_RSA_WITH_AES_128_GCM_SHA256": 0x009C,
     "TLS_RSA_WITH_AES_256_GCM_SHA384": 0x009D,
     "TLS_RSA_WITH_AES_128_CBC_SHA256": 0x003C,
@@ -88,7 +88,7 @@ SUITES = {
 
 
 def offered(address: str) -> list[str]:
-    """Of VERSIONS, SUITES_OF_1_3 and SUITES, what the server at `host:port` offers, in their order."""
+    """The names of VERSIONS, SUITES_OF_1_3 and SUITES that the server at `host:port` offers, in order."""
     everything = [*SUITES_OF_1_3.values(), *SUITES.values()]
     found = [name for name, number in VERSIONS.items() if _is_answered(address, number, everything)]
     for version, suites in ((_TLS_1_3, SUITES_OF_1_3), (_TLS_1_2, SUITES)):
@@ -99,7 +99,7 @@ def offered(address: str) -> list[str]:
 
 
 def table(columns: Mapping[str, Sequence[str]]) -> str:
-    """What each server offers, in Markdown. What none of them offers is left out."""
+    """A Markdown table of each server's offers, without the rows that no server offers."""
     lines = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     for name in (*VERSIONS, *SUITES_OF_1_3, *SUITES):
         cells = ["yes" if name in found else "-" for found in columns.values()]
@@ -146,7 +146,7 @@ def client_hello(version: int, suites: Sequence[int]) -> bytes:
     return bytes([_HANDSHAKE]) + struct.pack(">H", min(version, 0x0301)) + _sized(message)
 
 
-# Of ECDSA, RSA-PSS and RSA, with SHA-2, and with SHA-1 for old versions.
+# Signature schemes of ECDSA, RSA-PSS and RSA, with SHA-2, and with SHA-1 for old versions.
 _SIGNATURES = (
     0x0403, 0x0503, 0x0603, 0x0807, 0x0804, 0x0805, 0x0806, 0x0401, 0x0501, 0x0601, 0x0203, 0x0201,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What Kafka's tools print, in a form that is the same for brokers that were set up alike."""
+"""Output of Kafka's tools, in a form that is the same for brokers that were set up alike."""
 
 from __future__ import annotations
 

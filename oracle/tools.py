@@ -80,7 +80,7 @@ def command_of(line: str, files: Path, server: str) -> list[str]:
 
 
 def run_tools(*commands: list[str]) -> list[str]:
-    """What each command (a class and its arguments) printed; AssertionError when one fails."""
+    """Run commands, each a class and its arguments; return their output. AssertionError when one fails."""
     results = run_tools_to_status(*commands)
     for command, (status, printed) in zip(commands, results, strict=True):
         assert status == 0, f"a tool failed: {command}\n{printed}"

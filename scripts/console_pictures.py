@@ -71,7 +71,7 @@ def take(driver: webdriver.Chrome, url: str, size: tuple[int, int], scheme: str)
 
 
 def go_back(driver: webdriver.Chrome) -> None:
-    """To a time at which a copy was at work."""
+    """Move the time slider to a moment at which a copy was running."""
     wait = WebDriverWait(driver, WAIT_S)
     driver.execute_script("document.querySelector('.facts').remove()")
     driver.find_element(By.CSS_SELECTOR, "#lapse button").click()

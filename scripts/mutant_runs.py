@@ -54,7 +54,7 @@ class Module:
 
 
 class MutantRuns:
-    """The loop of a session whose tests are run once for each mutant."""
+    """Runs the collected tests once for each mutant, in place of pytest's own loop."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         self._modules = [Module(**each) for each in job["modules"]]
@@ -147,7 +147,7 @@ class MutantRuns:
         }
 
     def _forked(self, act: Callable[[], Any], timeout_s: float) -> Any:
-        """What `act` returns in a process of its own; None if it does not end in time or gets lost."""
+        """Call `act` in a forked process; return its result, or None if the process is late or dies."""
         self._answer.unlink(missing_ok=True)
         child = os.fork()
         if child == 0:

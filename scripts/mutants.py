@@ -41,7 +41,7 @@ TIMEOUT_S = 240
 SURVIVED, NO_TEST, IMPORTED = "survived", "no test reaches it", "runs at import"
 SAME = "compiles to the same code"
 
-# Module -> what is run against its mutants. Those that decide and destroy come first.
+# Module -> the tests that run against its mutants. Modules that decide or delete come first.
 TESTS: dict[str, str] = {
     "remote/tasks/copy.py": "tests/unit/remote/tasks tests/unit/remote/test_tier_metrics.py",
     "remote/tasks/copy_plan.py": "tests/unit/remote/tasks",
@@ -98,7 +98,7 @@ LEFT_OUT = (
 
 @dataclass(frozen=True)
 class Place:
-    """Where a mutant differs: an operator's name, and which of its places in the source."""
+    """The place of a mutation: an operator's name, and the index among its places in the source."""
 
     operator: str
     occurrence: int
@@ -175,8 +175,10 @@ class Copy:
         )
 
     def outcomes(self, samples: list[Sample], *, at_import: bool) -> list[list[str]]:
-        """Of each mutant: SURVIVED, NO_TEST, SAME, or the test that kills it; IMPORTED only without
-        `at_import`."""
+        """The outcome of each mutant: SURVIVED, NO_TEST, SAME, or the test that kills it.
+
+        IMPORTED occurs only without `at_import`.
+        """
         answers = self._directory / "outcomes.json"
         modules = [
             {
@@ -210,7 +212,7 @@ class Copy:
         return killed or SURVIVED
 
     def _run(self, tests: list[str], timeout_s: float | None, *options: str) -> str:
-        """What the run says last if it fails, else nothing."""
+        """Run the tests; return the last line of output if they fail, else an empty text."""
         environment = {
             **os.environ,
             "PYTHONPATH": str(self._directory / "src"),

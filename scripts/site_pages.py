@@ -1,4 +1,4 @@
-"""What the site has besides docs/: pages made from code, and links that leave docs/.
+"""The parts of the site that are not in docs/: pages made from code, and links that leave docs/.
 
 A hook of mkdocs. The pages exist in the site alone, so they cannot be out of date.
 """

@@ -185,7 +185,7 @@ def _kill_in_turn(
             _await_isr_or_raise(servers)
             member.kill()
             killed = time.monotonic()
-            # Its session ends, and the others lead what it led.
+            # Its session ends, and the other brokers take over its partitions.
             wait_for(
                 lambda member=member: not _in_sync(servers, member.node_id),
                 "the killed broker to be out",

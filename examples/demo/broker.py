@@ -1,4 +1,4 @@
-"""A broker of one's own: `isotherm serve` as a child process, and what lies in its two tiers."""
+"""A broker for the demo: `isotherm serve` as a child process, and the contents of its two tiers."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class BrokerProcess:
 
 @dataclass(frozen=True)
 class TierState:
-    """Where a topic's bytes are. `closed_local` are rolled segments still on the broker's disk."""
+    """The bytes of a topic in each tier. `closed_local` are rolled segments still on the broker's disk."""
 
     local_segments: int
     local_bytes: int

@@ -40,7 +40,7 @@ TOPIC_CONFIG = {
     "remote.storage.enable": "true",
     "retention.ms": "-1",
     "retention.bytes": "-1",
-    # Whatever is copied leaves the disk; the active segment stays.
+    # Copied segments leave the disk at once; the active segment stays.
     "local.retention.bytes": "1",
     "segment.bytes": str(SEGMENT_BYTES),
     # The records' timestamps span a year: segments are closed by size, not by age.

@@ -16,7 +16,7 @@ SUMMED = ("distance", "dep_delay")
 
 
 def command(broker: BrokerProcess, topic: str, lake: Path) -> list[str]:
-    """What makes the table, with the tail that only the broker has."""
+    """The command that makes the table, with the tail that only the broker has."""
     return [
         "isotherm", "pipeline", "table", topic, "--value", "json", "--path", str(broker.bucket_dir),
         "-b", broker.bootstrap_server, "--warehouse", str(lake),
@@ -24,7 +24,7 @@ def command(broker: BrokerProcess, topic: str, lake: Path) -> list[str]:
 
 
 def make_table(arguments: list[str], log: Path) -> dict[str, Any]:
-    """What the command tells of its run, as JSON."""
+    """Run the command; return its JSON report. SystemExit names the log if it fails."""
     with log.open("ab") as errors:
         done = subprocess.run(
             [sys.executable, "-m", "isotherm.cli.main", *arguments[1:], "--json"],
@@ -39,7 +39,7 @@ def make_table(arguments: list[str], log: Path) -> dict[str, Any]:
 
 
 def rows_and_sums(lake: Path, table: str) -> tuple[int, dict[str, int]]:
-    """As another program opens it: by the files alone that the command has left."""
+    """Row count, and sums of SUMMED, read by PyIceberg from the table's files alone."""
     catalog = load_catalog("isotherm", type="sql", uri=f"sqlite:///{lake / 'catalog.db'}")
     rows = catalog.load_table(table).scan(selected_fields=("value",)).to_arrow()
     flights = rows.column("value").combine_chunks()

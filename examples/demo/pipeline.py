@@ -87,7 +87,7 @@ def _damage(bucket: Path, copy: Path) -> None:
     logs = sorted(copy.rglob("*.log"))
     changed = bytearray(logs[0].read_bytes())
     changed[1000] ^= 1
-    # The files are the bucket's own, by another name, until they are replaced.
+    # The copy has hard links: to write the file in place would damage the bucket too.
     logs[0].unlink()
     logs[0].write_bytes(changed)
     logs[1].with_suffix(".indexes").unlink()
@@ -105,7 +105,7 @@ def _run(job: Job, folder: Path, pictures: Path | None) -> bool:
 
 
 def _on_terminal(job: Job, folder: Path) -> tuple[int, str]:
-    """What the command prints to a terminal; its progress, on stderr, is nobody's to see here."""
+    """Run the job on a pseudo-terminal; return its status and output. Progress, on stderr, is dropped."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
     executable = Path(sys.executable).with_name("isotherm")
@@ -127,7 +127,7 @@ def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65536)
     except OSError:
-        # Linux's way to say that nobody has the other side open any more.
+        # EIO: on Linux, no process has the other side open any more.
         return b""
 
 

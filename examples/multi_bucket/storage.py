@@ -45,7 +45,7 @@ class MultiBucketStorageManager:
 
     @classmethod
     def from_config(cls, config: Mapping[str, str]) -> Self:
-        """From the `rsm.config.` keys of a broker."""
+        """Open the buckets that the `rsm.config.` keys of a broker name."""
         names = [name.strip() for name in config.get("buckets", "").split(",") if name.strip()]
         shared = {
             key: value
