@@ -1,4 +1,4 @@
-"""Every bucket that a test leaves behind is held against its metadata."""
+"""After every test its bucket is compared with its metadata."""
 
 from tests.support.scrubbed_buckets import scrubbed_buckets
 

@@ -1,4 +1,4 @@
-"""What the remote tier takes of the machine stays bounded while the store is sick."""
+"""The remote tier's use of memory, threads and files stays bounded while the store is faulty."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def stub() -> Iterator[S3Stub]:
 def test_copy_of_a_large_segment_to_a_sick_store_stays_below_64_mib(
     tmp_path: Path, stub: S3Stub
 ) -> None:
-    """Every part is late, and one in three is sent again."""
+    """Every part is late, and every third one is sent again."""
     for number in range(0, SEGMENT_MIB // 5, 3):
         fault = (WireFault.RESET_MIDWAY, WireFault.INTERNAL_ERROR)[number % 2]
         stub.fail(fault, "PUT", query="partNumber", skipped=number, times=1)
@@ -65,7 +65,7 @@ def open_files() -> int:
 
 
 def work_under(fault: WireFault, partition: TieredPartition, stub: S3Stub) -> None:
-    """Of every kind of request the first two fail."""
+    """Run all tasks and a read while the first two requests of each method fail."""
     for method in ("PUT", "GET", "DELETE"):
         stub.fail(fault, method, times=2)
     for _ in range(4):

@@ -1,8 +1,8 @@
 """A round of cleaning is stopped at each of its operations on the disk.
 
-Whatever survives must be a log that some moment of the round had: the records from before, or with
-some groups of segments cleaned, never a group in half, nothing lost and nothing come back. The
-next round then gets it where the first one would have.
+The surviving files must be a log of some moment of the round: the records from before, or with
+some groups of segments cleaned. No group may be cleaned in half, and no record may be lost or come
+back. The next round must then end with the result of an undisturbed one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PRODUCER = (7, 0)
 
 
 def write(log: CompactedLog) -> None:
-    """Groups of one and of several segments, of which some lose all that their last ones held."""
+    """Write groups of one and of several segments; cleaning leaves nothing of some groups' last segments."""
     for step in range(14):
         key, other = "abc"[step % 3], "defghij"[step // 2]
         if step % 5 == 3:

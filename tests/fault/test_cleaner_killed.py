@@ -56,7 +56,7 @@ class KeyedWriter:
                 key = self._rng.choice(KEYS)
                 self.sent.append((key, value))
                 self._producer.produce(TOPIC, value, key, on_delivery=self._on_delivery)
-            # Slow enough for the cleaner to come round often.
+            # Slow enough for many rounds of the cleaner.
             self._producer.poll(0.02)
         self._producer.flush(TIMEOUT_S)
 

@@ -1,8 +1,8 @@
-"""Each file of a data directory damaged, one at a time, and the broker started on it.
+"""A broker starts on a data directory in which one file is damaged; each file in turn.
 
-Whatever is damaged, the broker starts or refuses with one error that names the file; partitions that
-have nothing to do with it are served whole; the one that it is of is served whole, or shorter at a
-tail that was not flushed, which the log says, or is offline. No record is ever another one.
+The broker starts, or refuses with one error that names the file. It serves all other partitions
+whole. The partition of the file is served whole; or it lacks a tail that was not flushed, and the
+log says so; or it is offline. No record ever changes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DAMAGES: dict[str, Callable[[bytes, random.Random], bytes | None]] = {
     "rubbish": lambda data, rng: rng.randbytes(len(data)),
     "deleted": lambda data, rng: None,
 }
-# Files that say nothing, or whose content is of no matter.
+# Files without content, or with content that the broker does not use.
 PASSED_OVER = (".lock",)
 RECOVERED_END = re.compile(r"log is recovered after an unclean stop .* log_end_offset=(\d+)")
 GAP = re.compile(r"first_missing_offset=(\d+) next_offset=(\d+)")
@@ -76,7 +76,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
 
 
 def cases_of(history: History) -> list[Case]:
-    """Of two partitions of a topic the first is damaged."""
+    """Every damage to every file. Of a topic's two partitions only the first is damaged."""
     return [
         Case(stop, path.relative_to(folder / "log"), damage)
         for stop, folder in history.folders.items()
@@ -103,7 +103,7 @@ def start_on(folder: Path) -> Outcome:
 
 
 def wait_for_lineage(broker: EmbeddedBroker) -> None:
-    """A partition may be offline until the remote tier has told its epochs."""
+    """A partition may be offline until its leader epochs are read from the remote tier."""
     replica_manager = broker.node.services.replica_manager
 
     def is_settled() -> bool:
@@ -117,7 +117,7 @@ def wait_for_lineage(broker: EmbeddedBroker) -> None:
 def faults_of(
     case: Case, history: History, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> list[str]:
-    """What is wrong with how the broker took this damage."""
+    """Start a broker on the damaged files; return what it did wrong."""
     shutil.copytree(history.folders[case.stop], folder)
     path = folder / "log" / case.file
     damaged = DAMAGES[case.damage](path.read_bytes(), random.Random(str(case)))
@@ -185,7 +185,7 @@ def faults_in(
 
 
 def _end_told(told: list[str], served_end: int) -> int:
-    """Where a log ended after recovery; a coordinator may have written to it since."""
+    """The log end offset after recovery; a coordinator may have written to the log since."""
     ends = [int(found[1]) for line in told if (found := RECOVERED_END.search(line))]
     return min([served_end, *ends])
 
@@ -216,7 +216,7 @@ def test_damage_to_one_file_costs_no_more_than_that_file(
     cases = cases_of(history)
     assert len(cases) > 300
     chosen = random.Random(1).sample(cases, 60)
-    # Where the remote tier has to help.
+    # Partitions that need the remote tier to recover.
     chosen += [case for case in cases if str(case.file) == "tiered-0/leader-epoch-checkpoint"]
     check(list(dict.fromkeys(chosen)), history, tmp_path / "damaged", caplog)
 

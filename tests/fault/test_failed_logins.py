@@ -1,4 +1,4 @@
-"""Floods of failed logins: each fails, and clients that belong there are served meanwhile."""
+"""Under floods of failed logins each login fails, and authorized clients are served meanwhile."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def fail_by_plain(client: RawClient, number: int) -> ErrorCode:
 
 
 def fail_by_scram(client: RawClient, number: int) -> ErrorCode:
-    """Nobody has a credential: the user is asked for a proof all the same."""
+    """Fail by SCRAM. No user has a credential; the broker asks for a proof all the same."""
     client.ask(ApiKey.SASL_HANDSHAKE, 1, mechanism="SCRAM-SHA-512")
     nonce = f"nonce{number}"
     first = client.ask(

@@ -1,4 +1,4 @@
-"""Clients that attack the way in: what they get, and that others are served meanwhile.
+"""Clients attack connections, logins and handshakes; they are refused, and others are served meanwhile.
 
 Certificates and old versions of TLS: tests/interop/test_tls.py. The tokens of OAUTHBEARER:
 tests/interop/test_oauthbearer.py.
@@ -40,7 +40,7 @@ from tests.support.raw_client import RawClient, scram_final
 TIMEOUT_S = 60
 NONCE = "fyko+d2lbbFgONRv9qkxdawL"
 LOGIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-# Longer than a test: what waits for it has not been answered.
+# Longer than a test: a client that waits this long has no answer.
 NEVER_MS = 600_000
 SETTINGS = {
     "listeners": "LOGIN://127.0.0.1:0,SLOW://127.0.0.1:0,TLS://localhost:0,PLAIN://127.0.0.1:0",
@@ -109,7 +109,7 @@ def is_served(client: RawClient) -> bool:
 
 
 def requests_of_every_api() -> Iterator[tuple[ApiKey, bytes]]:
-    """Whole ones, which a listener without a login answers."""
+    """A valid request of every API; a listener without a login answers each."""
     login = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
     for key, versions in SERVED.items():
         if key not in login:
@@ -179,7 +179,7 @@ def test_scram_message_of_another_connection_is_refused(broker: EmbeddedBroker) 
     with challenged(broker) as (client, recorded):
         assert send_scram(client, recorded).error_code is ErrorCode.none
     with challenged(broker) as (client, right):
-        # The same nonce of the client: that of the broker is another.
+        # The client repeats its nonce; the broker's nonce differs.
         assert right != recorded
         assert is_refused(client, recorded)
 
@@ -199,7 +199,7 @@ def test_tls_is_not_answered_on_a_listener_without_it(broker: EmbeddedBroker) ->
         host, _, port = address(broker, listener).rpartition(":")
         with (
             socket.create_connection((host, int(port)), TIMEOUT_S) as plain,
-            # The beginning of a handshake is a frame's size that no listener allows.
+            # Read as a frame size, the beginning of a TLS handshake exceeds every listener's limit.
             pytest.raises((ssl.SSLError, ConnectionError)),
         ):
             context.wrap_socket(plain)
@@ -225,7 +225,7 @@ def test_handshakes_that_never_end_are_cut_and_others_are_served_meanwhile(
         assert healthy.ask(ApiKey.API_VERSIONS, 0).api_keys
 
 
-# ---- failures, and who else is there
+# ---- failures, and other clients
 
 
 def test_failed_logins_wait_without_holding_up_others(broker: EmbeddedBroker) -> None:

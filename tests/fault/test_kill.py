@@ -1,4 +1,4 @@
-"""A real process, really killed: what it had written before `kill -9` is all there."""
+"""A broker process under `kill -9`: everything that it wrote before is there."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_records_acknowledged_before_kill_9_survive(tmp_path: Path) -> None:
         for _ in range(200):
             acknowledged = int(process.stdout.readline())
         process.send_signal(signal.SIGKILL)
-        # What it still said after that counts as well.
+        # Lines that it printed after that count as well.
         rest = process.stdout.read().split("\n")
         acknowledged = max([acknowledged, *(int(line) for line in rest[:-1])])
         process.stdout.close()

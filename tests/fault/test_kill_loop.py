@@ -15,10 +15,10 @@ from isotherm.testing.correctness.profile import Fault, Store, kill_loop
 from isotherm.testing.correctness.run import run
 
 FAULTS = 6
-# A broker that clients write to comes to each of these, however slow the machine is.
+# A broker with producing clients reaches each of these points, however slow the machine is.
 WRITES = segment_life(1)[:8]
 PATIENCE_S = 120.0
-# Pauses are faults too, and take the place of deaths: with them chance decides how many deaths there are.
+# No pauses: one would take the place of a death, and chance would decide the number of deaths.
 # tests/interop/test_correctness_run.py has pauses.
 FAULT_WEIGHTS = {Fault.KILL: 1.0}
 

@@ -1,8 +1,8 @@
-"""The machine stops at each write, sync and rename in turn; what was flushed is there afterwards.
+"""The machine stops at each write, sync and rename in turn; flushed records survive.
 
-`CrashFileSystem` stops a fixed run of a log manager at its n-th operation. Several outcomes that
-a disk might show then are opened again; every one of them must hold whole records of those that
-were appended, with everything that a flush had returned for.
+`CrashFileSystem` stops a fixed run of a log manager at its n-th operation. The test opens several
+states that a disk might show then. Each must hold whole records, all of them appended ones, among
+them every record before the end of the last flush that returned.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def manager_over(path: Path, fs: FileSystem) -> LogManager:
 
 
 class Run:
-    """A fixed history; `durable_end` and `log_start` are what its caller was told."""
+    """A fixed history; `durable_end` and `log_start` are what the log had confirmed to its caller."""
 
     def __init__(self) -> None:
         self.durable_end = 0
@@ -154,7 +154,7 @@ def test_nothing_flushed_is_lost_wherever_the_machine_stops(tmp_path: Path) -> N
 
 
 def test_crash_in_the_middle_of_recovery_costs_nothing_either(tmp_path: Path) -> None:
-    """The second start is stopped at each of its operations, the third one must do."""
+    """The second start is stopped at each of its operations; the third one must recover the log."""
     source = tmp_path / "source"
     fs = CrashFileSystem(crash_at=operations_of_a_whole_run(tmp_path / "whole") - 30)
     run = Run()
@@ -192,7 +192,7 @@ def test_same_seed_gives_the_same_survivor(tmp_path: Path) -> None:
 
 
 def test_failing_write_leaves_the_rest_readable_after_a_restart(tmp_path: Path) -> None:
-    """A full disk, not a crash: what was appended before is there, the half write is not."""
+    """A full disk, not a crash: records appended before are there, the half-written batch is not."""
 
     class FullDisk(OsFileSystem):
         is_full = False

@@ -61,7 +61,7 @@ class Disks:
         return AdminClient({"bootstrap.servers": self.broker.bootstrap_servers})
 
     def python_admin(self) -> Any:
-        """librdkafka shows neither offline replicas nor log directories."""
+        """kafka-python's administrator: librdkafka's shows neither offline replicas nor log directories."""
         client = KafkaAdminClient(bootstrap_servers=self.broker.bootstrap_servers)
         self._clients.append(client)
         return client
@@ -77,7 +77,10 @@ class Disks:
     def produce(
         self, topic: str, partition: int, value: bytes, timeout_s: float = TIMEOUT_S
     ) -> KafkaError | None:
-        """With a short timeout where it is to fail: the error is one to try again after."""
+        """Produce one record; return its error.
+
+        The errors of a failure are retriable: a test that expects one needs a short timeout.
+        """
         outcome: list[KafkaError | None] = []
         producer = Producer(
             {
@@ -102,7 +105,7 @@ class Disks:
             consumer.close()
 
     def fail(self, path: Path, topic: str) -> list[int]:
-        """Fail a disk and let the broker find out; the partitions of `topic` that are on it."""
+        """Fail a disk and let the broker notice it; return the partitions of `topic` on that disk."""
         failed = self.partitions_in(path, topic)
         self.fs.fail(path)
         services = self.broker.node.services
@@ -112,7 +115,7 @@ class Disks:
                 batch, required_acks=1, now_ms=0, origin=AppendOrigin.COORDINATOR
             )
         while not services.replica_manager.is_offline(topic, failed[-1]):
-            # What follows a failure goes over the event loop to the control thread.
+            # The handling of a failure passes through the event loop to the control thread.
             services.control_executor.submit(lambda: None).result(TIMEOUT_S)
         return failed
 
@@ -211,7 +214,7 @@ def commit_transaction(disks: Disks, transactional_id: str, partition: int) -> N
 
 
 def test_coordinators_of_other_directories_go_on(disks: Disks) -> None:
-    """Also after a restart, which finds the directory gone."""
+    """They also go on after a restart that finds the directory gone."""
     names = [f"name-{number}" for number in range(6)]
     healthy = disks.partitions_in(disks.paths[2], "t")[0]
     assert disks.produce("t", healthy, b"first") is None
@@ -260,8 +263,8 @@ def test_partitions_are_there_again_once_the_disk_is_repaired(disks: Disks) -> N
 
 
 def test_remote_history_of_a_failed_disk_outlives_it(disks: Disks) -> None:
-    """Nothing may be deleted remotely for a partition that is only out of reach: neither at once
-    nor by the starts that follow, with the disk away or back again."""
+    """Segments of a partition that is only offline must stay in the bucket, at once and over later starts
+    with the disk away or back again."""
     disks.create(
         "tiered",
         remote_storage_enable="true",

@@ -1,10 +1,10 @@
 """A broker is killed at every write of every transition of a segment, at feature level 1.
 
 Writes are appends to the metadata topic and to the audit topic, and objects put and deleted. Each
-story is run once to count them, and then once for each write and each of its two sides: killed
-before it, and after it. Then a broker starts from what is left, under the next epoch, does its
-work, and the cleanup manager looks once. Cache, topic, audit topic and bucket must agree, and every
-record must be readable.
+story runs once to count its writes, and then twice for each write: killed before it, and killed
+after it. Then a broker starts on the remains under the next epoch and does its work, and the
+cleanup manager runs once. Cache, topic, audit topic and bucket must agree, and every record must be
+readable.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Writes:
 
     @contextlib.contextmanager
     def killing(self, kill_at: tuple[int, bool] | None) -> Iterator[None]:
-        """Kill at the n-th write within the block: after it, when the second says so."""
+        """Kill at the n-th write within the block: before it, or after it if the second item is true."""
         self._kill_at, self._is_armed = kill_at, True
         try:
             yield
@@ -77,7 +77,7 @@ class Writes:
         index = self.count
         self.count += 1
         self.is_dead |= self._kill_at == (index, False)
-        if self.is_dead:  # whoever tidies up after an exception is dead too
+        if self.is_dead:  # the clean-up after an exception does not run either: the process is dead
             raise Killed
         answer = write(*args)
         self.is_dead |= self._kill_at == (index, True)
@@ -105,7 +105,7 @@ def expired(tiered: TieredPartition) -> None:
 
 
 def cleaned_up(tiered: TieredPartition) -> None:
-    """What a later leader has repeated, and what a crash has left."""
+    """Remove copies that a later leader has repeated, and leftovers of the crash."""
     tiered.clean_up()
 
 
@@ -117,7 +117,7 @@ def nothing(_: TieredPartition) -> None: ...
 
 
 def left_by_an_earlier_leader(tiered: TieredPartition) -> None:
-    """Every segment is there twice, under two epochs, but that the last copy was not finished."""
+    """Leave every segment twice, under two epochs; only the last copy is not finished."""
     tiered.copy_task.run()
     segments = tiered.segments()
     tiered.leader_epoch += 1
@@ -163,7 +163,7 @@ class Theatre:
         self.writes = Writes(monkeypatch, self.tiered)
 
     def play(self, story: str, kill_at: tuple[int, bool] | None) -> int:
-        """How many writes the second part of the story made."""
+        """Play the story until the kill, if any; return the number of writes of its second part."""
         prepare, act = STORIES[story]
         prepare(self.tiered)
         self.tiered.topic_exists = story != "partition-deletion"
@@ -172,7 +172,7 @@ class Theatre:
         return self.writes.count
 
     def start_again(self) -> None:
-        """A broker starts from what is left and does what it does by the clock."""
+        """Start a broker on the remains, and run its periodic tasks."""
         self.tiered.store.heal()
         self.tiered.leader_epoch += 1
         self.tiered.restart()
@@ -180,7 +180,7 @@ class Theatre:
             self.tiered.copy_task.run()
             self.tiered.expiration_task.run()
         else:
-            # A start goes on with the deletions that were remembered: PendingDeletions.
+            # A start continues the deletions that PendingDeletions has stored.
             deleted(self.tiered)
         self.tiered.clock.advance(1)
         self.tiered.clean_up()
@@ -214,7 +214,7 @@ class Theatre:
 
 
 def states_of_audit(tiered: TieredPartition) -> dict[RemoteLogSegmentId, RemoteLogSegmentState]:
-    """What the events say is there: a start takes the place of an earlier one under its key."""
+    """Segment states folded from the audit topic. A start replaces an earlier start under the same key."""
     states: dict[RemoteLogSegmentId, RemoteLogSegmentState] = {}
     started: dict[bytes | None, RemoteLogSegmentId] = {}
     for record in tiered.audit_topic.records():
@@ -254,7 +254,7 @@ def test_whatever_write_is_the_last_everything_agrees_after_a_start(
 def test_what_is_copied_stays_readable_from_the_bucket_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The check above can fail: it reads what local retention has taken."""
+    """The check above can fail: it reads records that local retention has deleted."""
     theatre = Theatre(tmp_path / "p", monkeypatch)
     theatre.play("copy", None)
     theatre.tiered.delete_local_segments()

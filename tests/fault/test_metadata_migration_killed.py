@@ -1,5 +1,7 @@
-"""The migration of a stopped broker's log directory, stopped at every operation on the disk: what is
-left can be migrated again, and tells what it told."""
+"""The migration of a stopped broker's log directory is stopped at every operation on the disk.
+
+It can then be repeated, and the metadata has the same segments as before.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ SETTINGS = {
     "rlmm.config.remote.log.metadata.topic.num.partitions": "2",
     "log.initial.task.delay.ms": "600000",
 }
-# Each point of the disk's operations takes some 50 ms; in the deep run all of them.
+# A crash at one operation takes some 50 ms; the deep run tries all operations.
 STRIDE = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else 7
 
 
@@ -70,7 +72,7 @@ def test_migration_stopped_at_any_operation_is_begun_again(stopped: Path, tmp_pa
         crashing, left = tmp_path / f"{crash_at}", tmp_path / f"{crash_at}-left"
         shutil.copytree(stopped, crashing)
         fs = CrashFileSystem.adopting(crashing, crash_at)
-        # Where the disk goes in the middle of a roll, closing that log afterwards is beside the
+        # If the disk fails in the middle of a roll, closing that log afterwards is beside the
         # point: a machine that stops closes nothing.
         with pytest.raises((SimulatedCrash, AssertionError)):
             migrate(crashing, fs)

@@ -1,4 +1,4 @@
-"""A broker whose network to its S3 server is bad, with producers and consumers at work."""
+"""A broker behind a faulty network to its S3 server, with producers and consumers at work."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TOXICS: list[tuple[str, str, dict[str, int]]] = [
 
 
 def consumed(servers: str, topic: str, end: int) -> list[bytes]:
-    """Every value below `end`, however often the tier has to be asked."""
+    """Read every value below `end`; retry as often as the tier needs."""
     consumer = Consumer(
         {"bootstrap.servers": servers, "group.id": "g", "auto.offset.reset": "error"}
     )

@@ -1,13 +1,13 @@
-"""The power fails under a broker: what each of several disks may show then is started on.
+"""A broker loses its power, and starts on each image that its disk may show afterwards.
 
-A broker runs on a file system that knows what was synced; at many points of the run images of its
-disk are made, each by another model of what a disk keeps of the rest. Nothing is flushed by
-request. Of every image:
+The broker runs on a file system that knows what was synced. At many points of the run the test makes
+images of the disk; models of disks differ in what they keep of unsynced writes. No flush is requested.
+For every image:
 
-- no record is another one, or comes twice, and what was flushed is there;
-- what was deleted locally is in the remote tier, with the metadata that says so;
-- what is missing before a later record is named by the log;
-- nothing more is lost by the start, or by what is appended afterwards.
+- no record changes or comes twice, and all flushed records are there;
+- segments that were deleted locally are in the remote tier, with their metadata;
+- the log names each record that is missing before a later one;
+- neither the start nor later appends lose anything more.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ GAP = re.compile(
 
 
 class Known(NamedTuple):
-    """Of a topic, when the power failed. `appended` counts records that may be there."""
+    """The state of a topic when the power failed. `appended` counts records that may be there."""
 
     appended: int
     flushed: int
@@ -88,7 +88,7 @@ class Machine:
             self._broker = None
 
     def _append(self, topic: str) -> None:
-        """A batch of up to three pages of records that say which offset is theirs."""
+        """Append a batch of up to three pages; each record's key is its offset."""
         first = self._appended[topic]
         count = self._rng.randint(1, 4)
         # Before: the append that the power loss hits may be there.
@@ -152,13 +152,13 @@ def append(broker: EmbeddedBroker, topic: str, numbers: range, size: int) -> Non
 
 
 def content(served: Served | None) -> dict[int, int]:
-    """The number that each record carries, by offset."""
+    """The number in each record's key, by offset."""
     assert served is not None, "offline"
     return {offset: int(key or b"-1") for offset, (key, _) in served.records.items()}
 
 
 def check(image: Image, caplog: pytest.LogCaptureFixture) -> int:
-    """How many records are missing before a later one."""
+    """Start a broker on the image; return the number of records that are missing before a later one."""
     caplog.clear()
     gaps = 0
     with running(image.folder, CrashFileSystem.adopting(image.folder)) as broker:

@@ -1,9 +1,10 @@
-"""What one request can cost the others: no more than 64 MiB of memory, and no more than 50 ms in
-which the event loop sees to nobody else. The 50 ms are those of a quiet machine (decision 21): a
-test that fails must mean more than that a neighbour had the cache, so it allows four times that.
+"""One request costs at most 64 MiB of memory, and stalls the event loop for at most 50 ms.
 
-Each API of its newest version is asked for as many things as it takes, once for each array that its
-request has, with a topic that is there; then with bytes that are nothing at all.
+The 50 ms hold on a quiet machine (decision 21). The test allows four times that, so that a neighbour
+that evicts the cache does not fail it.
+
+Each API, in its newest version, is asked for as many items as a request may hold: once for each array
+of the request, with an existing topic, and then with random bytes.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ TIMEOUT_S = 60
 
 
 class Costs:
-    """Of one request. What it must cost it costs each time, so the least of a few times is told."""
+    """Measures one request. Its unavoidable cost recurs each time, so the least of a few attempts counts."""
 
     def __init__(self, watchdog: LoopWatchdog) -> None:
         self._watchdog = watchdog
@@ -90,7 +91,7 @@ def topic_id(broker: EmbeddedBroker) -> uuid.UUID:
 
 @pytest.fixture(scope="module")
 def watchdog(broker: EmbeddedBroker) -> Iterator[LoopWatchdog]:
-    # As the broker's process does after its start: the tests' own objects are not collected anew. They
+    # The broker's process freezes its objects after its start; so here the tests' own are not collected. They
     # stay frozen, and with them what was frozen after the tests were collected.
     gc.collect()
     gc.freeze()
@@ -105,7 +106,7 @@ def costs(watchdog: LoopWatchdog) -> Costs:
 
 
 def arrays(entity_type: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The way to each array of a message."""
+    """The path of field names to each array of a message."""
     annotations = annotations_of(entity_type)
     for field in dataclasses.fields(entity_type):
         inner = _without_null(annotations[field.name])
@@ -126,7 +127,7 @@ def _without_null(annotation: Any) -> Any:
 def fields_of(
     entity_type: Any, path: tuple[str, ...], count: int, topic_id: uuid.UUID
 ) -> dict[str, Any]:
-    """For `request_frame`: one item in each array on the way, `count` in the last."""
+    """The fields for `request_frame`: one item in each outer array of `path`, `count` in the last."""
     annotations = annotations_of(entity_type)
     fields: dict[str, Any] = {}
     for field in dataclasses.fields(entity_type):
@@ -151,7 +152,7 @@ def fields_of(
 
 
 def _value(annotation: Any, topic_id: uuid.UUID) -> Any:
-    """Of a field beside the way; None for what may be left empty."""
+    """A legal value for a field outside `path`; None if the field may stay empty."""
     if annotation is uuid.UUID:
         return str(topic_id)
     if annotation is TopicName:

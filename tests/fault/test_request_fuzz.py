@@ -1,9 +1,8 @@
-"""Broken requests of every served API and version: nobody else is hurt, and nothing is unforeseen.
+"""Broken requests of every served API and version hurt no other client and cause no unforeseen error.
 
-Requests are taken from what real clients sent (`recorded_requests.txt`, which oracle/record_requests.py
-made), carried over to every version, with a topic that exists in the place of theirs; and made from
-the schemas. Then they are damaged: cut, bytes changed, bytes put in, a length made huge. The seed is in
-the test's name.
+Requests come from real clients (`recorded_requests.txt`, made by oracle/record_requests.py), converted to
+every version and to a topic that exists; others are made from the schemas. Then they are damaged: cut,
+bytes changed, bytes inserted, a length made huge. The seed is in the test's name.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class RequestMaker:
         return bytes(out)
 
     def recorded_frames(self, api_key: int, version: int) -> list[bytes]:
-        """What clients sent of this API, in the version that is nearest, as this version."""
+        """Recorded requests of this API in the nearest recorded version, encoded as this version."""
         of_api = [frame for frame in RECORDED if frame[:2] == struct.pack(">h", api_key)]
         versions = {struct.unpack_from(">h", frame, 2)[0] for frame in of_api}
         if not versions:
@@ -92,7 +91,7 @@ class RequestMaker:
         return frames
 
     def _carried_over(self, sent: Any, entity_type: type) -> Any:
-        """`sent` as another version of its class; what that version has beside it is made up."""
+        """`sent` as another version of its class; fields that `sent` lacks get random values."""
         annotations = annotations_of(entity_type)
         return entity_type(
             **{
@@ -123,7 +122,7 @@ class RequestMaker:
         return value
 
     def mutant(self, frame: bytes) -> bytes:
-        """`frame` with damage behind its api key and version."""
+        """A copy of `frame` with damage after its API key and version."""
         rng, mutant = self._rng, bytearray(frame)
         for _ in range(rng.randint(1, 3)):
             position = rng.randrange(8, len(mutant) + 1)
@@ -193,7 +192,7 @@ def connect(broker: EmbeddedBroker) -> socket.socket:
 
 
 def attack(broker: EmbeddedBroker, frame: bytes, meanwhile: Callable[[], None]) -> bool:
-    """Send a frame and hang up after `meanwhile`. Whether an answer had come."""
+    """Send a frame and hang up after `meanwhile`. Return whether an answer came before."""
     answer_size = 0
     with contextlib.closing(connect(broker)) as client, contextlib.suppress(ConnectionError):
         client.sendall(struct.pack(">i", len(frame)) + frame)
@@ -216,7 +215,7 @@ def topic_id(broker: EmbeddedBroker) -> uuid.UUID:
 
 @pytest.fixture
 def ask_healthy(broker: EmbeddedBroker) -> Iterator[Any]:
-    """A round trip on a connection that stays."""
+    """Make a round trip on a connection that stays open."""
     with contextlib.closing(connect(broker)) as client, client.makefile("rb") as answers:
         numbers = itertools.count(1)
 
@@ -257,20 +256,20 @@ def test_broken_requests_of_every_api_do_no_harm(
         if record.name == "isotherm.broker.dispatch.dispatch"
     }
     assert unforeseen == set()
-    # The others hang, and would have been answered later: they wait for records or for members.
+    # The other requests wait for records or for members, and would be answered later.
     assert sum(answered) > len(answered) / 3
     assert psutil.Process().memory_info().rss - resident_before < MEMORY_GROWTH_MAX
 
 
 def test_recorded_requests_reach_most_apis() -> None:
-    """Or the test above begins from fewer of them than it says."""
+    """Otherwise the test above would begin from fewer APIs than it claims."""
     recorded = {struct.unpack_from(">h", frame)[0] for frame in RECORDED}
     answered = SERVED.keys() - {api.key for api in refused.APIS}
     assert len(recorded & answered) > 0.8 * len(answered)
 
 
 def test_recorded_requests_are_answered_as_they_are(broker: EmbeddedBroker) -> None:
-    """Out of their order, each on a connection of its own, all at once."""
+    """All recorded requests at once, each on a connection of its own, so out of order."""
     with contextlib.ExitStack() as clients:
         for frame in random.Random(1).sample(RECORDED, len(RECORDED)):
             client = clients.enter_context(contextlib.closing(connect(broker)))

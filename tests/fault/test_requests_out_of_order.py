@@ -1,9 +1,9 @@
 """Requests of groups and transactions in any order, with ids and epochs that are right, old or made up.
 
-A few clients at once walk at random over both group protocols and the transactions of a broker; a
-walk follows from its seed, but for the order in which the clients' requests meet. However wrong
-they are, each is answered in time and with an error that was foreseen, what the broker says of a
-group or a producer never goes back, and nothing is left behind once the clients are gone.
+A few clients at once walk at random over both group protocols and the transactions of a broker. A
+seed determines a walk, but not how the clients' requests interleave. The broker answers every request
+in time and with an expected error; generations and epochs in its answers never go back; and it keeps
+nothing once the clients are gone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SETTINGS = {
 }
 CLIENTS = 6
 STEPS = 300
-# How the clients' requests meet is up to the machine: what one walk missed, another may find.
+# The machine decides how the clients' requests interleave: one walk may find what another missed.
 WALKS_MAX = 5
 ANSWER_TIMEOUT_S = 60
 GONE_TIMEOUT_S = 60
@@ -49,7 +49,7 @@ MADE_UP = ("", "nobody", "x" * 300)
 
 @dataclass
 class Known:
-    """What the answers have told so far, to all clients together."""
+    """The ids, epochs and error codes of all answers so far, shared by all clients."""
 
     rng: random.Random
     # Group, member and its generation or epoch; transactional id, producer id and epoch.
@@ -58,12 +58,12 @@ class Known:
     codes: dict[str, set[int]] = field(default_factory=dict)
 
     def never_went_well(self) -> set[str]:
-        """What a walk must have come to: members of both kinds of groups, producers with ids."""
+        """The required APIs without a single success: a walk must get members of both protocols and producer ids."""
         apis = {"JOIN_GROUP", "CONSUMER_GROUP_HEARTBEAT", "INIT_PRODUCER_ID", "END_TXN"}
         return {api for api in apis if ErrorCode.none not in self.codes.get(api, ())}
 
     def member(self) -> tuple[str, str, int]:
-        """One that was there a moment ago, or parts of several, or of none."""
+        """A recent member, or a mixture of several members' ids and epochs with invented ones."""
         rng, recent = self.rng, self.members[-6:]
         if rng.random() < 0.6:
             return rng.choice(recent)
@@ -225,7 +225,7 @@ def groups_of(name: str) -> Callable[[Known], dict[str, Any]]:
     return lambda known: {name: [known.any_of(GROUPS) for _ in range(2)]}
 
 
-# By API: versions between the first and the last whose fields these are, and how often.
+# API -> first and last version that has these fields, the weight, and the fields.
 REQUESTS: list[tuple[ApiKey, int, int, int, Callable[[Known], dict[str, Any]]]] = [
     (ApiKey.JOIN_GROUP, 5, 9, 6, join_group),
     (ApiKey.SYNC_GROUP, 5, 5, 6, sync_group),
@@ -307,7 +307,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def on_loop(broker: EmbeddedBroker, look: Callable[[], Any]) -> Any:
-    """What `look` returns, asked in the broker's own thread."""
+    """Call `look` on the broker's event loop and return its result."""
 
     async def asked() -> Any:
         return look()
@@ -332,7 +332,7 @@ def test_whatever_the_order_requests_are_answered_and_nothing_is_left(
             return []
 
     async def watch() -> None:
-        """No producer goes back to an epoch that it had before."""
+        """No producer returns to an earlier epoch."""
         while True:
             for metadata in on_loop(broker, transactions):
                 now = (metadata.producer_id, metadata.producer_epoch)
@@ -361,7 +361,7 @@ def test_whatever_the_order_requests_are_answered_and_nothing_is_left(
 
 
 def check_that_nothing_is_left(broker: EmbeddedBroker) -> None:
-    """Sessions and transactions end by themselves; then nobody is waited for."""
+    """Sessions and transactions time out; afterwards no group waits for a member."""
     services = broker.node.services
 
     def left() -> dict[str, Any]:

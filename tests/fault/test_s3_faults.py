@@ -1,9 +1,9 @@
 """The catalogue of S3's partial failures, each met by uploads, index fetches, reads and deletions.
 
-A partition with everything that tiers it works against a store whose answers go wrong on the wire.
-Whatever the fault: no record is lost, nothing local goes before its copy is complete, a reader gets
-the records or an error that tells him to try again, and once the store is well again the bucket
-holds what is finished and nothing else (the scrub of every test of the tier).
+A partition and its whole tier work against a store with faulty answers on the wire. Under every
+fault: no record is lost, no local segment is deleted before its copy is complete, and a reader gets
+the records or a retriable error. Once the store works again the bucket holds the finished segments
+and nothing else (the scrub that ends every test of the tier).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.support.s3_stub import S3Stub, WireFault
 from tests.support.tiered_partition import TieredPartition
 
 RECORDS = 22
-# What is not answered waits so long; what is, must never, on however busy a machine.
+# Unanswered requests wait this long. An answered one must never, not even on a busy machine.
 REQUEST_TIMEOUT_MS = "2000"
 OBJECTS = (".log", ".indexes", ".rsm-manifest")
 
@@ -73,7 +73,7 @@ def stub() -> Iterator[S3Stub]:
 
 
 class StubPartition(TieredPartition):
-    """Its bucket is the stub's."""
+    """A tiered partition with the stub as its bucket."""
 
     def __init__(self, directory: Path, stub: S3Stub, **config: object) -> None:
         settings = ObjectStoreSettings.from_config(
@@ -98,7 +98,7 @@ EXPECTED = {number: b"%02d" % number for number in range(RECORDS)}
 
 
 def settle(tiered: StubPartition, stub: S3Stub) -> None:
-    """The store is well again: everything closed is copied, nothing is left over."""
+    """Heal the store; then all closed segments must be copied, and nothing may be left over."""
     stub.heal()
     tiered.copy_task.run()
     tiered.expiration_task.run()
@@ -189,7 +189,7 @@ def test_index_fetch_under_a_fault_gives_the_records_or_an_error_to_try_again(
 def test_deletion_under_a_fault_is_finished_later(
     tiered: StubPartition, stub: S3Stub, fault: WireFault, suffix: str
 ) -> None:
-    """Of a segment some objects go and one does not: the partial success of a deletion."""
+    """A deletion that succeeds in part: some objects of a segment are deleted and one is not."""
     tiered.copy_task.run()
     tiered.delete_local_segments()
     kept = tiered.log.local_log_start_offset
@@ -240,7 +240,7 @@ def test_store_that_refuses_connections_for_minutes_loses_nothing(
 def test_multipart_upload_that_fails_is_an_error_and_done_again_under_the_same_key(
     tmp_path: Path, stub: S3Stub, fault: WireFault, method: str, query: str, abort_fails: bool
 ) -> None:
-    """Row 4 of the catalogue. Parts that an abort left are for a bucket's lifecycle rule."""
+    """Row 4 of the catalogue. A lifecycle rule of the bucket removes parts that an abort leaves."""
     manager = ObjectStoreRemoteStorageManager(ObjectStoreSettings.from_config(stub.config))
     segment = SegmentMaker(tmp_path / "s").segment(size=12 * 1024 * 1024)
     stub.fail(fault, method, query=query, times=1)

@@ -1,7 +1,7 @@
-"""Listings whose pages go wrong: who lists the bucket sees all of it, or an error to try again.
+"""Listings with faulty pages: the caller sees the whole bucket, or a retriable error.
 
-Row 12 of the catalogue: a page lost, keys shown twice, a continuation that starts over; and what a
-client of S3 does not tell from the end of a listing, an error under status 200.
+Row 12 of the catalogue: a lost page, keys shown twice, a continuation that starts over; and an error
+under status 200, which a client of S3 takes for the end of a listing.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def pages_asked_for(stub: S3Stub) -> int:
 def test_bucket_is_seen_whole_whichever_page_of_a_listing_goes_wrong(
     stub: S3Stub, copied: list[RemoteLogSegmentMetadata], fault: ListingFault | WireFault
 ) -> None:
-    """Each page in turn, of the folders as of the objects."""
+    """Each page in turn is faulty, in listings of folders and of objects."""
     whole = Inventory(segments=copied)
     assert inventory(stub) == whole
     outcomes = set()

@@ -1,4 +1,4 @@
-"""A broker process that is told to stop does so in order and in time, whatever it is doing."""
+"""A broker process that gets SIGTERM stops in order and in time, whatever it is doing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TIERED = {
 
 @pytest.fixture
 def slow_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The setting of a store whose copies never end, although the objects are there."""
+    """The settings of a store that writes the objects but never returns from a copy."""
     (tmp_path / "slow_store.py").write_text(SLOW_STORE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     return {"remote.log.storage.manager.class.name": "slow_store.SlowStore"}

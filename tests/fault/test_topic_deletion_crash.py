@@ -59,7 +59,7 @@ def test_deletion_that_was_recorded_and_not_begun_is_done_by_the_next_start(
     assert objects(bucket, "doomed")
     services = broker.node.services
     topic_id = services.metadata.image.topics_by_name["doomed"].topic_id
-    # The record is all that a crash lets happen: nobody hears of it.
+    # The crash comes after the record: nothing that follows it happens.
     services.control_executor.submit(
         services.controller._commit,
         [RemoveTopicRecord(topic_id=topic_id)],

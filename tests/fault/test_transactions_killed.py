@@ -1,4 +1,4 @@
-"""A broker that dies between deciding a transaction's end and telling the partitions of it."""
+"""A broker dies after it has decided a transaction's end and before all markers are written."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_decided_end_is_carried_out_by_the_next_start(
     assert broker.process.wait(TIMEOUT_S) < 0
 
     broker = broker_process()
-    # It begins once the end of the one before is complete: librdkafka comes again until then.
+    # A transaction begins once the previous one has ended; librdkafka retries until then.
     successor = Producer(
         {
             "bootstrap.servers": broker.bootstrap_servers,

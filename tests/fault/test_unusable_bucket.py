@@ -1,4 +1,4 @@
-"""A bucket that cannot be used is told at the start, in one line that says why."""
+"""A broker with an unusable bucket ends at its start, with one line that says why."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def settings(config: dict[str, str]) -> ObjectStoreSettings:
 
 
 def wrong(server: S3Server) -> dict[str, tuple[dict[str, str], type[Exception], str]]:
-    """What is wrong -> the settings, and the refusal."""
+    """The wrong part -> the settings, and the expected refusal."""
     config = server.config
     (port,) = free_ports(1)
     down = f"http://127.0.0.1:{port}"
@@ -77,7 +77,7 @@ def test_usable_bucket_is_left_as_it_was(server: S3Server) -> None:
 
 
 def test_missing_user_is_no_missing_object(server: S3Server) -> None:
-    """That server answers it with 404, which readers must not take for a deleted object."""
+    """The server answers 404 for an unknown user. Readers must not take that for a deleted object."""
     client = open_for_reading(settings(server.config | {"aws.access.key.id": "nobody"}))
     with pytest.raises(RemoteStorageError, match="XAdminUserNotFound"):
         client.get("anything", 10)
@@ -110,7 +110,7 @@ def test_broker_refuses_to_start_in_one_line(server: S3Server, tmp_path: Path) -
 
 
 def test_missing_credentials_are_reported(server: S3Server) -> None:
-    """Where none are set, the address of an instance's own credentials is asked."""
+    """Without configured credentials the client asks the metadata address of a cloud instance."""
     config = {name: text for name, text in server.config.items() if name not in CREDENTIALS}
     program = (
         "import json, sys\n"
