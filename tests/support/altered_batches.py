@@ -1,4 +1,4 @@
-"""Alterations of single batches of a model history, under right CRCs: every field of the header, for every
+"""Alterations of single batches of a model history, under correct CRCs: each field of the header of each
 kind of batch, and the records of markers."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Alteration = Callable[[BatchHeader, bytes], bytes]
 
 
 class Altered(NamedTuple):
-    """An alteration of the batch of a number in a segment of a number."""
+    """An alteration of one batch, named by the numbers of its segment and batch."""
 
     segment: int
     batch: int
@@ -39,7 +39,7 @@ class Altered(NamedTuple):
 
 
 def altered(history: ModelHistory, kind: str, name: str) -> Iterator[Altered]:
-    """The alteration of each batch of the kind that it changes."""
+    """Each alteration, applied to every batch of the kind that it changes."""
     for number, segment in enumerate(history.segments):
         log = history.objects(segment)[LOG].read_bytes()
         for at, (position, header) in enumerate(iterate_batches(log)):
@@ -93,7 +93,7 @@ def _without_flag(header: BatchHeader) -> int:
 
 
 def _marker(key: Callable[[ControlRecordType], bytes]) -> Alteration:
-    """Another control record of the same size and time; data are left as they are."""
+    """Replace a marker's control record by another of the same size and time; leave data batches alone."""
 
     def alter(header: BatchHeader, batch: bytes) -> bytes:
         if not header.is_control:

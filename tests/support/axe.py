@@ -1,4 +1,4 @@
-"""axe-core, which finds what people with disabilities cannot use on a page: npm's package, for tests only."""
+"""axe-core checks a page's accessibility. It is npm's package, for tests only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"
 
 
 def axe_source() -> str:
-    """The script; got once. SuiteUnavailableError without npm or its registry."""
+    """The script, downloaded once. SuiteUnavailableError without npm or its registry."""
     kept = TOOLS / f"axe-core-{VERSION}.js"
     if not kept.exists():
         if shutil.which("npm") is None:
@@ -39,7 +39,7 @@ def axe_source() -> str:
 
 
 def findings(driver: webdriver.Chrome, source: str) -> list[str]:
-    """Of the page that is shown: impact, rule, and the first place of each."""
+    """The violations on the current page: impact, rule, and the first place of each."""
     driver.execute_script(source)
     options = json.dumps({"runOnly": _TAGS, "resultTypes": ["violations"]})
     found: Any = driver.execute_async_script(

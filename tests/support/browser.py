@@ -35,7 +35,7 @@ class Browser:
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
 
     def text(self, selector: str = "main") -> str:
-        """Empty where there is none. In one step: pages replace what they show at any time."""
+        """The text of an element, or "" without one. Read in one step: pages replace their elements at any time."""
         return str(self.run(f"return document.querySelector({selector!r})?.innerText ?? ''"))
 
     def click(self, selector: str, number: int = 0) -> None:
@@ -45,11 +45,11 @@ class Browser:
         return self.driver.execute_script(script)
 
     def refresh(self) -> None:
-        """As when the page comes to the front again: now, not in five seconds."""
+        """Make the page refresh now, not in five seconds, as when its tab becomes visible again."""
         self.run("document.dispatchEvent(new Event('visibilitychange'))")
 
     def messages(self) -> list[str]:
-        """Errors since the last call, such as of a script, or of what the policy forbids."""
+        """Errors on the browser's console since the last call, for example of a script or a content policy."""
         driver: Any = self.driver
         return [entry["message"] for entry in driver.get_log("browser")]
 

@@ -39,7 +39,7 @@ class Issued(NamedTuple):
 
     @property
     def chain_pem(self) -> bytes:
-        """With what lies between it and the authority."""
+        """The certificate and its intermediate certificates, without the authority's."""
         return self.certificate_pem + self.issuers
 
     def write_pem(self, path: Path, password: str | None = None) -> Path:

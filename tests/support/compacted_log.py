@@ -47,7 +47,10 @@ class StoredBatch(NamedTuple):
 
 
 class CompactedLog:
-    """One writer. The test moves `clock`; appends take their timestamps from it by default."""
+    """A compacted log with one writer.
+
+    The test moves `clock`; appends take their timestamps from it by default.
+    """
 
     def __init__(
         self,
@@ -94,7 +97,7 @@ class CompactedLog:
         is_transactional: bool = False,
         leader_epoch: int | None = None,
     ) -> Offset:
-        """One batch of (key, value), all with the same headers; the offset of its first record.
+        """Append one batch of (key, value), all with the same headers; return its first offset.
 
         `producer` is (id, epoch); its sequences count up by themselves.
         """
@@ -129,7 +132,7 @@ class CompactedLog:
         if leader_epoch is None:
             latest = self.log.leader_epochs.latest
             leader_epoch = 0 if latest is None else latest.epoch
-        # Not compacted for a moment: records without a key are allowed only before a topic is
+        # The policy changes for this append: records without a key are allowed only before a topic is
         # compacted.
         config = self.log.config
         self.log.update_config(replace(config, cleanup_policy=("delete",)))
@@ -169,7 +172,7 @@ class CompactedLog:
         first_dirty_offset: Offset | None = None,
         throttle: Throttle = lambda size: None,
     ) -> CleanedLog:
-        """One round over the dirty section, up to the active segment (after `log.roll`)."""
+        """Clean the dirty section up to the active segment (after `log.roll`) in one round."""
         first_dirty = self.first_dirty_offset if first_dirty_offset is None else first_dirty_offset
         to_clean = plan_log_to_clean(
             self.log.view(), first_dirty, self.log.config, self.clock.now_ms()
@@ -193,14 +196,14 @@ class CompactedLog:
                 yield StoredBatch(segment.base_offset, header, read_records(batch, 0, header))
 
     def records(self) -> list[Record]:
-        """Control records among them."""
+        """All records, control records included."""
         return [record for batch in self.batches() for record in batch.records]
 
     def offsets(self) -> list[Offset]:
         return [record.offset for record in self.records()]
 
     def last_offsets(self) -> list[Offset]:
-        """Of the batches, empty ones among them."""
+        """The last offset of each batch, also of empty ones."""
         return [batch.header.last_offset for batch in self.batches()]
 
 

@@ -30,7 +30,7 @@ NO_METRICS = MetricsAddresses(())
 
 
 class _Server(uvicorn.Server):
-    """Tells when it listens."""
+    """A server that signals when it listens."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -54,8 +54,10 @@ def running_console(
     protocol: type[ConsoleProtocol] = ConsoleProtocol,
     path: str = "",
 ) -> Iterator[str]:
-    """The address of its pages. A `path` (`/tiers`) is before all of theirs, as behind a reverse proxy that takes
-    it away."""
+    """Run the console; yield its address.
+
+    A `path` (`/tiers`) precedes the paths of all pages, as behind a reverse proxy that removes it.
+    """
     source = records or ScriptedRecords()
     watched = WatchedCluster(open_reader, SystemClock(), interval_s)
     watched_metrics = WatchedMetrics(metrics, SystemClock(), interval_s)

@@ -114,7 +114,7 @@ def _create_topics(broker: EmbeddedBroker) -> None:
 
 
 def _write(broker: EmbeddedBroker, number: int) -> None:
-    """One batch for each partition; the transactional topic also gets an aborted one."""
+    """Write one batch to each partition, and an aborted one to the transactional topic."""
     bootstrap = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
     producer = Producer({**bootstrap, "enable.idempotence": True})
     for topic in TOPICS:
@@ -207,7 +207,7 @@ def _read(broker: EmbeddedBroker, hosted: Partition, isolation: FetchIsolation) 
 
 
 def _reads(broker: EmbeddedBroker, hosted: Partition, isolation: FetchIsolation) -> Iterator[tuple]:  # type: ignore[type-arg]
-    """Buffers of whole batches, with the start offset and the aborted transactions of each."""
+    """Read whole batches; yield each buffer with its start offset and aborted transactions."""
     log: PartitionLog = hosted.log
     offset = log.log_start_offset
     end = (

@@ -23,8 +23,10 @@ from tests.support.led_topic import NobodyWaits, alone, led
 
 
 class HostedMetadataTopics:
-    """One partition each. The broker that leads them has neither network nor threads. The feature
-    level is 1 by default."""
+    """Both topics, with one partition each.
+
+    The broker that leads them has neither network nor threads. The feature level is 1 by default.
+    """
 
     def __init__(self, directory: Path, clock: SimClock, *, level: int = 1) -> None:
         texts = compacted_settings(TopicBasedSettings()) if level else {}
@@ -61,8 +63,10 @@ class HostedMetadataTopics:
         return self._partitions[topic]
 
     def compact(self) -> None:
-        """The metadata topic after the cleaner and delete.retention.ms: the first round sets the
-        delete horizon of tombstones, the second one drops them."""
+        """Clean the metadata topic twice, delete.retention.ms apart.
+
+        The first round sets the delete horizon of tombstones, and the second drops them.
+        """
         self._compacted.log.roll()
         self._compacted.clean(first_dirty_offset=0)
         self._clock.advance(self._retention_ms + 1)

@@ -1,4 +1,4 @@
-"""A realm of Kerberos: MIT's KDC on a port of this machine, its principals and their key tables."""
+"""A Kerberos realm: MIT's KDC on a local port, its principals and their keytabs."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class KerberosRealm:
             time.sleep(0.05)
 
     def add(self, principal: str) -> Path:
-        """A new principal; the table with its key."""
+        """Add a principal; return the keytab with its key."""
         key_table = self._folder / f"{principal.replace('/', '-')}.keytab"
         self._run("kadmin.local", "-r", REALM, "-q", f"addprinc -randkey {principal}")
         self._run("kadmin.local", "-r", REALM, "-q", f"ktadd -k {key_table} {principal}")
         return key_table
 
     def client_environment(self) -> Mapping[str, str]:
-        """Of the broker and of C and Java clients, without tickets."""
+        """The environment of the broker and of C and Java clients, with no tickets yet."""
         return {
             "KRB5_CONFIG": str(self.krb5_conf),
             "KRB5CCNAME": f"FILE:{self._folder}/tickets",

@@ -62,7 +62,7 @@ def delete_topic(manager: ReplicaManager, name: str) -> None:
 
 
 class NobodyWaits:
-    """Instead of a purgatory."""
+    """Stands in for a purgatory without delayed operations."""
 
     watched: frozenset[object] = frozenset()
 

@@ -56,7 +56,7 @@ class MemoryMetadataTopic:
     def append_at(
         self, partition: int, end_offset: Offset, records: Sequence[NewMetadataRecord]
     ) -> None:
-        """All or none; `before_append` sees each value first."""
+        """Append all records or none; `before_append` sees each value first."""
         if self.before_append is not None:
             for each in records:
                 self.before_append(partition, each.value)
@@ -106,7 +106,7 @@ class MemoryMetadataTopic:
         return columns_of(self.read(partition, start_offset, max_bytes), start_offset)
 
     def offsets(self, partition: int) -> tuple[Offset, Offset]:
-        """The leader's, which a replica that is behind cannot read up to."""
+        """The leader's offsets. A replica that lags cannot read up to them yet."""
         with self._lock:
             return 0, (self._ends if self.is_behind else self._visible)[partition]
 
@@ -136,7 +136,7 @@ class MemoryMetadataTopic:
                 ]
 
     def records(self) -> list[MetadataTopicRecord]:
-        """Every record of every partition, for tests to look at."""
+        """Every record of every partition."""
         with self._lock:
             return [record for records in self._partitions for record in records]
 

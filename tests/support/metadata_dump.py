@@ -21,8 +21,10 @@ def write_dump(
     timestamps_ms: Sequence[int] | None = None,
     topic: str = REMOTE_LOG_METADATA_TOPIC,
 ) -> Path:
-    """One more file of a partition's log, under `directory`: a batch per record, by default each a
-    millisecond later than the one before."""
+    """Write a segment file of a partition's log under `directory`; return its path.
+
+    Each record is a batch; by default each is a millisecond later than the one before.
+    """
     folder = directory / f"{topic}-{number}"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{first_offset:020d}.log"

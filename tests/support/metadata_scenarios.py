@@ -90,7 +90,7 @@ class Transcript:
 
 class _NoIndexes:
     def remove(self, segment_ids: object) -> None:
-        """There is no index cache."""
+        """Do nothing: there is no index cache."""
 
 
 class Leader:
@@ -157,7 +157,7 @@ class Leader:
 
 
 class Stage:
-    """One metadata topic, its audit topic and one bucket, in a folder."""
+    """The state that a scenario's brokers share: metadata topic, audit topic and bucket, in a folder."""
 
     def __init__(self, directory: Path) -> None:
         self.clock = SimClock()
@@ -355,7 +355,7 @@ SCENARIOS: tuple[Callable[[Stage], Transcript], ...] = (
 
 
 def play(scenario: Callable[[Stage], Transcript], directory: Path) -> Transcript:
-    """AssertionError when objects and metadata disagree at the end."""
+    """Play a scenario. AssertionError if objects and metadata disagree at the end."""
     stage = Stage(directory)
     try:
         return scenario(stage)

@@ -1,12 +1,12 @@
-"""Several brokers that write to one metadata partition, in every order that a seed chooses.
+"""Several brokers write to one metadata partition, in an order that a seed chooses.
 
-Each broker is a real metadata manager over its own view of two shared logs. Its appends may be lost,
-answered to nobody, or land much later; a broker may die before or after one, and begin anew; its replica may
-be behind, and the leader that it asks may be a deposed one that knows an older end. Threads switch at every
-read, append and lock, and are held up.
+Each broker is a real metadata manager over its own view of two shared logs. An append may be lost, lose
+its answer, or land much later. A broker may die before or after an append, and start again. Its replica may
+lag, and the leader that it asks may be a deposed one with an older log end. Threads switch at every read,
+append and lock, and may be delayed there.
 
-Checked with each append: the decision behind an audited event was made on the state that the audit log
-had come to; no event is audited before the one before it is applied; the keyed state never goes back. The folds
+Each append is checked: the decision behind an audited event was made on the state that the audit log had
+then; no event is audited before the previous one is applied; and the keyed state never goes back. The folds
 are the oracle's own (tests/support/schedules/oracle.py).
 """
 
@@ -56,11 +56,11 @@ SETTLED_POLLS = 3
 
 
 class BrokerDied(BaseException):
-    """What a broker was doing has ended."""
+    """The broker died; its current work ends."""
 
 
 class HeldUp:
-    """The strategy: any thread may be held up at any point, for long."""
+    """A strategy that may delay any thread at any point, for a long time."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -80,7 +80,7 @@ class HeldUp:
 
 
 class Logs:
-    """The two logs as their leaders have them, all of it committed."""
+    """The leaders' copies of the two logs; every record is committed."""
 
     def __init__(self) -> None:
         self.metadata, self.audit = MemoryMetadataTopic(1), MemoryMetadataTopic(1)
@@ -95,7 +95,7 @@ class Logs:
     def append(
         self, topic: MemoryMetadataTopic, end: Offset, records: Sequence[NewMetadataRecord]
     ) -> None:
-        """Checks what this leads to."""
+        """Append the record, and check the invariants on the result."""
         topic.append_at(0, end, records)
         self.ends[topic].append(end + len(records))
         last = topic.read(0, end, 1 << 20)[-len(records) :]
@@ -131,7 +131,7 @@ class Logs:
 
 
 class BrokersTopic:
-    """One log as one broker sees it: a `ConditionalMetadataTopic`."""
+    """A `ConditionalMetadataTopic`: one broker's view of one log."""
 
     def __init__(self, world: World, log: MemoryMetadataTopic) -> None:
         self._world = world
@@ -187,7 +187,7 @@ class BrokersTopic:
         return columns_of(self.read(partition, start_offset, max_bytes), start_offset)
 
     def offsets(self, partition: int) -> tuple[Offset, Offset]:
-        """The end as a leader has it that may have been deposed."""
+        """The end offset that a leader reports; a deposed leader may report an older one."""
         self._world.run.point("offsets")
         return 0, self._some_end()
 
@@ -228,7 +228,7 @@ class World:
         self.recorded = 0
 
     def play(self) -> None:
-        """Violation is raised."""
+        """Play the run. Raises Violation."""
         with cooperative_threading(self.run):
             threads = [
                 self.run.spawn(f"broker {number}", Broker(self, number).work)
@@ -241,7 +241,7 @@ class World:
             self._check_settled()
 
     def draw(self) -> str:
-        """What becomes of an append."""
+        """Draw the fault of an append; "" for none."""
         if self.is_calm or self.rng.random() >= self._faults:
             return ""
         fates = ["dies before", "dies after", "request lost", "answer lost", "late", "late"]
@@ -251,7 +251,7 @@ class World:
         return 0 if self.is_calm or self.rng.random() < 0.9 else self.rng.randint(1, 3)
 
     def happen(self) -> None:
-        """What is nobody's doing."""
+        """Draw events that no broker causes: a late append lands, the cleaner runs, a leader moves."""
         logs = self.logs
         if logs.late and self.rng.random() < 0.5:
             land = logs.late.pop(self.rng.randrange(len(logs.late)))
@@ -264,7 +264,7 @@ class World:
             moved.epoch, moved.broker = moved.epoch + 1, self.rng.randrange(BROKERS)
 
     def epoch_of(self, partition: TopicIdPartition) -> LeaderEpoch:
-        """As a broker knows it: it may have been deposed."""
+        """The leader epoch that a broker knows; it may be an old one."""
         return max(1, self._leaders[partition].epoch - self.behind())
 
     def _check_settled(self) -> None:
@@ -299,7 +299,7 @@ class Broker:
         self._begin()
 
     def _begin(self) -> None:
-        """A new process."""
+        """Start a new process for the broker."""
         world = self.world
         topic, audit = (BrokersTopic(world, log) for log in (world.logs.metadata, world.logs.audit))
         self.manager = TopicBasedRemoteLogMetadataManager(

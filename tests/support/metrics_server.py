@@ -1,4 +1,4 @@
-"""An endpoint of metrics that asks for a login, with counters that a test marks."""
+"""A metrics endpoint with a login, and counters that a test increments."""
 
 from __future__ import annotations
 

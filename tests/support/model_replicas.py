@@ -14,7 +14,10 @@ from isotherm.types import TopicPartition
 
 
 class ModelPartition:
-    """One log for all replicas. An append is uncommitted until `replicate`; `move` may lose it."""
+    """A partition with one log for all replicas.
+
+    An appended batch is uncommitted until `replicate`; `move` may lose it.
+    """
 
     def __init__(self, name: TopicPartition, leader: int) -> None:
         self.name = name

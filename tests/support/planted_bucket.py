@@ -190,7 +190,7 @@ def _write_dump(folder: Path, described: Sequence[RemoteLogMetadataEvent]) -> No
 
 
 def _copied_segments(directory: Path) -> dict[Offset, MadeObjects]:
-    """By start offset."""
+    """The objects of each closed segment of a real log, by start offset."""
     folder = directory / "template"
     settings = ObjectStoreSettings(url=folder.as_uri())
     storage, layout = ObjectStoreRemoteStorageManager(settings), settings.create_layout()

@@ -275,7 +275,7 @@ def _covered_segment(topic: PlantedTopic) -> None:
 
 
 def _conflicting_segment(topic: PlantedTopic) -> None:
-    """Its first batch has another record, under a correct CRC."""
+    """Add a second copy of a segment. Its first batch has a different record, under a correct CRC."""
     copied = topic.copy_more(topic.middle)
     topic.announce(copied)
     topic.update(copied, _STATE.COPY_SEGMENT_FINISHED)

@@ -57,7 +57,7 @@ class RecordingStore:
             ]
 
     def counts(self, topic: str) -> Counter[str]:
-        """How many events of each kind."""
+        """The number of events of each kind."""
         with self._lock:
             return Counter(event.kind for event in self._events if event.partition.topic == topic)
 

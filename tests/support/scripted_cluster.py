@@ -70,7 +70,7 @@ class ScriptedCluster:
     def add(
         self, topic: str, segments: Sequence[RemoteLogSegmentMetadata], local: LocalTier
     ) -> None:
-        """One more partition, which has these segments whatever their owner says."""
+        """Add a partition with these segments; the owner in their metadata is ignored."""
         partitions = self._topics.setdefault(topic, [])
         owner = TopicIdPartition(uuid.uuid5(_TOPIC_IDS, topic), topic, len(partitions))
         columns = RemoteSegments.of_metadata(segments)
@@ -105,7 +105,7 @@ class ScriptedCluster:
         return Histories(REMOTE_LOG_METADATA_AUDIT_TOPIC, known)
 
     def note(self, topic: str, partition: int, *events: PastEvent) -> None:
-        """What has happened to segments of a partition, the oldest first."""
+        """Add events of a partition's segments, the oldest first."""
         owner = self._topics[topic][partition].state.partition
         history = self.histories.setdefault(owner, SegmentHistory())
         for event in events:
@@ -201,8 +201,10 @@ def damaged_cluster(history: int = 100_000) -> ScriptedCluster:
 
 
 def _note_last_day(cluster: ScriptedCluster) -> None:
-    """Of `orders`: a segment a half hour, twelve of them; in partition 1 the first is deleted now, another
-    one was, and a third is deleted of which only that is known."""
+    """Add the history of `orders`: twelve segments, half an hour apart.
+
+    In partition 1 one is being deleted now, one is deleted, and of a third only the deletion is known.
+    """
     half_hour = 1_800_000
     for partition, first in ((0, 1), (1, 20)):
         for n in range(12):

@@ -66,7 +66,7 @@ class ScriptedPeer:
 
 
 def _decoded(key: int, version: int, body: memoryview) -> Any:
-    """By kio's class, Fetch too."""
+    """Decode a request by kio's class, also a Fetch."""
     return decoder(request_class(key, version))(body, 0)[0]
 
 

@@ -27,8 +27,10 @@ class Batch(NamedTuple):
 
 
 class ScriptedQuorum:
-    """One controller, with a log. Attributes may be changed between requests, and several at once
-    while `changes` is held."""
+    """A controller with a log.
+
+    A test may change attributes between requests; to change several at once it holds `changes`.
+    """
 
     def __init__(self, controller_id: int = 100) -> None:
         self.controller_id = controller_id

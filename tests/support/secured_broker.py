@@ -1,4 +1,4 @@
-"""A broker whose listeners have TLS and logins, and the properties of clients that it lets in."""
+"""A broker with listeners for TLS and logins, and the properties of clients that it accepts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.token_provider import (
 
 TIMEOUT_S = 60
 USER = "alice"
-# Not in any other text: what shows it has leaked it.
+# Occurs in no other text: output that contains it has leaked it.
 SECRET = "0pen-sesame-7731"
 ONE_WAY, MUTUAL = "SSL", "mTLS"
 TOKENS = "OAUTHBEARER"
@@ -139,7 +139,7 @@ class SecuredBroker:
         return {
             "sasl.mechanism": TOKENS,
             "sasl.jaas.config": f"{_OAUTH}Module required {store};",
-            # Kafka's client makes up a token of its own without it.
+            # Without it Kafka's client makes up an unsecured token.
             "sasl.login.callback.handler.class": f"{_OAUTH}CallbackHandler",
             "sasl.oauthbearer.token.endpoint.url": self.token_url,
             "sasl.oauthbearer.client.credentials.client.id": CLIENT_ID,

@@ -124,7 +124,7 @@ class _SimExecutor(Executor):
         return run
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """As a thread pool. The schedule runs the work later if no caller waits for it."""
+        """Shut down as a thread pool does. Without `wait` the schedule runs the rest of the work later."""
         while cancel_futures and self._waiting:
             self._waiting.pop().future.cancel()
         while wait and self._waiting:

@@ -17,8 +17,8 @@ from oracle.jars import OracleUnavailableError
 from oracle.kafka import CHEAP_COMPILER
 
 _WRITE_TIMEOUT_S = 900
-# Its queries load what most sessions need: a shuffle, rows that come from Python, a function of SQL.
-# The archive is there when the JVM has ended.
+# Its queries load the classes that most sessions need: a shuffle, rows from Python, a SQL function.
+# The JVM writes the archive when it ends.
 _SESSION = """
 import sys
 import isotherm.spark

@@ -25,7 +25,7 @@ START_TIMEOUT_S = 60
 _POLL_S = 0.1
 _PACKAGE = "org.apache.spark.deploy"
 _MASTER = "master"
-# Spark cannot do without: a free port, to which no client connects.
+# Spark requires the port: any free one, to which no client connects.
 _NO_WEB_PAGE = ("--webui-port", "0")
 
 
@@ -71,7 +71,7 @@ class SparkCluster:
         return number
 
     def replace_worker(self) -> None:
-        """SIGKILL to the oldest worker and to its executors; one more is started, not waited for."""
+        """Kill the oldest worker and its executors with SIGKILL; start another, without waiting for it."""
         oldest = next(name for name in self._processes if name != _MASTER)
         self._stop(oldest)
         self.add_worker()

@@ -85,7 +85,7 @@ class SparkDriver:
         return (self.folder / name).exists()
 
     def answer(self, name: str) -> list[tuple[Any, ...]]:
-        """Waits for it."""
+        """Wait for an answer of the driver and return it."""
         self.wait_until(lambda: self.has_answered(name), f"the answer {name}")
         return [tuple(row) for row in json.loads((self.folder / name).read_text())]
 
@@ -104,7 +104,7 @@ class SparkDriver:
         return self._process.poll() is None
 
     def finish(self) -> None:
-        """Waits for its end, which must be a good one."""
+        """Wait until the driver ends; it must succeed."""
         if self._process.wait(TIMEOUT_S) != 0:
             raise RuntimeError(f"the driver has failed log={self._log_end()}")
 

@@ -1,8 +1,8 @@
-"""A history of any size that takes no room: its segments are made when they are asked for.
+"""A history of any size that takes no space: segments are generated when they are read.
 
 Every batch is the same but for its base offset, which no CRC covers. Indexes have an entry for each
-batch but the first, as a broker's that are larger than its index interval. What is asked of the
-store is counted.
+batch but the first, as with a broker's batches that exceed its index interval. The store counts its
+requests.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ DEAD = object()
 
 
 def _avro_schema(generation: int) -> dict[str, Any]:
-    """With more fields in each generation; `n` grows from int to long."""
+    """The Avro schema of a generation. Each has more fields, and `n` grows from int to long."""
     fields: list[Any] = [
         {"name": "n", "type": "int" if generation < 2 else "long"},
         {"name": "s", "type": ["null", "string"], "default": None},
@@ -78,7 +78,7 @@ def _avro_schema(generation: int) -> dict[str, Any]:
     return {"type": "record", "name": f"Event{generation}", "fields": fields}
 
 
-# By the id that the registry gives: one for each generation, then one that fits no column.
+# Registry id -> schema: one for each generation, then one that fits no column.
 SCHEMAS = {100 + generation: _avro_schema(generation) for generation in range(_GENERATIONS)}
 _MISFIT_ID, _UNKNOWN_ID = 200, 300
 SCHEMAS[_MISFIT_ID] = {
@@ -135,7 +135,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """What a random topic and its table are."""
+    """The settings of a random topic and its table."""
 
     topic: str
     to: str
@@ -300,8 +300,10 @@ class TableHistory:
         self._partitions = [_Partition(self, number) for number in range(self.shape.partitions)]
 
     def grow(self, *, ends: bool, copies: bool = True) -> None:
-        """Some more segments of each partition. Transactions end if the topic `ends` here. Unless it `copies`
-        them, they are in the logs alone."""
+        """Add some segments to each partition.
+
+        `ends` ends all open transactions: the topic ends here. Without `copies` the segments are in the logs alone.
+        """
         for each in self._partitions:
             for _ in range(self._rng.randint(1, 3)):
                 each.write_segment(self._rng.randint(1, 8))
@@ -312,7 +314,7 @@ class TableHistory:
         self._content.generation = min(self._content.generation + 1, _GENERATIONS - 1)
 
     def give_logs(self, log_dir: Path) -> None:
-        """To a broker that is not running, and has the topic without records. It recovers them as after a crash."""
+        """Give the logs to a stopped broker that has the topic without records; it recovers them as after a crash."""
         (log_dir / CLEAN_SHUTDOWN_NAME).unlink()
         for each in self._partitions:
             target = log_dir / f"{self.shape.topic}-{each.number}"
@@ -321,7 +323,7 @@ class TableHistory:
             save_partition_metadata(OsFileSystem(), target, self.topic_id)
 
     def committed(self) -> list[Stored]:
-        """What a consumer of committed records gets now, by partition, then offset."""
+        """The records that a read_committed consumer gets now, by partition, then offset."""
         return [record for each in self._partitions for record in each.committed()]
 
 
@@ -344,7 +346,7 @@ class _Partition:
         self._epoch = 0
         self._records: list[Stored] = []
         self._aborted: set[Offset] = set()
-        # By producer: where the transaction begins, and its records.
+        # Producer -> the first offset of its open transaction, and its records.
         self._open: dict[ProducerId, tuple[Offset, list[Offset]]] = {}
         self._sequences: dict[ProducerId, int] = {}
         if number == 0:
@@ -478,7 +480,7 @@ def decoded_as(value_format: str, value: bytes | None) -> Any:
         return DEAD
 
 
-# Of the fields that Content makes: a type, what a list has, or what an object has.
+# The fields that Content makes: each a type, a list with its element's, or an object with its fields'.
 _JSON: Any = {
     "n": int, "eur": float, "s": str, "is": bool, "at": {"city": str, "zip": int}, "tags": [[str]],
     "lines": [{"sku": str}], "nothing": None, **{f"e{n}": [int] for n in range(_GENERATIONS)},

@@ -292,7 +292,7 @@ class Simulation:
         self.manager.update_config(self.config)
 
     def disable_and_enable(self) -> None:
-        """With deletion (KIP-950); what was in the remote tier alone is gone then, by order."""
+        """Disable tiering with deletion (KIP-950) and enable it again; remote-only records are gone on purpose."""
         partition = self.any_partition()
         partition.log.maybe_increment_log_start_offset(partition.log.local_log_start_offset)
         partition.change(remote_storage_enable=False)
@@ -306,7 +306,7 @@ class Simulation:
         self.clock.advance(self.rng.choice([10, 1000, 60_000]))
 
     def settle(self) -> None:
-        """Nothing fails any more: everything closed is copied, nothing is left over."""
+        """Stop the faults; then all closed segments must be copied, and nothing may be left over."""
         self.tiered.store.heal()
         if self.stub is not None:
             self.stub.heal()
@@ -345,7 +345,7 @@ class Simulation:
         )
 
     def faults(self) -> Counter[tuple[str, str]]:
-        """What was injected: the fault and what met it."""
+        """The number of injected faults, by the fault and the operation that met it."""
         met = Counter({("event_refused", "metadata topic"): self.events_refused})
         if self.stub is None:
             calls = [call for call in self.tiered.store.trace if call.fault is not None]

@@ -1,4 +1,4 @@
-"""The closed segments of a local log in a bucket, as a copy task would put them there at once."""
+"""Copies the closed segments of a local log to a bucket at once, with the layout of a copy task."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def tier_closed_segments(
     *,
     broker_leader_epoch: LeaderEpoch = 0,
 ) -> list[RemoteLogSegmentMetadata]:
-    """Those with bytes that lie below the last stable offset, finished; `ids` give their ids."""
+    """Copy all non-empty closed segments below the last stable offset; return their finished metadata.
+
+    `ids` gives the segments' ids.
+    """
     tiered = []
     for candidate in plan_copies(log.segments(), 0, log.last_stable_offset, CopyLag(0, 0), 0):
         segment, end = candidate.segment, candidate.next_base_offset

@@ -70,7 +70,7 @@ SEGMENT_BYTES = 400
 
 
 class InlineExecutor(Executor):
-    """Runs what it is given at once, in the caller's thread."""
+    """Runs each submitted call at once, in the caller's thread."""
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -83,7 +83,7 @@ class InlineExecutor(Executor):
 
 class _VolatileFile(OsFile):
     def sync(self) -> None:
-        """No test of the tiers cuts the power."""
+        """Do nothing: no test of the tiers simulates a power loss."""
 
 
 class VolatileFileSystem(OsFileSystem):
@@ -105,8 +105,11 @@ class VolatileFileSystem(OsFileSystem):
 
 
 class TieredPartition:
-    """`restart` takes everything down that lives in memory and opens it again from the folder,
-    the store and the metadata topic, as a broker does after a crash."""
+    """A partition with its tier.
+
+    `restart` drops all state in memory and opens it again from the folder, the store and the metadata
+    topic, as a broker does after a crash.
+    """
 
     made: ClassVar[list[TieredPartition]] = []
     """All of them, for the fixture that scrubs buckets; it empties the list."""
@@ -122,7 +125,7 @@ class TieredPartition:
         storage: RemoteStorageManager | None = None,
         **topic_config: Any,
     ) -> None:
-        """Without a `storage` of the test's own the bucket is a folder."""
+        """Without `storage` the bucket is a folder."""
         self.made.append(self)
         self.damage_declared = ""
         self._directory = directory
@@ -219,7 +222,7 @@ class TieredPartition:
         return self.leader_epoch if self.topic_exists else None
 
     def clean_up(self) -> None:
-        """One look of the cleanup manager, to which nothing is too young."""
+        """Run the cleanup manager once; nothing is too young for it."""
         RemoteMetadataCleanupManager(
             self.metadata_topic,
             TierCleanupTarget(
@@ -271,7 +274,7 @@ class TieredPartition:
         self.log.update_config(self._config)
 
     def delete_local_segments(self) -> None:
-        """Delete locally all that is copied, as local.retention.bytes 0 would."""
+        """Delete the local segments that are copied, as local.retention.bytes=0 would."""
         kept = self._config
         self.log.update_config(replace(kept, local_retention_bytes=0))
         self.log.delete_old_segments(self.clock.now_ms())
@@ -328,7 +331,7 @@ class TieredPartition:
         return self.metadata.list_remote_log_segments(self.partition)
 
     def objects(self) -> dict[str, bytes]:
-        """Every object in the bucket, as it lies there."""
+        """The stored bytes of every object in the bucket, by key."""
         return {
             path.relative_to(self.bucket).as_posix(): path.read_bytes()
             for path in self.bucket.rglob("*")
@@ -340,7 +343,7 @@ class TieredPartition:
 
 
 def records_of(data: memoryview) -> list[Record]:
-    """Every record of a run of whole batches."""
+    """Every record of consecutive whole batches."""
     records: list[Record] = []
     size = 0
     for position, header in iterate_batches(data):

@@ -1,4 +1,4 @@
-"""Connections with TLS that a test keeps open, and what it sees and asks there."""
+"""TLS connections that a test keeps open, with requests over them and their certificates."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ KEYS = ("EC", "RSA")
 
 
 def offers_of_page(server: str, key: str) -> set[str]:
-    """The versions and cipher suites that the page has for a server whose certificate has this key."""
+    """The versions and cipher suites that the page lists for a server with this type of key."""
     table = PAGE.read_text().partition("### What is offered")[2].partition("\n#")[0]
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]

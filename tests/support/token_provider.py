@@ -34,7 +34,7 @@ _ALGORITHMS: dict[str, Any] = {
 
 
 CLIENT_ID = "alice"
-# Not in any other text: what shows it has leaked it.
+# Occurs in no other text: output that contains it has leaked it.
 CLIENT_SECRET = "spare-t0ken-4417"
 
 
@@ -49,7 +49,7 @@ class Provider:
         }
 
     def key_set(self, *names: str) -> bytes:
-        """That of all keys, or of those named."""
+        """The JSON key set of all keys, or of the named ones."""
         return json.dumps({"keys": [self._entry(name) for name in names or self.keys]}).encode()
 
     def _entry(self, name: str) -> Mapping[str, Any]:
@@ -104,7 +104,7 @@ def _part(value: Mapping[str, Any]) -> str:
 
 
 def fetched_token(url: str, context: ssl.SSLContext) -> str:
-    """For clients that have their user fetch the tokens."""
+    """Fetch a token, for clients that leave the fetching to their user."""
     login = base64.b64encode(f"{CLIENT_ID}:{CLIENT_SECRET}".encode()).decode()
     request = urllib.request.Request(
         url, b"grant_type=client_credentials", {"Authorization": f"Basic {login}"}

@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 
 def run_table(topic: str, path: Path | str, *options: str) -> Row:
-    """What the command prints as JSON. Its errors are raised."""
+    """Run the command; return its JSON. Raises its errors."""
     place = str(path)
     arguments = ["pipeline", "table", topic, "--path", place, "--json", *options]
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
@@ -26,7 +26,7 @@ def run_table(topic: str, path: Path | str, *options: str) -> Row:
 
 
 def follow_table(topic: str, path: Path | str, *options: str) -> list[Row]:
-    """What `--follow` prints of each of its runs, until a signal ends it. Its errors are raised."""
+    """Run the command with `--follow` until a signal ends it; return the JSON of each run. Raises its errors."""
     arguments = ["pipeline", "table", topic, "--path", str(path), "--json", "--follow", *options]
     result = CliRunner().invoke(app, [*arguments, "--interval", "0"], catch_exceptions=False)
     assert result.exit_code == 0, result.output
@@ -34,13 +34,13 @@ def follow_table(topic: str, path: Path | str, *options: str) -> list[Row]:
 
 
 def load_table(warehouse: Path, name: str) -> Table:
-    """As another program opens it: by the files alone that the command has left."""
+    """Open the table from its files alone, as another program would."""
     uri = f"sqlite:///{warehouse / 'catalog.db'}"
     return load_catalog("isotherm", type="sql", uri=uri).load_table(name)
 
 
 def rows_of(table: Table) -> list[Row]:
-    """By partition, then offset."""
+    """The rows of the table, by partition, then offset."""
     rows: list[Row] = table.scan().to_arrow().to_pylist()
     return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
 

@@ -73,7 +73,7 @@ class Toxiproxy:
 
     @contextlib.contextmanager
     def toxic(self, kind: str, stream: str = "downstream", **attributes: int) -> Iterator[None]:
-        """One of toxiproxy's toxics for the length of a `with` block; `down` refuses connections."""
+        """Apply a toxic of toxiproxy during a `with` block; `down` refuses connections."""
         if kind == "down":
             self._call("POST", f"/proxies/{_PROXY}", {"enabled": False})
             yield

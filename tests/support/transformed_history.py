@@ -1,4 +1,4 @@
-"""A history whose segments are compressed and encrypted, and what manifests can say wrongly of that."""
+"""A history with compressed and encrypted segments, and wrong statements of manifests about them."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _told(change: Callable[[dict[str, Any]], None]) -> Callable[[ModelHistory, i
 
 
 def _of_another(*members: str) -> Callable[[ModelHistory, int], Changes]:
-    """What the manifest of the segment before says."""
+    """Replace members of a manifest by those of the previous segment's manifest."""
 
     def plant(history: ModelHistory, number: int) -> Changes:
         before = history.objects(history.segments[number - 1])[MANIFEST]

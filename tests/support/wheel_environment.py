@@ -27,7 +27,7 @@ TIMEOUT_S = 600
 
 def build_wheel(project: Path, folder: Path) -> Path:
     """The wheel of `project`, in `folder`, which has no other."""
-    # With this environment's hatchling: another one would be downloaded for each build.
+    # Uses this environment's hatchling: an isolated build would download it each time.
     _run("build", "--wheel", "--no-isolation", "--outdir", str(folder), str(project))
     (wheel,) = folder.glob("*.whl")
     return wheel
@@ -41,7 +41,7 @@ def install_wheel(wheel: Path, environment: Path, extras: frozenset[str] = froze
     name = wheel.name.partition("-")[0]
     what = f"{name}[{','.join(sorted(extras))}] @ {wheel.as_uri()}"
     python = str(environment / "bin" / "python")
-    # Most of what is installed is never imported: Python compiles what is, once.
+    # No bytecode for everything: most of it is never imported, and Python compiles imported modules once.
     _pip("--python", python, "install", "--no-compile", "--no-index", what)
 
 

@@ -29,7 +29,7 @@ Link: TypeAlias = tuple[NodeId, NodeId]
 """From, to."""
 
 UNKNOWN: NodeId = -1
-"""What connects and is no process that `set_pid` has told of."""
+"""The source of a connection from a process that `set_pid` does not know."""
 
 
 class Links:
@@ -63,14 +63,14 @@ class Links:
         self._call(self._serve(port, node_id, upstream_port))
 
     def set_pid(self, node_id: NodeId, pid: int) -> None:
-        """Of the process that is this node now."""
+        """Set the process id of a node, again after each restart."""
         self._pids = {**self._pids, node_id: pid}
 
     def cut(self, *links: Link) -> None:
         self._call(self._cut(links))
 
     def mend(self, *links: Link, reset: bool) -> None:
-        """What was held is sent; with `reset` it is lost instead, and the connections with it."""
+        """Mend links and send what was held back; with `reset` drop it and close the connections instead."""
         self._call(self._mend(links, reset=reset))
 
     def _call(self, work: Coroutine[Any, Any, None]) -> None:
@@ -87,7 +87,7 @@ class Links:
 
     async def _serve(self, port: int, node_id: NodeId, upstream_port: int) -> None:
         async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            # Closed connections are everyday life here, and so is the end of the run.
+            # Tests close connections and end the run at any time: neither is an error.
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 await self._pass_on(reader, writer, node_id, upstream_port)
 
@@ -99,8 +99,11 @@ class Links:
             self._gate(link).clear()
 
     def _identify(self, connections: Iterable[_Connection]) -> None:
-        """Find out the clients that are not known yet. Not for each connection when it is made: brokers
-        that are away are connected to again and again."""
+        """Find the nodes of connections with an unknown client, in one pass over /proc.
+
+        Brokers reconnect constantly to one that is away. So a new connection is only identified while a link
+        is cut.
+        """
         unknown = [each for each in connections if each.client == UNKNOWN]
         if not unknown:
             return
@@ -164,7 +167,7 @@ class Links:
                 await self._gate(link()).wait()
                 writer.write(block)
                 await writer.drain()
-        # The end of a stream does not pass a split either.
+        # A split holds back the end of a stream too.
         await self._gate(link()).wait()
 
 
@@ -183,7 +186,7 @@ class _Connection:
 
 
 def _nodes_by_socket(pids: Mapping[NodeId, int]) -> dict[str, NodeId]:
-    """By the inode, the node whose process has the socket open."""
+    """Inode of a socket -> the node that has it open."""
     found = {}
     for node_id, pid in pids.items():
         with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as files:

@@ -106,7 +106,7 @@ class LinkedCluster:
 
     def start_member(self, node_id: int) -> None:
         self.members[node_id].start()
-        # Too late for connections that it has made already: those are cut with all others.
+        # Connections that it has made already have an unknown client; a cut identifies them.
         self._links.set_pid(node_id, self.members[node_id].pid)
 
     def pause(self, node_id: int) -> None:
@@ -116,7 +116,7 @@ class LinkedCluster:
         os.kill(self.members[node_id].pid, signal.SIGCONT)
 
     def close(self) -> None:
-        """Leave nothing running. Idempotent."""
+        """Stop every process. Idempotent."""
         for member in self.members.values():
             member.kill()
         self.controller.kill()

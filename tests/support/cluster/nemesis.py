@@ -1,4 +1,4 @@
-"""What happens to the brokers and their network while clients work."""
+"""Faults of brokers and of their network while clients work."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class ClusterNemesis:
     def _move_coordinators(self) -> None:
         for topic, count in COORDINATORS_PARTITIONS.items():
             for partition in range(count):
-                # In vain while there is no such topic, or the replica is not in sync.
+                # The election fails while there is no such topic, or the replica is not in sync.
                 elect_leader(self._cluster.servers, topic, partition, self._shuffled())
 
     def _shuffled(self) -> Sequence[int]:
@@ -150,7 +150,7 @@ class ClusterNemesis:
 
 
 def _links(fault: ClusterFault, one: int, two: int, others: Sequence[int]) -> Sequence[Link]:
-    """What a split cuts, of a broker `one`."""
+    """The links of broker `one` that a split cuts."""
     match fault:
         case ClusterFault.DEAF:
             return [(each, one) for each in others]

@@ -102,7 +102,7 @@ class Stage:
         wait_for(elected, f"{node_id} leads {topic}", PATIENCE_S)
 
     def reassign(self, topic: str, replicas: Sequence[int]) -> None:
-        """With Kafka's own tool; returns once the replicas are these, and in sync."""
+        """Reassign with Kafka's own tool; return once the topic has these replicas, all in sync."""
         plan = self.directory / "plan.json"
         partition = {"topic": topic, "partition": 0, "replicas": list(replicas)}
         plan.write_text(json.dumps({"version": 1, "partitions": [partition]}))
@@ -136,7 +136,7 @@ def clean_stop(stage: Stage, topic: str) -> None:
 
 
 def wipe(stage: Stage, topic: str) -> None:
-    """The disk of the leader is lost: what is uploaded comes back from the bucket alone."""
+    """Delete the leader's disk: its copied segments then exist in the bucket alone."""
     member = stage.cluster.members[LEADER]
     member.kill()
     shutil.rmtree(member.data_dir)
@@ -147,14 +147,14 @@ def wipe(stage: Stage, topic: str) -> None:
 
 
 def reassign(stage: Stage, topic: str) -> None:
-    """The leader's replica goes away, and comes back."""
+    """Remove the leader's replica, and add it again."""
     stage.reassign(topic, [2, 3])
     stage.rest(AWAY_S)
     stage.reassign(topic, [LEADER, 2, 3])
 
 
 def move(stage: Stage, topic: str) -> None:
-    """Another leads while segments are copied, and the first one again."""
+    """Move the leadership while segments are copied, and move it back."""
     stage.reassign(topic, [2, LEADER, 3])
     stage.elect_preferred(topic, 2)
     stage.rest(AWAY_S)
@@ -172,7 +172,7 @@ ACTS: Final[Mapping[str, tuple[str, Callable[[Stage, str], None]]]] = {
 
 
 class Writer:
-    """One idempotent producer with acks=all: numbers, in order, until `finish`."""
+    """Writes numbers in order until `finish`, with an idempotent producer and acks=all."""
 
     def __init__(self, servers: str, topic: str, clock: Clock) -> None:
         self.acknowledged: dict[Offset, int] = {}
@@ -197,7 +197,7 @@ class Writer:
         self._thread.start()
 
     def finish(self) -> None:
-        """Returns when all that was written is acknowledged, or has failed."""
+        """Stop writing; return when every record is acknowledged or has failed."""
         self._stopping.set()
         self._thread.join()
         if self._producer.flush(PATIENCE_S):
@@ -231,7 +231,7 @@ class Writer:
 
 
 def run_cell(stage: Stage, topic: str, act: Callable[[Stage, str], None]) -> tuple[str, list[str]]:
-    """What was compared, and what is wrong."""
+    """Run one act on a new topic; return a summary of the comparison, and the problems."""
     created = stage.admin.create_topics(
         [NewTopic(topic, 1, replica_assignment=[[1, 2, 3]], config=dict(TOPIC_CONFIG))]
     )
@@ -298,7 +298,7 @@ def _consumed(servers: str, topic: str) -> dict[Offset, int]:
 
 
 def _check_replicas(stage: Stage, topic: str, written: Mapping[Offset, int]) -> list[str]:
-    """Local retention goes on meanwhile: everything is compared as it was read once."""
+    """Compare the replicas' logs, each read once: local retention may delete segments meanwhile."""
     folders = {
         node_id: member.data_dir / f"{topic}-0" for node_id, member in stage.cluster.members.items()
     }
@@ -319,7 +319,7 @@ def _check_replicas(stage: Stage, topic: str, written: Mapping[Offset, int]) -> 
 def _check_bucket(
     cluster: LinkedCluster, topic: str, written: Mapping[Offset, int]
 ) -> tuple[int, str, list[str]]:
-    """How many segments are finished, the brokers that copied them, and problems."""
+    """The number of finished segments, the brokers that copied them, and the problems."""
     values = metadata_values_below(cluster.members[LEADER].data_dir)
     objects = {
         name: content
@@ -356,7 +356,7 @@ def _dumped(files: Iterable[Path]) -> tuple[dict[Offset, int], list[str]]:
     found: dict[Offset, int] = {}
     problems = []
     with tempfile.TemporaryDirectory() as folder:
-        # The tool takes a base offset for a name, and nothing else; two segments may have the same.
+        # The tool demands a base offset as the file's name, and two segments may have the same.
         names = [
             Path(folder) / str(number) / f"{log.name[:20]}.log" for number, log in enumerate(logs)
         ]

@@ -1,12 +1,12 @@
-"""Whether the replicas of a cluster and its bucket hold together once it has come to rest.
+"""Checks that the replicas of a cluster and its bucket agree once the cluster is idle.
 
-    unequal-replicas    replicas have other bytes at an offset that both have, or other log ends
-    vanished-read       a record that a consumer was given is not there any more, or another one is
+    unequal-replicas    replicas differ in the bytes at an offset that both have, or in the log end
+    vanished-read       a record that a consumer got is gone or replaced by another
     not-in-sync         a replica has not caught up
-    unsettled           the bucket goes on changing
+    unsettled           the bucket keeps changing
 
 and what `settled_tier` names: hole, leaked-object, missing-object, damaged-object. An upload that a
-kill has cut stays as it is, as in a cluster of Apache Kafka: no broker can know that no other is at it.
+kill has cut stays as it is, as in a cluster of Apache Kafka: no broker can know that no other continues it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _READS_MAX = 100
 
 
 def await_in_sync(servers: str, clock: Clock, *, timeout_s: float) -> list[Anomaly]:
-    """Partitions that lack an in-sync replica or a leader when time is up."""
+    """Wait for leaders and full ISRs; return the partitions that lack them when time is up."""
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
     deadline_s = clock.monotonic_s() + timeout_s
     while True:
@@ -83,7 +83,7 @@ def await_quiet(bucket: Path, clock: Clock, *, timeout_s: float) -> list[Anomaly
 def await_equal_replicas(
     members: Mapping[int, Member], clock: Clock, *, timeout_s: float
 ) -> list[Anomaly]:
-    """What differs between the replicas' `.log` files once nothing does, or time is up."""
+    """Wait until the replicas' `.log` files are equal; return the differences if time is up."""
     deadline_s = clock.monotonic_s() + timeout_s
     while True:
         found = list(_unequal_replicas(members))
@@ -104,18 +104,18 @@ def _unequal_replicas(members: Mapping[int, Member]) -> Iterator[Anomaly]:
 
 
 class LocalLog(NamedTuple):
-    """What was in a partition's local segments at one moment. `files` by name, in order."""
+    """The content of a partition's local segments at one moment. `files` are by name, in order."""
 
     files: Mapping[str, bytes]
 
     @property
     def start(self) -> Offset:
-        """Where the first segment begins, also one without batches."""
+        """The base offset of the first segment, which may have no batches."""
         return min((int(name.removesuffix(".log")) for name in self.files), default=0)
 
     @property
     def batches(self) -> dict[Offset, bytes]:
-        """By their base offsets."""
+        """The bytes of each batch, by base offset."""
         return {
             header.base_offset: content[position : position + header.size_in_bytes]
             for content in self.files.values()
@@ -129,7 +129,7 @@ def read_log(folder: Path) -> LocalLog:
         try:
             return LocalLog({path.name: path.read_bytes() for path in sorted(folder.glob("*.log"))})
         except FileNotFoundError:
-            continue  # retention has removed a segment meanwhile: what is read has a hole
+            continue  # retention has removed a segment during the read: the result would have a hole
     raise TimeoutError(f"segments vanish while they are read folder={folder} reads={_READS_MAX}")
 
 
@@ -154,7 +154,9 @@ def settled_logs(
 
 
 def differences(logs: Mapping[int, LocalLog]) -> Iterator[str]:
-    """Of replicas of one partition: local logs may begin at different offsets, not end at them."""
+    """Differences between replicas of a partition. Their local logs may start at different offsets, but not
+    end at them.
+    """
     start = max(log.start for log in logs.values())
     (first, expected), *others = (
         (node_id, {offset: batch for offset, batch in log.batches.items() if offset >= start})
@@ -169,7 +171,7 @@ def differences(logs: Mapping[int, LocalLog]) -> Iterator[str]:
 
 
 def vanished_reads(operations: Sequence[Operation], final_process: int) -> Iterator[Anomaly]:
-    """Records that were handed out below the high watermark, and were not there at the end, when the
+    """Records that consumers got below the high watermark, and that were missing at the end, when the
     process `final_process` has read everything."""
     final = {
         (read.partition, read.offset): read.value
@@ -191,8 +193,7 @@ def vanished_reads(operations: Sequence[Operation], final_process: int) -> Itera
 
 
 def check_tier(members: Mapping[int, Member], bucket: Path) -> TierFindings:
-    """Of brokers that have come to rest: their bucket against the metadata that each of them has, and
-    both tiers of each."""
+    """Compare the bucket with every idle broker's metadata, and both tiers of each broker with each other."""
     held = objects_below(bucket)
     objects = {name: held[name] for name in held if not UNFINISHED_UPLOAD.fullmatch(name)}
     anomalies: list[Anomaly] = []

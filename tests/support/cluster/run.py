@@ -200,7 +200,7 @@ def _work(
     profile: Profile,
     seconds: float,
 ) -> None:
-    """The round's threads, until time is up or one of them fails; raises what it raised."""
+    """Run the round's threads until time is up or one of them fails; raise its error."""
     works = workers(workload, rng, profile)
     pool = ThreadPoolExecutor(len(works) + 1, thread_name_prefix="correctness")
     running: list[Future[None]] = [pool.submit(work) for work in works]
@@ -211,7 +211,7 @@ def _work(
     pool.shutdown(wait=not hung)
     if hung:
         raise ClientHangsError(f"calls of clients do not return count={len(hung)}")
-    # A broker that does not start explains what its clients then say: its own error comes first.
+    # The error of a broker that does not start explains its clients' errors, so it comes first.
     for future in reversed(running):
         future.result()
 

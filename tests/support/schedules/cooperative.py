@@ -215,7 +215,7 @@ class ThreadingNames:
 
 @lru_cache(maxsize=1)
 def _modules(imported: int) -> Mapping[str, ModuleType]:
-    """Those that use `threading`, of so many that are imported."""
+    """The patched modules that use `threading`. `imported`, the number of imported modules, is the cache's key."""
     return {
         name: module
         for name, module in sys.modules.items()
@@ -225,8 +225,7 @@ def _modules(imported: int) -> Mapping[str, ModuleType]:
 
 @contextmanager
 def cooperative_threading(run: Scheduler) -> Iterator[None]:
-    """Locks and threads that the tier creates within it wait in `run`. The modules must be imported
-    before."""
+    """Within the block, new locks and threads of the tier wait in `run`. Its modules must be imported before."""
     modules = _modules(len(sys.modules))
     for name, module in modules.items():
         vars(module)["threading"] = ThreadingNames(name)

@@ -44,7 +44,7 @@ from tests.support.schedules.scheduler import Scheduler
 from tests.support.tiered_partition import VolatileFileSystem
 
 _DECODED_MAX = 4096
-"""Records whose decoded form is kept for the oracle and the story. The tasks decode for themselves."""
+"""The number of decoded records that the oracle and the story keep. The tasks decode on their own."""
 
 
 class Lost(enum.Enum):
@@ -139,13 +139,13 @@ class ScheduledTopic(MemoryMetadataTopic):
         """Nothing to do: `compact` leaves no record for being in an active segment."""
 
     def values(self, partition: int) -> list[MetadataTopicRecord]:
-        """For the oracle: no point."""
+        """The records of a partition, for the oracle: the access is no point of the schedule."""
         return self._partitions[partition]
 
 
 @lru_cache(maxsize=_DECODED_MAX)
 def decoded(key: bytes | None, value: bytes | None) -> MetadataChange:
-    """For the oracle, which looks at a record again in every schedule that begins alike."""
+    """Decode a record, with a cache: the oracle sees the same record in every schedule that begins alike."""
     return decode_change(key, value)
 
 

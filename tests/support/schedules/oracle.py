@@ -187,7 +187,7 @@ class Oracle:
         """The local log start. Checks and records the log start."""
         log = self.process.logs.get(partition) if self.process is not None else None
         if log is None:
-            return 0  # nothing is deleted while there is no process, nor while one begins
+            return 0  # nothing is deleted while no process runs or while one starts
         if not log.remote_log_enabled and not expected.is_untiered:
             return 0  # it is being untiered now
         start = log.log_start_offset
@@ -206,13 +206,13 @@ class Oracle:
         return log.segments()[0].base_offset
 
     def note_starts(self) -> None:
-        """Where the logs start, before a process goes."""
+        """Record the log start offsets before a process ends."""
         for partition, expected in self.expected.items():
             if partition in self._durable.cluster.partitions:
                 self._note_start(partition, expected)
 
     def note_tiering(self, partition: TopicIdPartition) -> None:
-        """After a change of it, and after a restart."""
+        """Update the expectation after tiering is switched on or off, and after a restart."""
         assert self.process is not None
         log, expected = self.process.logs[partition], self.expected.get(partition)
         if expected is None:
@@ -319,7 +319,7 @@ class Oracle:
             )
 
     def check_audit(self) -> None:
-        """If level 1 was set from the start: the audit topic's events lead to the same state."""
+        """Check that the audit topic folds to the same state, if the level was 1 from the start."""
         for number, folded in enumerate(self._folded):
             audited = FoldedTopic()
             for record in self._durable.audit_topic.values(number):

@@ -1,6 +1,6 @@
 """A broker's remote tier with its local logs, on the durable state. A crash drops it.
 
-Wired as isotherm.broker.tier.remote_tier and isotherm.broker.partitions.replica_manager do it, of the same parts.
+It wires the same parts as isotherm.broker.tier.remote_tier and isotherm.broker.partitions.replica_manager do.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class BrokerProcess:
         self._tasks: list[PeriodicTask] = []
 
     def start(self) -> None:
-        """Everything that a broker does by itself."""
+        """Start the tasks that a broker runs by itself."""
         self.metadata.start()
         self.manager.resume_deletions(self.cluster.removed_last)
         self.manager.on_leadership_change(self.logs.values())
@@ -246,7 +246,7 @@ class BrokerProcess:
                 segment.release_files()
 
     def _leads(self, partition: TopicIdPartition) -> bool:
-        """By the cluster's metadata: scenarios run the tasks one by one, without the manager."""
+        """Whether this process leads a partition, by the cluster's metadata: scenarios run tasks without the manager."""
         return self.manager.tier.leader_epoch_of(partition) is not None
 
     # ---- logs
@@ -290,7 +290,7 @@ class BrokerProcess:
             self._store_log_start(hosted, log)
 
     def _checkpoint_log_start(self, log: StartedLog) -> None:
-        """As LogManager does it, but of this log alone."""
+        """Checkpoint the log start as LogManager does, but of this log alone."""
         for partition, each in list(self.logs.items()):
             if each is log and (hosted := self.cluster.partitions.get(partition)) is not None:
                 self._run.point("checkpoint log start")
@@ -324,7 +324,7 @@ class BrokerProcess:
             self.manager.on_leadership_change([log])
 
     def remove(self, partition: TopicIdPartition) -> None:
-        """As ReplicaManager.remove_topic."""
+        """Delete a partition as ReplicaManager.remove_topic does."""
         self._run.point("cluster metadata")
         del self.cluster.partitions[partition]
         self.cluster.removed_last = [partition]
@@ -335,7 +335,7 @@ class BrokerProcess:
         log.abandon()
 
     def update_config(self, partition: TopicIdPartition, **changes: Any) -> None:
-        """As ReplicaManager.update_config."""
+        """Change a topic's configuration as ReplicaManager.update_config does."""
         hosted, log = self.cluster.partitions[partition], self.logs[partition]
         self._run.point("cluster metadata")
         hosted.config = replace(hosted.config, **changes)
@@ -388,8 +388,10 @@ class BrokerProcess:
         self._finisher.run()
 
     def deposed_leader(self, partition: TopicIdPartition) -> CompactionFinisher:
-        """The compactions of another broker, which does not know that it leads no more. Its metadata is
-        its own, on the same topics; nothing is read of it yet."""
+        """The compactions of a deposed leader that does not know it.
+
+        It has a metadata manager of its own on the same topics, which has not read anything yet.
+        """
         metadata = self.durable.metadata_manager(
             self.durable.metadata_topic,
             clock=self.clock,

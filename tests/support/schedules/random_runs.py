@@ -294,7 +294,7 @@ class RandomRun:
             self.durable.metadata_topic.compact()
 
     def compact_segment(self) -> None:
-        """A job in another process stages it, or ends before."""
+        """Stage a compaction as a job in another process; the job may also end early."""
         partition = self._any()
         if partition is None or not self.durable.cluster.is_compacted:
             return

@@ -1,9 +1,9 @@
-"""Few threads beside each other, every schedule of them within a bound, with at most one crash.
+"""Every schedule of a few concurrent threads, within a bound and with at most one crash.
 
-A scenario has threads that go on beside each other from a prepared state, and threads for the
-process after a crash. Points count where a scenario names them: what is durable, and the locks that
-its threads share. Afterwards the tasks run one after the other until there is nothing to do, and
-the oracle looks at everything.
+A scenario has concurrent threads that start from a prepared state, and threads for the process after
+a crash. Only the points that a scenario names count: durable accesses, and the locks that its threads
+share. Afterwards the tasks run one after the other until nothing is left to do, and the oracle checks
+everything.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SHARED = ("lock metadata partition", "lock log", "lock reader")
 
 
 class World:
-    """One partition and its tasks; `task` keeps one of each kind for the life of a process."""
+    """One partition and its tasks; `task` returns the same task of a kind during a process's life."""
 
     def __init__(self, run: Scheduler, directory: Path, manager: MetadataManager, level: int):
         self.run = run
@@ -106,7 +106,7 @@ class World:
         self.process.metadata.poll()
 
     def follow(self) -> None:
-        """As `read`, and then continuously, until the process ends."""
+        """Read the metadata as `read` does, and then continuously until the process ends."""
         self.process.metadata.start()
 
     def copy(self) -> None:
@@ -142,7 +142,7 @@ class World:
         self.process.finish_compactions()
 
     def finish_as_deposed(self) -> None:
-        """Another broker publishes the same runs, and clears them up."""
+        """Let a deposed broker publish the same runs, and clean up after them."""
         deposed = self.process.deposed_leader(PARTITION)
         deposed.run()
         self.run.now_ms += KEEP_OLD_MS
@@ -181,7 +181,7 @@ class World:
         stage_again(self.durable, first, self.durable.directory / "job", run)
 
     def settle(self) -> None:
-        """Every task, again and again, one after the other."""
+        """Run every task in turn, repeatedly, until nothing changes."""
         works = (self.read, self.copy, self.expire, self.retain_locally, self.clean_up)
         for _ in range(4):
             for work in works:

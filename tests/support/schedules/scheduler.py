@@ -66,12 +66,12 @@ class SimulatedThread:
 
 class Strategy(Protocol):
     def at_point(self, scheduler: Scheduler, me: SimulatedThread, label: str) -> Decision:
-        """Whether the thread continues (None), another one does, or the process crashes."""
+        """Decide at a point: None to continue the thread, another thread to run, or a crash."""
 
     def next_thread(
         self, scheduler: Scheduler, ready: list[SimulatedThread], label: str
     ) -> SimulatedThread:
-        """Which of these (at least one) continues when the running one cannot."""
+        """Choose one of the ready threads (at least one) when the running one cannot continue."""
 
 
 class Crash:
@@ -186,11 +186,11 @@ class Scheduler:
         return not (self.is_crashed and me is self.driver)
 
     def ready(self) -> list[SimulatedThread]:
-        """In the order in which they were begun."""
+        """The ready threads, in the order of their start."""
         return [each for each in self.threads if each.is_ready(self.now_ms)]
 
     def tell(self, what: str) -> None:
-        """Of the running thread, for the story."""
+        """Add a line about the running thread to the story."""
         self.story.append(f"{self.now_ms / 1000:9.3f} {self.current.name:28} {what}")
 
     def _count(self, me: SimulatedThread, label: str) -> None:

@@ -27,7 +27,7 @@ KEEP_OLD_MS = 5_000
 
 
 def stage_again(durable: Durable, old: RemoteLogSegmentMetadata, folder: Path, run: str) -> None:
-    """As the job does it: announce, stage, and mark the journal as staged."""
+    """Stage a replacement of `old` as the job does: announce, stage, mark the journal as staged."""
     storage = ScheduledStorage(durable.objects)
     client: object = durable.objects
     journals = CompactionJournals(client, storage.root_directory)  # type: ignore[arg-type]

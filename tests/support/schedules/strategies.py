@@ -46,8 +46,10 @@ def _preemption_weight(label: str) -> int:
 
 
 class RandomStrategy:
-    """Some seeds preempt rarely, some often. A preempted thread may be delayed for long while the
-    others continue."""
+    """Random choices, whose rates depend on the seed.
+
+    Some seeds preempt rarely, some often. A preempted thread may be delayed for long while the others continue.
+    """
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
