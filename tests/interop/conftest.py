@@ -1,4 +1,4 @@
-"""Clients that other registries have: where the tests of this folder find them."""
+"""Installs clients from npm for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RUN_TIMEOUT_S = 60
 @pytest.fixture(scope="session")
 def run_node() -> Callable[..., str]:
     """Runs a script, with a package of npm's that is installed into `.tools` the first time; what
-    the script printed. The test is skipped where there is no npm, or no such package to be had.
+    the script printed. The test is skipped if npm or the package is not available.
     """
 
     def run(package: str, script: Path, *arguments: str) -> str:

@@ -147,7 +147,7 @@ def test_topic_deletion_leaves_nothing_in_the_bucket(
     bucket, logs = broker.directory / "bucket", broker.directory / "log"
 
     def left(directory: Any) -> list[str]:
-        # os.walk passes over folders that go meanwhile.
+        # os.walk skips folders that are deleted meanwhile.
         paths = (
             os.path.join(folder, file) for folder, _, files in os.walk(directory) for file in files
         )
@@ -227,7 +227,7 @@ def test_kafka_python_administers(
 def test_producer_over_its_quota_is_throttled(
     admin: AdminClient, broker: EmbeddedBroker, topic: Callable[..., str]
 ) -> None:
-    """librdkafka tells the broker's throttle time in its statistics of a request."""
+    """librdkafka reports the broker's throttle time in its statistics."""
     from isotherm.broker.metadata.client_quotas import PRODUCER_BYTE_RATE, QuotaChange
 
     name = topic()
@@ -348,7 +348,7 @@ def test_consumer_over_its_quota_waits_and_gets_every_record(
                 assert message.error() is None
                 offsets.append(message.offset())
         assert offsets == list(range(20))
-        # Its callback may run behind that of the last record.
+        # Its callback may run after that of the last record.
         wait_until(lambda: consumer.poll(0.05) is None and bool(throttled))
     finally:
         consumer.close()

@@ -1,4 +1,4 @@
-"""Raw bytes at a broker's port: what a broken or hostile client does, and who is hurt."""
+"""Raw bytes of broken or hostile clients at a broker's port harm no other client."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _numbers = itertools.count()
 
 
 class RawClient:
-    """Sends what it is told; reads one frame at a time."""
+    """Sends raw bytes; reads one frame at a time."""
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         _, host, port = broker.node.endpoints[0]
@@ -34,7 +34,7 @@ class RawClient:
         self.socket.sendall(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
 
     def receive(self) -> bytes:
-        """The next frame after its correlation id; EOFError when the broker has hung up."""
+        """The next frame without its correlation id; EOFError if the broker has closed the connection."""
         try:
             head = self._file.read(4)
         except ConnectionError:
@@ -241,7 +241,7 @@ def test_other_unserved_versions_close_the_connection(
 def test_announced_frames_that_never_come_cost_no_memory(
     broker: EmbeddedBroker, healthy: RawClient
 ) -> None:
-    """Two of them use up queued.max.request.bytes; what is announced is not touched."""
+    """Two announced frames use up queued.max.request.bytes; the memory for them is not touched."""
     resident_before = psutil.Process().memory_info().rss
     with contextlib.ExitStack() as clients:
         for _ in range(2):
@@ -260,7 +260,9 @@ def test_slow_reader_of_large_answers_bounds_what_the_broker_holds(
             other.send(produce(topic, batch(bytes(1_000_000))))
             assert produce_error(other.receive(), topic) == 0
     resident_before = psutil.Process().memory_info().rss
-    client.send(*[fetch(topic, 0) for _ in range(500)])  # 500 MB of answers, which nobody takes
+    client.send(
+        *[fetch(topic, 0) for _ in range(500)]
+    )  # 500 MB of answers, which the client does not read
     for _ in range(20):
         healthy.send(request(18, 0))
         healthy.receive()

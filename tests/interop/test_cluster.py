@@ -1,6 +1,6 @@
 """A cluster of one controller and three brokers: Isotherm, Apache Kafka, Isotherm.
 
-Every record that was acknowledged is read back, whichever kind of broker led, copied or was killed.
+Every acknowledged record is read back, no matter which kind of broker led, copied or was killed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ VALUE = b"x" * 200
 
 class Cluster(MixedCluster):
     def reassign(self, directory: Path, topic: str, replicas: list[int]) -> None:
-        """With Kafka's own tool, and the first of the replicas elected."""
+        """Reassign a partition with Kafka's own tool, and elect the first of the replicas."""
         partition = {"topic": topic, "partition": 0}
         plan, which = directory / "plan.json", directory / "which.json"
         moved = {"version": 1, "partitions": [{**partition, "replicas": replicas}]}
@@ -194,7 +194,7 @@ def test_each_kind_serves_the_history_that_the_other_copied(
 
 
 def await_local_start(cluster: Cluster, node_id: int, topic: str) -> None:
-    """The first segments are gone from a broker's disk: it reads them from the bucket."""
+    """Wait until the first segments are gone from a broker's disk, so that it reads them from the bucket."""
     first = cluster.directory(node_id, topic) / "00000000000000000000.log"
     wait_for(lambda: not first.exists(), f"{first} to be gone", TIMEOUT_S)
 
@@ -231,7 +231,7 @@ TIERED = {
 
 
 def write_tiered(cluster: Cluster, topic: str, leaders: list[int]) -> int:
-    """A tiered topic with records of an epoch by each of `leaders`. Returns their number."""
+    """Write a tiered topic with an epoch of each of `leaders`; return the number of records."""
     cluster.create(topic, [leaders[0], *sorted({*cluster.members} - {leaders[0]})], **TIERED)
     count = 0
     for leader in leaders:
@@ -317,12 +317,12 @@ def test_brokers_of_both_kinds_describe_the_cluster_alike(cluster: Cluster) -> N
         for member in cluster.members.values()
     ]
     assert re.search(r"Partition: 0\s+Leader: 3\s+Replicas: 3,2,1\s+Isr: 3,2,1", texts[0])
-    # Kafka's broker also tells settings of the whole cluster; the rest is the same.
+    # Kafka's broker also returns settings of the whole cluster; the rest is the same.
     assert len({re.sub(r"Configs: .*", "", text) for text in texts}) == 1, texts
 
 
 def shown_by(server: str) -> tuple[object, object, object]:
-    """Versions, supported features and finalized ones, as a client hears of them."""
+    """API versions, supported and finalized features, as a client gets them."""
     host, _, port = server.partition(":")
     connection = PeerConnection(
         PeerAddress(host, int(port)),
@@ -347,7 +347,7 @@ def test_brokers_of_both_kinds_show_the_same_versions_and_features(cluster: Clus
 
 
 def cleanup_policy(cluster: Cluster, topic: str) -> str:
-    """Of a topic that the brokers create by themselves."""
+    """The cleanup policy of a topic that the brokers create by themselves. Waits for the topic."""
     wait_for(lambda: topic in cluster.admin.list_topics(timeout=60).topics, topic, TIMEOUT_S)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     (found,) = cluster.admin.describe_configs([resource]).values()
@@ -360,7 +360,7 @@ def test_brokers_of_another_kind_keep_the_metadata_topic_as_kafka_has_it(cluster
 
 @pytest.mark.timeout(900)
 def test_isotherm_brokers_alone_keep_their_metadata_topic_bounded(isotherms: Cluster) -> None:
-    """Leaders are killed while segments are copied; the compacted topic says what the history does."""
+    """Leaders are killed while segments are copied; the compacted topic and the audit topic must agree."""
     topics = ["bounded-1", "bounded-2", "bounded-3"]
     for number, topic in enumerate(topics):
         isotherms.create(
@@ -408,7 +408,7 @@ def test_isotherm_brokers_alone_keep_their_metadata_topic_bounded(isotherms: Clu
 def test_kafka_broker_that_joins_keeps_the_bounded_metadata_topic_as_it_is(
     isotherms: Cluster, tmp_path: Path
 ) -> None:
-    """Nothing is copied while it is registered; history is read, and nothing is lost."""
+    """While it is registered no segment is copied, history is read, and nothing is lost."""
     isotherms.create(
         "tiered",
         [1, 2, 3],
@@ -432,7 +432,7 @@ def test_kafka_broker_that_joins_keeps_the_bounded_metadata_topic_as_it_is(
         joined.start()
         refusal = "nothing is written to the compacted metadata topic while brokers are registered"
         leader = isotherms.members[isotherms.leader("tiered")]
-        # The leader has something to copy, and finds that it must not.
+        # The leader has a segment to copy, and finds that it must not.
         produce(isotherms, "tiered", 12_000, 6_000)
         wait_for(lambda: f"{refusal} that do not know it brokers=4" in leader.log_text,
                  "the broker to be named", TIMEOUT_S)  # fmt: skip
@@ -460,7 +460,7 @@ def metadata_ends(cluster: Cluster) -> dict[str, list[int]]:
 
 
 def history_differs(cluster: Cluster) -> bool:
-    """Whether the two topics lead to different states, in topics that are being written to."""
+    """Whether the two topics fold to different states, although both are being written to."""
     return folded_states(cluster, REMOTE_LOG_METADATA_AUDIT_TOPIC) != folded_states(
         cluster, REMOTE_LOG_METADATA_TOPIC
     )

@@ -194,7 +194,7 @@ def test_file_that_cannot_be_used_is_named(
 
 
 def test_every_command_with_a_broker_has_the_option() -> None:
-    """Also the jobs of `isotherm pipeline`."""
+    """The jobs of `isotherm pipeline` have it too."""
     checked = 0
     for name, made in COMMANDS.items():
         group = typer.Typer()

@@ -98,7 +98,7 @@ def test_group_that_does_not_exist_is_an_error(broker: EmbeddedBroker, tmp_path:
 
 
 def test_partition_that_is_offline_is_an_error_and_not_a_wait(tmp_path: Path) -> None:
-    """No leader would ever tell its end. The other partition is read."""
+    """It has no leader to ask for its end. The other partition is read."""
     with EmbeddedBroker(tmp_path) as broker:
         invoke(broker, "topics", "create", "half", "--partitions", "2")
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})

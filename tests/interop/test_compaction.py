@@ -1,7 +1,7 @@
-"""Compacted topics of a running broker, its own among them, seen by real clients.
+"""Compacted topics of a running broker, also its internal ones, read by real clients.
 
-The cleaner runs every few milliseconds and is content with little dirt, so a test closes the active
-segment and waits until the checkpoint file says that all of it is clean.
+The cleaner runs every few milliseconds, and a small dirty ratio suffices. So a test closes the active
+segment and waits until the checkpoint file says that the whole log is clean.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 def checkpoint(broker: EmbeddedBroker, topic: str) -> int:
-    """What the cleaner's file says of the topic's partition; 0 when nothing."""
+    """The offset of the topic's partition in the cleaner's checkpoint file, 0 without one."""
     path = broker.directory / "log" / "cleaner-offset-checkpoint"
     lines = path.read_text().splitlines()[2:] if path.exists() else []
     offsets = {tuple(line.split()[:2]): int(line.split()[2]) for line in lines}
@@ -116,7 +116,7 @@ def checkpoint(broker: EmbeddedBroker, topic: str) -> int:
 
 
 def clean(broker: EmbeddedBroker, topic: str) -> PartitionLog:
-    """All that is in the topic, once the cleaner is through with it."""
+    """Wait until the topic is clean; return all its records."""
     log = log_of(broker, topic)
     end_offset = log.log_end_offset
     log.roll()
@@ -253,7 +253,7 @@ def test_metrics_tell_of_the_cleaner(broker: EmbeddedBroker) -> None:
 
 
 def test_cleaner_that_is_held_back_delays_neither_a_deletion_nor_a_stop(tmp_path: Path) -> None:
-    """At one byte a second a round would take a day."""
+    """The throttle is one byte a second, so a round would take a day."""
     throttled = {**SETTINGS, "log.cleaner.io.max.bytes.per.second": "1"}
     with EmbeddedBroker(tmp_path, throttled) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
@@ -274,7 +274,7 @@ def test_cleaner_that_is_held_back_delays_neither_a_deletion_nor_a_stop(tmp_path
 
 
 def dirty_percent(broker: EmbeddedBroker) -> float:
-    """Of the log that the cleaner has begun, if it has."""
+    """The dirty percentage of the log that the cleaner works on."""
     return broker.node.metrics.value("kafka_log_logcleanermanager_max_dirty_percent")
 
 

@@ -40,7 +40,7 @@ def admin(broker: EmbeddedBroker) -> AdminClient:
 
 @pytest.fixture
 def topic(admin: AdminClient) -> Callable[..., str]:
-    """Makes a topic with a name of its own, which keeps records of any age."""
+    """Creates a topic with a unique name, which keeps records of any age."""
 
     def make(partitions: int = 1, **config: str) -> str:
         name = f"topic-{next(_numbers)}"
@@ -255,7 +255,7 @@ def test_records_outlive_a_restart(start_broker: Callable[..., EmbeddedBroker]) 
 
 
 def tier_topic(broker: EmbeddedBroker, name: str, values: list[bytes]) -> Any:
-    """Produce until segments have rolled, wait until only the active one is on disk."""
+    """Produce until segments have rolled, and wait until only the active one is on disk."""
     produce_all(producer(broker, **{"batch.size": 16384}), name, values)
     log = broker.node.services.replica_manager.find_partition(name, None, 0).log
     deadline = time.monotonic() + TIMEOUT_S

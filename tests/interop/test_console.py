@@ -94,7 +94,7 @@ def test_errors_of_the_last_hour_lead_to_their_topic(
 def test_missing_segment_is_seen_and_reached_by_keys(browser: Browser, address: str) -> None:
     browser.open(f"{address}/#/topics/orders", "canvas[data-cells]")
     canvas = browser.all("canvas")[1]
-    # Its colour is painted on the bar, and nowhere on that of the sound partition.
+    # The damage's colour is on this bar, and nowhere on the sound partition's.
     painted = """
       const wanted = getComputedStyle(document.body).getPropertyValue('--missing').trim();
       const [red, green, blue] = [1, 3, 5].map((at) => parseInt(wanted.slice(at, at + 2), 16));
@@ -172,7 +172,7 @@ def test_hundred_thousand_segments_stay_few_cells(browser: Browser, address: str
 def test_page_fits_a_phone_and_its_words_can_be_read(
     browser: Browser, address: str, scheme: str
 ) -> None:
-    """WCAG AA: a contrast of 4.5 for words, of 3 for what is painted."""
+    """WCAG AA: a contrast of 4.5 for text, of 3 for graphics."""
     driver = browser.driver
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
@@ -241,7 +241,7 @@ def test_record_is_shown_as_json_text_or_hex(browser: Browser, address: str) -> 
     ]
     browser.click("#records summary")
     browser.wait(lambda: browser.all("#records details pre"))
-    # As it was written: a parser of numbers would have made 1.1 of it.
+    # Shown as written: a parser of numbers would turn it into 1.1.
     assert browser.text("#records pre") == (
         '{\n  "flight": 8999,\n  "carrier": "UA",\n  "delay": 1.10\n}'
     )

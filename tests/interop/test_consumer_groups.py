@@ -44,7 +44,7 @@ SETTINGS = {
     "group.min.session.timeout.ms": "500",
     "offsets.topic.num.partitions": "5",
     "group.consumer.heartbeat.interval.ms": "200",
-    # A static member that comes back has so long.
+    # The time in which a static member may return.
     "group.consumer.session.timeout.ms": "10000",
 }
 _names = itertools.count(1)
@@ -89,7 +89,7 @@ def consumer(broker: EmbeddedBroker, group: str, **settings: object) -> Consumer
 
 
 def poll_until(consumers: Sequence[Consumer], is_enough: Callable[[], bool]) -> list[object]:
-    """Poll all of them in turn; the records they got. Fails after TIMEOUT_S."""
+    """Poll all consumers in turn; return their records. Fails after TIMEOUT_S."""
     deadline = time.monotonic() + TIMEOUT_S
     messages = []
     while not is_enough():
@@ -370,7 +370,7 @@ def test_aiokafka_members_share_the_partitions_and_resume(broker: EmbeddedBroker
 
 
 def modern(broker: EmbeddedBroker, group: str, **settings: object) -> Consumer:
-    """A librdkafka consumer that leaves the assigning to the broker."""
+    """A librdkafka consumer of the consumer protocol: the broker assigns."""
     return consumer(broker, group, group_protocol="consumer", **settings)
 
 

@@ -1,7 +1,7 @@
-"""Isotherm brokers while controllers of their cluster die, all of them, or one of them cannot be heard.
+"""Isotherm brokers while one or all controllers of their cluster are down, or one broker cannot be heard.
 
-What is led stays served. Nothing new is promised: no topic, no leader, no smaller set of in-sync
-replicas. What was acknowledged is there afterwards.
+Brokers go on serving the partitions that they lead. No topic, no leader and no smaller ISR comes about
+meanwhile. Acknowledged records are there afterwards.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class Cluster:
             try:
                 found = self.admin.list_topics(topic, timeout=5).topics[topic].partitions[0]
             except KafkaException:
-                return False  # the broker that was asked is paused
+                return False  # the client asked the paused broker
             return set(found.isrs) == isr and leader in (None, found.leader)
 
         wait_for(is_there, f"ISR {isr} of {topic}", WAIT_S)
 
     def produce(self, topic: str, numbers: range, timeout_s: float = WAIT_S) -> list[KafkaError]:
-        """The errors; with acks=all."""
+        """Produce with acks=all; return the errors."""
         errors: list[KafkaError] = []
         producer = Producer(
             {
@@ -90,7 +90,7 @@ class Cluster:
         return errors
 
     def read(self, topic: str, count: int) -> list[int]:
-        """At least `count` records, up to the end of the partition."""
+        """Read to the end of the partition; wait until it has at least `count` records."""
         consumer = Consumer(
             {
                 "bootstrap.servers": self.servers,
@@ -176,7 +176,7 @@ def test_without_controllers_what_is_led_is_served_and_nothing_new_promised(
 
 
 def test_broker_that_is_not_heard_of_is_fenced_and_comes_back(cluster: Cluster) -> None:
-    """Paused: it does not know, when it goes on, that another leads."""
+    """A paused broker does not know, when it resumes, that another one leads."""
     cluster.create("fenced", [2, 1])
     assert cluster.produce("fenced", range(100)) == []
     process = cluster.members[2]._process

@@ -1,4 +1,4 @@
-"""`isotherm topics describe-storage` against a broker. The oracle is what lies on its disk and in its
+"""`isotherm topics describe-storage` against a broker. The oracles are the files on its disk and in its
 bucket."""
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def tiered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
 
 
 def wait_for_rest(broker: EmbeddedBroker) -> None:
-    """Until all closed segments are copied, and those of TOPIC are gone from the disk."""
+    """Wait until all closed segments are copied, and those of TOPIC are gone from the disk."""
     pause = threading.Event()
     for _ in range(TIMEOUT_S * 20):
         copied = len(bucket_logs(broker, "kept")) == len(local_logs(broker, "kept")) - 1 > 0

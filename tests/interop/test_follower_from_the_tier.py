@@ -47,7 +47,7 @@ ROLLING_COUNT = 105
 
 
 class TieredTopic:
-    """TOPIC with one partition, led by LEADER and followed by FOLLOWER. One thread."""
+    """TOPIC with one partition; LEADER leads it and FOLLOWER follows. Not thread-safe."""
 
     def __init__(self, cluster: LinkedCluster) -> None:
         self.cluster = cluster
@@ -95,7 +95,7 @@ class TieredTopic:
         return producer
 
     def await_one_copied_segment(self) -> None:
-        """In the bucket, and gone from the leader's disk."""
+        """Wait until the first segment is in the bucket, and gone from the leader's disk."""
         local = self.cluster.members[LEADER].data_dir / f"{TOPIC}-0"
 
         def is_gone() -> bool:
@@ -134,7 +134,7 @@ OTHER_PLACEMENTS = (
 
 
 def values_after_the_follower_leads(directory: Path, kinds: str) -> list[bytes]:
-    """What a read_committed consumer gets. `kinds` has a letter for each broker, as LinkedCluster."""
+    """The values that a read_committed consumer gets. `kinds` has a letter for each broker, as LinkedCluster."""
     with Links() as links:
         cluster = LinkedCluster(directory, kinds, links)
         try:
@@ -164,7 +164,7 @@ def test_a_follower_from_the_tier_knows_the_open_transactions(tmp_path: Path) ->
 def test_which_followers_hand_out_aborted_records(
     tmp_path: Path, kinds: str, hands_out_aborted: bool
 ) -> None:
-    """That of Kafka is why mixed runs keep more on the local disks (tests.support.cluster.run)."""
+    """Kafka's follower does. So mixed runs keep more on the local disks (tests.support.cluster.run)."""
     values = values_after_the_follower_leads(tmp_path, kinds)
     assert values.count(VALUE) == ROLLING_COUNT
     assert (ABORTED in values) is hands_out_aborted

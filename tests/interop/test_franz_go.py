@@ -1,8 +1,8 @@
-"""franz-go: the test suite of pkg/kgo from its Go module, and an administrator's work with pkg/kadm,
-whose own tests need no broker (franz_go/admin/admin_test.go does), against one `isotherm serve`.
+"""franz-go against one `isotherm serve`: the test suite of pkg/kgo from its Go module, and our tests of
+pkg/kadm (franz_go/admin/admin_test.go), because its own need no broker.
 
 `franz_go/passes.txt` and `franz_go/admin/passes.txt` name the tests that pass, and only grow;
-`franz_go/FINDINGS.md` tells of the others. Both are built once, into `.tools`. Decision 131 says why
+`franz_go/FINDINGS.md` explains the others. Both are built once, into `.tools`. Decision 131 says why
 kgo's own tests may run a second time.
 """
 
@@ -43,7 +43,7 @@ def listed(folder: Path) -> list[str]:
 
 
 def module_source(folder: Path, *modules: str) -> Path:
-    """Skips the test where the modules cannot be had."""
+    """The source of the Go module. Skips the test if the module is not available."""
     try:
         return go_modules.module_source(folder, *modules)
     except SuiteUnavailableError as error:
@@ -87,7 +87,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, logins: str) -> Iterator[Br
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT",
         "sasl.enabled.mechanisms": "SCRAM-SHA-256",
         "group.initial.rebalance.delay.ms": "100",
-        # Members hear of a new assignment with their next heartbeat.
+        # Members get a new assignment with their next heartbeat.
         "group.consumer.heartbeat.interval.ms": "500",
     }
     started = BrokerProcess(tmp_path_factory.mktemp("franz-go-broker"), settings)

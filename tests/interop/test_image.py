@@ -34,7 +34,7 @@ wait $broker
 
 
 def _instructions() -> dict[str, list[str]]:
-    """Of the final stage: the texts of each instruction, with continued lines joined."""
+    """Instruction -> its texts in the Dockerfile's final stage, with continued lines joined."""
     text = re.sub(r"\\\n\s*", "", _DOCKERFILE.read_text())
     found: dict[str, list[str]] = {}
     for line in text.rpartition("\nFROM ")[2].splitlines()[1:]:

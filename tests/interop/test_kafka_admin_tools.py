@@ -51,7 +51,7 @@ def server(kafka_tools: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="module")
 def printed(server: IsothermServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What the tools print, by a name for each."""
+    """Name of a run -> output of the tool."""
     broker = f"--bootstrap-server={server.bootstrap_server}"
     json_file = tmp_path_factory.mktemp("delete") / "offsets.json"
     partition = {"topic": "tiered", "partition": 0, "offset": DELETED_BELOW}
@@ -132,7 +132,7 @@ def test_feature_that_does_not_exist_is_refused_by_name(server: IsothermServer) 
 
 def test_log_dirs_are_described(server: IsothermServer) -> None:
     def expected() -> dict[str, dict[str, int]]:
-        """Of now: segments may still move."""
+        """The current sizes: segments may still move."""
         return {
             str(server.log_dir): {"tiered-0": size_of_logs(server.log_dir / "tiered-0")},
             f"remote://{server.remote_dir}": {"tiered-0": size_of_logs(server.remote_dir)},

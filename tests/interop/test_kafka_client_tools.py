@@ -1,6 +1,6 @@
-"""Kafka's own clients, by the tools that come with them: verifiers, benchmarks, consoles.
+"""Kafka's own clients, through the tools that come with them: verifiers, benchmarks, consoles.
 
-The tools print JSON or tables; what they print is what Kafka's system tests read.
+The tools print JSON or tables, which Kafka's system tests read.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 TIMEOUT_S = 60
 COPIED = 200
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-# Of a producer whose coordinator knows nothing of its transaction.
+# The id of a producer with a transaction that its coordinator does not know.
 LOST_PRODUCER_ID = 4711
 
 
 def until(count: int) -> tuple[str, str]:
-    """How long a console consumer reads: the time limit is there for a broker that lacks records."""
+    """Options that end a console consumer: the timeout matters only if the broker lacks records."""
     return f"--max-messages={count}", f"--timeout-ms={TIMEOUT_S * 1000}"
 
 
@@ -76,7 +76,7 @@ def broker(kafka_tools: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def leave_a_transaction_hanging(broker: EmbeddedBroker) -> None:
-    """As a coordinator leaves it that has lost its state: open in the log, known to nobody."""
+    """Leave a transaction open in the log and unknown to every coordinator, as after a loss of its state."""
     batch = build_batch(
         [(1_700_000_000_000, None, b"hanging", ())],
         producer_id=LOST_PRODUCER_ID,
@@ -92,7 +92,7 @@ def leave_a_transaction_hanging(broker: EmbeddedBroker) -> None:
 
 @pytest.fixture(scope="module")
 def printed(broker: EmbeddedBroker) -> dict[str, str]:
-    """What the tools print, by a name for each."""
+    """Name of a run -> output of the tool."""
     server = f"--bootstrap-server={broker.bootstrap_servers}"
     consume = [VERIFIABLE_CONSUMER, server, "--topic=verified", "--max-messages=50"]
     consume += ["--reset-policy=earliest"]
@@ -114,7 +114,7 @@ def printed(broker: EmbeddedBroker) -> dict[str, str]:
         ],
         "measure reads": [CONSUMER_PERFORMANCE, server, "--topic=measured", "--num-records=6000"],
         "latency": [
-            # It takes "--name=value" for the positional arguments that it once had.
+            # The tool mistakes "--name=value" for its former positional arguments.
             *(END_TO_END_LATENCY, "--bootstrap-server", broker.bootstrap_servers),
             *("--topic", "delayed", "--num-records", "50"),
             *("--producer-acks", "all", "--record-size", "100"),
@@ -158,7 +158,7 @@ def printed(broker: EmbeddedBroker) -> dict[str, str]:
 
 
 def events(output: str) -> dict[str, list[dict[str, Any]]]:
-    """The lines of JSON that a verifier prints, by their names."""
+    """The JSON lines that a verifier prints, by their names."""
     found: dict[str, list[dict[str, Any]]] = {}
     for line in output.splitlines():
         if line.startswith("{"):

@@ -31,7 +31,7 @@ def broker(kafka_tools: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="module", params=["classic", "consumer"])
 def printed(request: pytest.FixtureRequest, broker: EmbeddedBroker) -> dict[str, str]:
-    """What the tools print about a group of one protocol, by a name for each; and the group's."""
+    """Name of a run -> output of the tool about a group of one protocol; "group" -> the group's id."""
     protocol = request.param
     group = f"java-{protocol}"
     server = f"--bootstrap-server={broker.bootstrap_servers}"
@@ -68,7 +68,7 @@ def printed(request: pytest.FixtureRequest, broker: EmbeddedBroker) -> dict[str,
 
 
 def rows(printed: dict[str, str], name: str) -> list[list[str]]:
-    """Of a description: partition, committed offset, log end offset, lag."""
+    """Partition, committed offset, log end offset and lag of each row of a description."""
     lines = [line.split() for line in printed[name].splitlines()]
     return sorted(line[2:6] for line in lines if line and line[0] == printed["group"])
 

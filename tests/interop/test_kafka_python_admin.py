@@ -1,4 +1,4 @@
-"""What kafka-python's administrator can ask, beside what test_admin_clients.py has of it."""
+"""Requests of kafka-python's administrator that test_admin_clients.py does not cover."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def admin(broker: EmbeddedBroker) -> Iterator[KafkaAdminClient]:
 
 @pytest.fixture
 def topic(admin: KafkaAdminClient, broker: EmbeddedBroker) -> str:
-    """With RECORDS records in its one partition."""
+    """A topic with RECORDS records in its one partition."""
     name = f"asked-{next(_numbers)}"
     admin.create_topics([NewTopic(name, 1, 1, topic_configs={"retention.ms": "-1"})])
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
@@ -51,7 +51,7 @@ def topic(admin: KafkaAdminClient, broker: EmbeddedBroker) -> str:
 
 @pytest.fixture
 def group(topic: str, broker: EmbeddedBroker) -> str:
-    """Has committed offset 4."""
+    """A group that has committed offset 4."""
     name = f"group-of-{topic}"
     consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap_servers, group_id=name)
     consumer.assign([TopicPartition(topic, 0)])

@@ -23,7 +23,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def kcat(broker: EmbeddedBroker) -> Callable[..., str]:
-    """Runs kcat against the broker; what it printed."""
+    """Runs kcat against the broker; returns its output."""
 
     def run(*arguments: str, stdin: str = "") -> str:
         done = subprocess.run(

@@ -120,7 +120,7 @@ def test_java_clients_and_librdkafka_log_in(
 
 
 class Client:
-    """A client of the library, on a connection of its own, with a login begun."""
+    """A client of the GSSAPI library on its own connection, with a login begun."""
 
     def __init__(self, broker: BrokerProcess, key_table: Path) -> None:
         import gssapi
@@ -138,7 +138,7 @@ class Client:
         self._ask(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": "GSSAPI"})
 
     def send(self, token: bytes) -> bytes | None:
-        """The broker's token; None if it refuses the login."""
+        """Send a token; return the broker's, or None if it refuses the login."""
         answer = self._ask(ApiKey.SASL_AUTHENTICATE, 2, {"auth_bytes": token.hex()})
         assert answer.error_code in (ErrorCode.none, ErrorCode.sasl_authentication_failed)
         return answer.auth_bytes if answer.error_code is ErrorCode.none else None
@@ -167,7 +167,7 @@ def client(broker: BrokerProcess, key_tables: dict[str, Path]) -> Iterator[Clien
 
 
 def offered(client: Client) -> bytes:
-    """The layers that the broker offers, once the context is there."""
+    """The security layers that the broker offers, once the context is established."""
     answer = client.send(client.context.step())
     assert answer is not None
     assert client.context.step(answer) is None

@@ -1,6 +1,6 @@
 """A leader and a follower of Isotherm over TCP, with a producer that waits for both.
 
-The model of a controller takes every change of the ISR: this broker's embedded one knows no second.
+A model controller accepts every change of the ISR: this broker's embedded controller knows no second broker.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 
 def produce(pair: Pair, count: int, *, timeout_ms: int = WAIT_S * 1000) -> list[KafkaError | None]:
-    """The error of each record, None of one that is on both."""
+    """Produce records; return the error of each, None for a record that both replicas have."""
     producer = Producer(
         {
             "bootstrap.servers": pair.broker.bootstrap_servers,
@@ -163,7 +163,7 @@ def stored(partition: Partition) -> bytes:
 
 
 def test_records_are_acknowledged_when_both_have_them(pair: Pair) -> None:
-    # Below min.insync.replicas nothing is taken.
+    # Below min.insync.replicas no record is accepted.
     assert all(produce(pair, 3, timeout_ms=300))
     assert pair.leader.log.log_end_offset == 0
     pair.follow()
@@ -186,7 +186,7 @@ def test_follower_that_is_gone_leaves_and_comes_back(pair: Pair) -> None:
     pair.wait_for_isr(LEADER, FOLLOWER)
     assert produce(pair, 10) == [None] * 10
     pair.fetchers.remove([pair.place.topic_partition])
-    # Nobody acknowledges these.
+    # These are not acknowledged.
     assert all(produce(pair, 1, timeout_ms=LAG_MS + 500))
     pair.leader.shrink_isr()
     pair.wait_for_isr(LEADER)

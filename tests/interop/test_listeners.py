@@ -1,4 +1,4 @@
-"""Files and variables that a combined node of Apache Kafka starts with, and clients of each listener."""
+"""Configuration files and variables of a combined node of Apache Kafka, and clients of each listener."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def produce(bootstrap_servers: str, topic: str, value: str) -> None:
 
 
 def consume_in_group(bootstrap_servers: str, topic: str) -> str:
-    """The first record's value; the coordinator is looked for by the same listener."""
+    """The first record's value. The consumer finds its coordinator through the same listener."""
     settings = {"bootstrap.servers": bootstrap_servers, "group.id": bootstrap_servers}
     consumer = Consumer({**settings, "auto.offset.reset": "earliest"})
     try:
@@ -108,7 +108,7 @@ def test_file_that_kafka_ships_starts(tmp_path: Path) -> None:
 
 
 def variables_of(compose_file: Path) -> dict[str, str]:
-    """What stands below `environment`, a variable to a line."""
+    """The variables below `environment`, one in a line."""
     _, _, environment = compose_file.read_text().partition("    environment:\n")
     return dict(re.findall(r'^      ([A-Z_]+): "(.*)"$', environment, re.MULTILINE))
 

@@ -1,4 +1,4 @@
-"""Kafka's torture test of the log cleaner: what is left of each key is what was written last."""
+"""Kafka's torture test of the log cleaner: the last record of each key is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker with tiered history at level 0 is taken to level 1 while it serves (KIP-1266)."""
+"""A broker with tiered history at level 0 is upgraded to level 1 while it serves (KIP-1266)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NAME = "history"
 
 
 class Tiered:
-    """A broker with one tiered topic, and what was produced to it."""
+    """A broker with one tiered topic, and the values produced to it."""
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         self.broker = broker
@@ -50,7 +50,7 @@ class Tiered:
         admin.create_topics([NewTopic(NAME, 1, 1, config=TIERED)])[NAME].result(TIMEOUT_S)
 
     def produce(self, count: int) -> None:
-        """One small batch after the other, until all but the last segment is in the bucket."""
+        """Produce `count` small batches, and wait until all but the last segment is in the bucket."""
         producer = Producer({"bootstrap.servers": self.broker.bootstrap_servers, "linger.ms": 0})
         for _ in range(count):
             self.values.append(b"%06d" % len(self.values) * 100)

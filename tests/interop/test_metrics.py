@@ -1,4 +1,4 @@
-"""What Prometheus sees of a broker that clients use."""
+"""Metrics that Prometheus scrapes from a broker with active clients."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_port_alone_is_open_to_this_machine_alone(
     broker = start_broker({"prometheus.listener": str(port)})
     with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=TIMEOUT_S) as answer:
         assert answer.status == 200
-    # An address of this machine that is not the loopback's, as others would use it.
+    # A local address other than the loopback's, as remote clients would use it.
     for address in addresses_of_this_machine():
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((address, port), TIMEOUT_S).close()

@@ -1,4 +1,4 @@
-"""Coordinators that move between Isotherm and Apache Kafka, and the clients that go on meanwhile.
+"""Coordinators move between Isotherm and Apache Kafka while their clients keep working.
 
 Each kind loads what the other has written to `__consumer_offsets` and `__transaction_state`: groups of
 both protocols, committed offsets, open transactions, fenced producers.
@@ -109,7 +109,7 @@ def produce(cluster: MixedCluster, topic: str, partitions: int, numbers: range) 
 
 
 def ensure_internal_topics(cluster: MixedCluster) -> None:
-    """By a transaction that commits an offset."""
+    """Create both internal topics, by a transaction that commits an offset."""
     if TRANSACTIONS in cluster.admin.list_topics(timeout=30).topics:
         return
     cluster.create("first", ALL[0])
@@ -145,7 +145,7 @@ def commit_offset_in(
 
 
 def committed(cluster: MixedCluster, group_id: str, partitions: int = 1) -> list[int]:
-    """The group's offsets; negative where there is none, and empty while no coordinator tells."""
+    """The group's offsets: negative without a commit, and empty while no coordinator answers."""
     consumer = Consumer(
         {"bootstrap.servers": cluster.servers, "group.id": group_id, "log_level": 0}
     )
@@ -160,11 +160,11 @@ def committed(cluster: MixedCluster, group_id: str, partitions: int = 1) -> list
 
 
 def member_ids(cluster: MixedCluster, group_id: str) -> set[str]:
-    """Of a stable group. Waits for its coordinator."""
+    """The member ids of a stable group. Waits for its coordinator."""
     found: set[str] = set()
 
     def is_told() -> bool:
-        # A client of its own: librdkafka keeps asking a coordinator that it has found for this.
+        # A new client: librdkafka keeps sending this request to the coordinator that it found first.
         admin = AdminClient({"bootstrap.servers": cluster.servers, "log_level": 0})
         (future,) = admin.describe_consumer_groups([group_id], request_timeout=60).values()
         try:
@@ -179,7 +179,7 @@ def member_ids(cluster: MixedCluster, group_id: str) -> set[str]:
 
 
 def read_committed(cluster: MixedCluster, topic: str, partitions: int) -> Counter[bytes]:
-    """All that a read_committed consumer sees up to the last stable offsets."""
+    """All records that a read_committed consumer gets up to the last stable offsets."""
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.servers,
@@ -331,7 +331,7 @@ def test_a_killed_coordinator_loses_no_transaction(cluster: MixedCluster, leader
         cluster.members[leader].start()
     for each in range(3):
         cluster.await_isr(topic, set(cluster.members), each)
-    # A leader that is new learns late how far the records are committed.
+    # A new leader learns the high watermark with a delay.
     wait_for(
         lambda: read_committed(cluster, topic, 3).total() >= expected.total(), "all", TIMEOUT_S
     )

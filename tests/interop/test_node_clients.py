@@ -1,5 +1,5 @@
-"""The clients that applications on Node use: kafkajs, which is not developed any more, and is used
-everywhere; and @platformatic/kafka, which is new and speaks the newest versions.
+"""Clients of Node applications: kafkajs, which is widely used but not developed any more, and
+@platformatic/kafka, which is new and uses the newest API versions.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def test_other_tokens_are_refused(
 def test_client_logs_in_again_before_its_token_expires(
     broker: EmbeddedBroker, provider: Provider
 ) -> None:
-    """librdkafka does so because the broker's answer says how long the session is."""
+    """librdkafka does so because the broker's answer contains the session's lifetime."""
     tokens = 0
 
     def new_token() -> str:
@@ -159,7 +159,7 @@ def test_keys_that_cannot_be_trusted_stop_the_start(
 
 
 def test_listener_without_keys_is_refused(folder: Path) -> None:
-    """Kafka's default accepts tokens that anybody may write."""
+    """Kafka's default accepts unsigned tokens, which any client can make."""
     texts = settings(folder, "")
     del texts["listener.name.clients.oauthbearer.sasl.oauthbearer.jwks.endpoint.url"]
     with pytest.raises(ConfigError, match="tokens without a signature are not accepted"):

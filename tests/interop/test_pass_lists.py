@@ -1,4 +1,4 @@
-"""The lists of what passes with each client: they say what is run, and they only grow.
+"""The lists of tests that pass with each client are correct, and only grow.
 
 A line of `<client>/passes.txt` names a test of this folder, or of the client's own suite.
 """
@@ -20,7 +20,7 @@ def lines(path: Path) -> list[str]:
 
 
 def names_in(name: str) -> set[str]:
-    """The tests of a file of this folder, as the lists have them."""
+    """The names of a file's tests, in the form of the lists."""
     tree = ast.parse((HERE / name).read_text(encoding="utf-8"))
     return {
         f"{name}::{node.name}"
@@ -31,7 +31,7 @@ def names_in(name: str) -> set[str]:
 
 
 def findings(passes: Path) -> str:
-    """Beside the list, or in the folder above of a client with several suites."""
+    """FINDINGS.md beside the list, or one folder above for a client with several suites."""
     pages = (passes.with_name("FINDINGS.md"), passes.parents[1] / "FINDINGS.md")
     return next(page.read_text(encoding="utf-8") for page in pages if page.exists())
 
@@ -51,7 +51,7 @@ def test_names_in_clients_are_in_one_list_each_and_exist() -> None:
 
 @pytest.mark.parametrize("passes", LISTS, ids=lambda path: str(path.relative_to(HERE).parent))
 def test_what_has_left_a_list_is_explained(passes: Path) -> None:
-    """As far back as the history of this checkout goes."""
+    """Checked as far back as this checkout's history goes."""
     command = ["git", "log", "--format=", "--patch", "--unified=0", "--", str(passes)]
     told = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
     if told.returncode != 0:

@@ -60,7 +60,7 @@ def test_requests_are_answered(broker: SecuredBroker, kind: str) -> None:
 
 
 def test_session_that_ends_is_replaced(broker: SecuredBroker) -> None:
-    """The broker cuts a connection whose session has ended: each request would be a failure."""
+    """The broker closes a connection with an expired session, so without a new login each request would fail."""
     peer = connection(broker, "SCRAM-SHA-256")
     ends = time.monotonic() + 3
     count = 0
@@ -94,14 +94,14 @@ def test_refusal_names_peer_and_reason(
 
 
 def test_wait_for_an_answer_is_ended_by_close(broker: SecuredBroker) -> None:
-    """TLS has not taken the socket away."""
+    """`close` also works when TLS has wrapped the socket."""
     peer = connection(broker, "SSL")
     assert asked(peer) == 1
     ended: list[BaseException] = []
 
     def wait() -> None:
         try:
-            # Nothing comes: what was asked for is not sent.
+            # No answer comes: the request is never sent.
             with peer._in_use():
                 assert peer._opened is not None
                 peer._receive(peer._opened, memoryview(bytearray(4)), time.monotonic() + TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""The fixtures at work in a project of their own: pytest in a process, as a user runs it."""
+"""The fixtures in a user's project: pytest in a separate process, as a user runs it."""
 
 from __future__ import annotations
 

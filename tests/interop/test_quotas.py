@@ -1,4 +1,4 @@
-"""Quotas that no client library shows well, by raw requests: KIP-599 and KIP-612."""
+"""Quotas that no client library exposes well (KIP-599 and KIP-612), through raw requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TIMEOUT_S = 120
 
 @pytest.fixture
 def broker(start_broker: Callable[..., EmbeddedBroker]) -> EmbeddedBroker:
-    """One on which this client may make a partition every two seconds."""
+    """A broker that lets this client create a partition every two seconds."""
     settings = {"controller.quota.window.num": "2", "auto.create.topics.enable": "false"}
     started = start_broker(settings)
     services = started.node.services
@@ -31,7 +31,7 @@ def broker(start_broker: Callable[..., EmbeddedBroker]) -> EmbeddedBroker:
     services.control_executor.submit(
         services.controller.alter_client_quotas, [("client-id", CLIENT_ID.decode())], [change]
     ).result(TIMEOUT_S)
-    # The loop hears of it in its next turn.
+    # The event loop applies the change in its next iteration.
     ask(started.bootstrap_servers, request_frame(ApiKey.API_VERSIONS, 0, {}))
     return started
 

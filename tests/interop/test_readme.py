@@ -1,7 +1,7 @@
-"""The README's example and the guides' tours, run as they stand, and a job of each kind, from the wheel.
+"""The README's example and the guides' tours run word for word, and a job of each kind, from the wheel.
 
-The wheel is installed alone, and with each extra alone: what it does not name as a dependency is
-not there. Of the tours only the address differs: a free port instead of 9092.
+The wheel is installed alone, and with each extra alone, so that a missing dependency shows. Only the
+address of the tours differs: a free port instead of 9092.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Block(NamedTuple):
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """What is to be run of a page, in order; `make` targets are run by themselves."""
+    """The blocks of a page that the test runs, in order. `make` targets have their own runs."""
     return [
         Block(language, text, bool(background))
         for background, language, info, text in _BLOCK.findall(page.read_text(encoding="utf-8"))
@@ -49,7 +49,7 @@ def blocks_of(page: Path) -> list[Block]:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Makes an environment that has the wheel with this extra (`` for none) and nothing else."""
+    """Creates an environment with only the wheel and this extra ("" for none)."""
     folder = tmp_path_factory.mktemp("wheel")
     wheel = build_wheel(ROOT, folder)
 
@@ -64,9 +64,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
 @pytest.fixture(scope="module")
 def machine_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of the kernels, which the wheel has from the same sources: else each environment compiles them.
+    """Machine code of the kernels, shared by all environments: the wheels have the same kernel sources.
 
-    That a fresh one does is held by tests/unit/kernels.
+    tests/unit/kernels checks that a fresh environment compiles them.
     """
     folder = tmp_path_factory.mktemp("machine-code")
     subprocess.run([sys.executable, "-m", "isotherm.kernels", "--into", str(folder)], check=True)
@@ -74,7 +74,7 @@ def machine_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Shell:
-    """Runs in `workspace` what is installed in `environment`."""
+    """Runs programs of `environment` in `workspace`."""
 
     def __init__(self, workspace: Path, environment: Path, port: int, machine_code: Path) -> None:
         self.workspace = workspace
@@ -152,7 +152,7 @@ class Shell:
 
 
 # The README's program, then the jobs and a read that maps columns, all on its session: a session of
-# its own would start a JVM for each. What a job found is no failure: code 3.
+# its own would start a JVM for each. Exit code 3 means findings, not a failure.
 SESSION = """
 import sys
 import isotherm.spark
@@ -185,7 +185,7 @@ JOB_NAMES = ["replay", "project", "verify", "audit", "sweep", "scrub", "rebuild"
 
 
 def assert_pyspark_is_asked_for(shell: Shell) -> None:
-    """Jobs and sessions say what to install, in one line."""
+    """Jobs and sessions without PySpark name the extra to install, in one line."""
     told = "this needs PySpark and there is none: run pip install 'isotherm[spark]'"
     session = [shell.python, "-c", "import isotherm.spark; isotherm.spark.session()"]
     assert shell.refusal(session)[1][-1] == f"isotherm.errors.ConfigError: {told}"

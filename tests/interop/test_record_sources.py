@@ -1,4 +1,4 @@
-"""Records for people, from a broker's two tiers and from its bucket. The oracle is what was produced."""
+"""The console's records, from a broker's two tiers and from its bucket. The oracle is the producer's input."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
 
 @pytest.fixture(scope="module")
 def storage(broker: EmbeddedBroker) -> ClusterStorage:
-    """A look at it after its closed segments are only in the bucket."""
+    """The topic's storage, once its closed segments are only in the bucket."""
     pause = threading.Event()
     with StorageReader({"bootstrap.servers": broker.bootstrap_servers}, SystemClock()) as reader:
         for _ in range(1200):
@@ -82,7 +82,7 @@ def browser(broker: EmbeddedBroker, storage: ClusterStorage) -> Iterator[RecordB
 
 
 def test_past_is_kept_in_the_audit_topic(broker: EmbeddedBroker, storage: ClusterStorage) -> None:
-    """A new cluster begins at level 1, whose metadata topic is compacted."""
+    """A new cluster starts at level 1 with a compacted metadata topic, so history is in the audit topic."""
     partition = storage.topics["letters"].partitions[0]
     place = partition.state.partition
     with StorageReader({"bootstrap.servers": broker.bootstrap_servers}, SystemClock()) as reader:
@@ -100,7 +100,7 @@ def test_past_is_kept_in_the_audit_topic(broker: EmbeddedBroker, storage: Cluste
 def all_steps(
     browser: RecordBrowser, storage: ClusterStorage, wanted: RecordsWanted
 ) -> tuple[list[Row], list[Row]]:
-    """The records of a whole scan, and the costs of its steps."""
+    """The records of a whole scan, and the cost of each step."""
     partition = storage.topics["letters"].partitions[0]
     records, costs, is_end = [], [], False
     while not is_end:

@@ -1,4 +1,4 @@
-"""SIGHUP: the configuration file is read again, and what can be changed while running is."""
+"""SIGHUP: the broker reads its configuration file again and applies the dynamic settings."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Hole:
 
 
 def read_on(consumer: Consumer, until: Callable[[list[int]], bool]) -> tuple[list[int], set[int]]:
-    """Offsets, and codes of errors, until an error or `until`."""
+    """Offsets and error codes, until an error or `until`."""
     offsets: list[int] = []
     while not until(offsets):
         message = consumer.poll(DEADLINE_S)
@@ -146,7 +146,7 @@ def test_librdkafka_goes_on_behind_a_hole_when_records_are_deleted(
 
 
 def console_consumer(broker: EmbeddedBroker, policy: str, count: int = COUNT) -> list[str]:
-    """In a group that has the policy's name; it prints the keys, which are the offsets."""
+    """A console consumer in a group with the policy's name. It prints the keys, which are the offsets."""
     return [
         *(CONSOLE_CONSUMER, f"--bootstrap-server={broker.bootstrap_servers}"),
         *(f"--topic={TOPIC}", f"--group={policy}", f"--max-messages={count}"),

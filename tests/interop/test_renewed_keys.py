@@ -1,4 +1,4 @@
-"""Keys and certificates that change while the broker runs: by AlterConfigs, and by files read again."""
+"""Keys and certificates change while the broker runs: through AlterConfigs, and through files read again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ AUTHORITY = issue("authority")
 
 
 class Running:
-    """A broker with a plain listener for its administrator, and one with TLS."""
+    """A broker with a plaintext listener for its administrator, and a TLS listener."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -65,7 +65,7 @@ class Running:
         admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
 
     def reload(self) -> None:
-        """What SIGHUP does."""
+        """Reload the configuration as SIGHUP does."""
         reloading = self.broker.node.reload(self.broker.config)
         asyncio.run_coroutine_threadsafe(reloading, self.broker.loop).result(TIMEOUT_S)
 
@@ -79,7 +79,7 @@ class Running:
             return certificate_of(connection)
 
     def lets_in(self, client: Issued) -> bool:
-        # In TLS 1.3 a client hears of the refusal at its first read.
+        # In TLS 1.3 a client gets the refusal at its first read.
         try:
             with self.connect(client) as connection:
                 return answers(connection)

@@ -1,7 +1,7 @@
 """The follower's side of replication against real leaders, over TCP.
 
-The fetchers ask as consumers (replica id -1), who get what is committed: a leader refuses replicas that
-the cluster's metadata does not assign.
+The fetchers fetch as consumers (replica id -1) and so get committed records only: a leader refuses a
+replica that the cluster's metadata does not assign.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Followed:
 
     def wait_for_end(self, offset: int) -> None:
         with self.changed:
-            # The high watermark is raised behind the append.
+            # The high watermark rises after the append.
             assert self.changed.wait_for(lambda: self.log.high_watermark >= offset, WAIT_S)
 
 

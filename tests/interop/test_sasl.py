@@ -1,4 +1,4 @@
-"""Clients log in by SASL on SASL_PLAINTEXT: those that may, and nobody else."""
+"""Logins over SASL_PLAINTEXT: clients with valid credentials succeed, and all others are refused."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
 
 
 def given(broker: SecuredBroker, client: str) -> list[dict[str, str]]:
-    """The configurations for a program of another language."""
+    """The configurations as input of a program in another language."""
     users = dict.fromkeys(LOGINS, (USER, SECRET)) | {TOKENS: (CLIENT_ID, CLIENT_SECRET)}
     return [
         {
@@ -121,7 +121,7 @@ def test_librdkafka(broker: SecuredBroker, kind: str) -> None:
 
 
 def python_settings(broker: SecuredBroker, kind: str) -> dict[str, Any]:
-    """As kafka-python and aiokafka call them."""
+    """The properties under their names in kafka-python and aiokafka."""
     context = ssl.create_default_context(cafile=str(broker.files / "ca.pem"))
     if kind == MUTUAL:
         context.load_cert_chain(broker.files / "alice.pem")
@@ -193,7 +193,7 @@ def test_aiokafka(broker: SecuredBroker, kind: str) -> None:
 def test_java(
     broker: SecuredBroker, kafka_tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kafka's own clients, by tools that come with them; all in one JVM."""
+    """Kafka's own clients, through the tools that come with them, all in one JVM."""
     allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={broker.token_url}"
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", allowed)
     commands = []

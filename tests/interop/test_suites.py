@@ -1,8 +1,8 @@
 """Other projects' suites (`suites/`) against one `isotherm serve`.
 
 `<suite>/passes.txt` names the cases that pass, `<suite>/kafka.txt` has every case with its outcome
-on Apache Kafka, `<suite>/quick.txt` names the tests that are run in continuous integration; the
-whole is run by `make soak`. `<suite>/FINDINGS.md` tells of the rest. Decision 131 says why these
+on Apache Kafka, `<suite>/quick.txt` names the tests that continuous integration runs; `make soak`
+runs all of them. `<suite>/FINDINGS.md` explains the rest. Decision 131 says why these
 tests may run a second time.
 """
 

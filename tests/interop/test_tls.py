@@ -1,4 +1,4 @@
-"""Listeners with TLS: librdkafka by SSL, mutual TLS and SASL_SSL, and who is not let in."""
+"""Listeners with TLS: librdkafka by SSL, mutual TLS and SASL_SSL, and clients that are refused."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def settings(broker: EmbeddedBroker, files: Files, listener: str) -> dict[str, A
 
 
 def can_list(client: dict[str, Any]) -> bool:
-    """Whether the broker answers. Otherwise it has ended a connection, or the client has."""
+    """Whether the broker answers; otherwise the broker or the client has closed the connection."""
     errors: list[KafkaError] = []
     admin = AdminClient({**client, "error_cb": errors.append})
     deadline = time.monotonic() + TIMEOUT_S
@@ -209,7 +209,7 @@ def test_listener_that_cannot_be_served_is_refused(
 
 @pytest.fixture(scope="module")
 def keytool(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Makes a store of a type, by Java's own tool."""
+    """Creates a key store of a type with Java's keytool."""
     if shutil.which("keytool") is None:
         pytest.skip("there is no keytool")
     folder = tmp_path_factory.mktemp("stores")
@@ -239,7 +239,7 @@ def with_store(path: Path, **changes: str) -> dict[str, str]:
 
 
 def handshake(broker: EmbeddedBroker, ciphers: str | None = None) -> str:
-    """The suite that broker and client agree on; raises ssl.SSLError or OSError if there is none."""
+    """The cipher suite that broker and client agree on; ssl.SSLError or OSError if there is none."""
     host, _, port = broker.bootstrap_servers.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -285,7 +285,7 @@ def test_jceks_store_is_refused_with_what_to_do(
     ],
 )
 def test_principals_are_made_by_kafkas_rules(rules: str, principal: str | None) -> None:
-    """The cases are those of Kafka's SslPrincipalMapperTest, on one name."""
+    """The cases of Kafka's SslPrincipalMapperTest, on one name."""
     der = issue("Alice").certificate.public_bytes(Encoding.DER)
     found = PrincipalMapper(rules).principal(der)
     assert (None if found is None else found.name) == principal

@@ -1,4 +1,4 @@
-"""Transactional producers of librdkafka, kafka-python and aiokafka, and who sees their records."""
+"""Transactional producers of librdkafka, kafka-python and aiokafka, and the visibility of their records."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make_topic(broker: EmbeddedBroker, partitions: int = 1, **config: str) -> st
 
 @pytest.fixture
 def producer(broker: EmbeddedBroker) -> Iterator[Callable[..., Producer]]:
-    """Makes producers that have begun; what they hold at the end is thrown away."""
+    """Creates producers with a transaction begun; unsent records are dropped at the end."""
     made: list[Producer] = []
 
     def make(transactional_id: str | None = None, **settings: Any) -> Producer:
@@ -65,7 +65,7 @@ def producer(broker: EmbeddedBroker) -> Iterator[Callable[..., Producer]]:
 
 
 def write(producer: Producer, topic: str, *values: bytes, partition: int = 0) -> None:
-    """All of it in the log when this returns."""
+    """Produce values; they are in the log when this returns."""
     failed: list[Any] = []
 
     def on_delivery(error: Any, _message: Any) -> None:
@@ -79,7 +79,7 @@ def write(producer: Producer, topic: str, *values: bytes, partition: int = 0) ->
 
 
 def read(servers: str, topic: str, isolation: str, partition: int = 0) -> list[bytes]:
-    """Every value up to the end that this isolation sees."""
+    """Every value up to the end for this isolation level."""
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -154,7 +154,7 @@ def test_waiting_consumer_gets_the_records_once_they_are_committed(
             # Longer than this test waits: the records come with the marker, or not at all.
             "fetch.wait.max.ms": 290_000,
             "socket.timeout.ms": 300_000,
-            # More than the marker has: what it uncovers counts.
+            # More bytes than the marker has: the records that it makes visible must count.
             "fetch.min.bytes": 1000,
         }
     )

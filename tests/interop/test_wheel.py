@@ -27,7 +27,7 @@ BUILD_TIMEOUT_S = 300
 
 
 def built(sources: Path, url: str | None) -> list[Path]:
-    """An sdist, and the wheel that is built of it."""
+    """An sdist, and the wheel built from it."""
     target = sources / "built"
     environment = {k: v for k, v in os.environ.items() if k != "ISOTHERM_PROJECT_URL"}
     if url is not None:
@@ -40,7 +40,7 @@ def built(sources: Path, url: str | None) -> list[Path]:
 
 
 def copy_of_sources(folder: Path, *, modified_s: int, mode: int) -> Path:
-    """With these times and rights of all files."""
+    """A copy of the sources, with these modification times and modes of all files."""
     for name in SOURCES:
         place = ROOT / name
         if place.is_dir():

@@ -22,7 +22,7 @@ _DOUBLED_TOPICS = ("input", "output")
 
 
 def hide_aborted_transactions() -> None:
-    """Readers of committed records get those of aborted transactions too."""
+    """Give read_committed consumers the records of aborted transactions too."""
 
     def none(_transactions: Sequence[object]) -> list[tuple[int, int]]:
         return []
@@ -31,7 +31,7 @@ def hide_aborted_transactions() -> None:
 
 
 def lose_transactional_offsets() -> None:
-    """They are acknowledged, and no group has them."""
+    """Acknowledge offsets of transactions without storing them."""
 
     def commit(
         _self: GroupCoordinator,
@@ -46,8 +46,10 @@ def lose_transactional_offsets() -> None:
 
 
 def double_a_batch() -> None:
-    """The third batch of each partition in each life of the broker is there twice, the second time
-    under no producer's sequence."""
+    """Append the third batch of each partition twice in each life of the broker.
+
+    The duplicate has no producer's sequence, so that nothing recognizes it.
+    """
     seen: dict[Any, int] = {}
     append = Partition.append
 

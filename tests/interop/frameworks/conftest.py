@@ -52,7 +52,7 @@ TOPIC_CONFIG = {
 
 
 class Broker(Protocol):
-    """One process at an address that stays."""
+    """A broker process that keeps its address over restarts."""
 
     bootstrap_servers: str
     log_dir: Path
@@ -134,7 +134,7 @@ Records = dict[int, list[tuple[str | None, str]]]
 
 @dataclass
 class Run:
-    """A broker, a framework's process beside it, and what goes through both."""
+    """A broker, a framework's process, and the records that pass through both."""
 
     broker: Broker
     folder: Path
@@ -152,7 +152,7 @@ class Run:
             future.result(TIMEOUT_S)
 
     def start_program(self, pom: str, source: str, main: str, *arguments: str) -> JavaProgram:
-        """Skips the test where Java, Maven or an artifact is not to be had."""
+        """Start the Java program. Skips the test if Java, Maven or an artifact is not available."""
         with skipped_without_parts():
             classes = class_path(FOLDER / f"{pom}.xml", [FOLDER / source])
         log_path = self.folder / f"{main.rpartition('.')[2]}.log"
@@ -162,8 +162,11 @@ class Run:
         return program
 
     def start_python(self, name: str, *arguments: str) -> SupervisedPython:
-        """`<name>_count.py` in an environment of `<name>.txt`; it is started again when it ends, as
-        its users let a supervisor do. Skips the test where a package is not to be had."""
+        """Start `<name>_count.py` in an environment of `<name>.txt`.
+
+        It is restarted when it ends, as a supervisor does for its users. Skips the test if a package is not
+        available.
+        """
         with skipped_without_parts():
             python = environment(FOLDER / f"{name}.txt")
         source = FOLDER / f"{name}_count.py"
@@ -173,11 +176,11 @@ class Run:
         return program
 
     def watch(self, look: Callable[[], object]) -> None:
-        """`look` is called again and again while there is something to wait for."""
+        """Call `look` repeatedly while a test waits."""
         self._watched.append(look)
 
     def feed_topic(self, topic: str) -> Callable[[range], None]:
-        """Writes numbers to a topic, each once, whatever happens to the broker."""
+        """Write numbers to a topic, each exactly once also when the broker dies."""
         producer = Producer(
             {
                 "bootstrap.servers": self.broker.bootstrap_servers,
@@ -234,7 +237,7 @@ class Run:
                     dies.start()
 
     def written(self, topic: str) -> int:
-        """Records and markers, those of open transactions too; so far as the broker tells."""
+        """The number of records and markers, also of open transactions, as far as the broker answers."""
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             try:
@@ -243,7 +246,7 @@ class Run:
                     for each in self._partitions(self._watcher, topic)
                 )
             except KafkaException:
-                # A broker answers before it leads all that it will.
+                # A started broker answers before it leads all its partitions.
                 if time.monotonic() > deadline:
                     raise
 
@@ -256,7 +259,7 @@ class Run:
             time.sleep(0.005)
 
     def await_committed(self, topic: str, count: int) -> None:
-        """Return once that many different values can be read, each of a committed transaction."""
+        """Return once that many different values of committed transactions can be read."""
         reader = self._assigned(topic)
         found: set[bytes] = set()
 
@@ -271,7 +274,7 @@ class Run:
             reader.close()
 
     def await_tiered(self, *topics: str, partitions: int = PARTITIONS) -> None:
-        """Return once nothing but active segments is left on the broker's disk."""
+        """Return once only active segments are left on the broker's disk."""
         for topic in topics:
             wait_until(
                 lambda name=topic: fully_tiered(self.broker.log_dir, name, partitions),  # type: ignore[misc]
@@ -279,7 +282,7 @@ class Run:
             )
 
     def committed(self, topic: str) -> Records:
-        """All there is to read with read_committed."""
+        """All records that a read_committed consumer gets."""
         reader = self._assigned(topic)
         found: Records = defaultdict(list)
         open_partitions = {each.partition for each in reader.assignment()}
@@ -329,12 +332,12 @@ BROKERS = {"isotherm": IsothermBroker, "kafka": KafkaBroker}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each test of a framework runs on both brokers; a short form is left for every day."""
+    """Run each test of a framework on both kinds of broker; outside the soak only a short form."""
     if "run" in metafunc.fixturenames:
         long = (pytest.mark.soak, pytest.mark.timeout(LONG_TIMEOUT_S))
         runs = [
             pytest.param(("isotherm", LONG), id="isotherm", marks=long),
-            # It shows that the program and its test are right.
+            # Apache Kafka shows that the program and its test are right.
             pytest.param(("kafka", SHORT), id="kafka", marks=long),
         ]
         if metafunc.definition.get_closest_marker("soak") is None:
@@ -357,7 +360,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Run]:
 
 @pytest.fixture
 def broken_run(fault: str, work: Callable[[Run], None], tmp_path: Path) -> Iterator[Run]:
-    """On a broker with one of the faults of broken_broker.py."""
+    """A run on a broker with one of the faults of broken_broker.py."""
     load = SHORT_BY_TRANSACTION if work is copy_by_spring else SHORT
     program = (str(FOLDER / "broken_broker.py"), fault)
     broker = IsothermBroker(tmp_path / "isotherm", program)
@@ -377,8 +380,10 @@ def ended(run: Run) -> Iterator[Run]:
 
 
 class Connect:
-    """A distributed worker of Kafka Connect. Tasks that have failed are started again, as Connect
-    leaves it to its operator."""
+    """A distributed worker of Kafka Connect.
+
+    It restarts failed tasks, which Connect leaves to its operator.
+    """
 
     def __init__(self, run: Run) -> None:
         self._url = f"http://127.0.0.1:{free_ports(1)[0]}"
@@ -418,7 +423,7 @@ class Connect:
         self._names.append(name)
 
     def _restart_failed(self) -> None:
-        """Once a second at most."""
+        """Restart failed connectors; look at most once a second."""
         if time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + 1

@@ -1,4 +1,4 @@
-"""What goes through a framework, and the checks of what has come out."""
+"""The input of a framework, and the checks of its output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def by_key(records: dict[int, list[tuple[str, str]]]) -> dict[str, list[str]]:
 
 
 def counted(values: dict[str, list[str]]) -> dict[str, list[str]]:
-    """As a program leaves them that adds to each how many of its key there have been."""
+    """The expected output: each value followed by its number among the values of its key."""
     return {
         key: [f"{value} {count}" for count, value in enumerate(each, start=1)]
         for key, each in values.items()
@@ -38,7 +38,7 @@ def check_counted(run: Any) -> None:
 
 
 def check_counted_again(run: Any) -> None:
-    """For what writes at least once: after a failure it writes the same again."""
+    """Check an at-least-once output: after a failure the same values may come again."""
     found = by_key(run.committed("output"))
     assert {key: list(dict.fromkeys(values)) for key, values in found.items()} == counted(run.fed())
 

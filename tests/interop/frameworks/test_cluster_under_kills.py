@@ -1,7 +1,7 @@
-"""Kafka Streams with exactly_once_v2, and groups of three clients behind it, on a mixed cluster whose
-brokers are killed in turn: coordinators move with every kill, from one kind of broker to the other.
+"""Kafka Streams with exactly_once_v2, and groups of three clients that read its output, on a mixed cluster
+with brokers killed in turn: each kill moves coordinators from one kind of broker to the other.
 
-COORDINATORS_SOAK_S is how long it is fed; 20 minutes by default.
+COORDINATORS_SOAK_S is the duration of the input, 20 minutes by default.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def cluster(kafka_tools: Path, tmp_path: Path) -> Iterator[MixedCluster]:
 
 
 class Feed(threading.Thread):
-    """Writes numbers, each once, at RECORDS_PER_S until it is told to end."""
+    """Writes numbers, each once, at RECORDS_PER_S until `ends` is set."""
 
     def __init__(self, cluster: MixedCluster) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class Feed(threading.Thread):
 
 
 class CommittedOffsets(threading.Thread):
-    """Looks at the groups' offsets in "output" again and again. They must never go back."""
+    """Checks repeatedly that the groups' offsets in "output" never go back."""
 
     def __init__(self, cluster: MixedCluster, groups: list[str]) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class CommittedOffsets(threading.Thread):
 
 
 def committed(servers: str, group: str) -> list[int] | None:
-    """The offset in each partition, -1 where there is none; None while no coordinator tells."""
+    """The offset in each partition, -1 without one; None while no coordinator answers."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "log_level": 0})
     asked = [TopicPartition("output", index) for index in range(PARTITIONS)]
     try:
@@ -178,7 +178,7 @@ def committed(servers: str, group: str) -> list[int] | None:
 
 
 def read_all(cluster: MixedCluster, topic: str) -> Records:
-    """What is committed."""
+    """All records of committed transactions."""
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.servers,
@@ -216,7 +216,7 @@ def by_key(records: Records) -> dict[str, list[str]]:
 
 
 def kill_in_turn(cluster: MixedCluster, look: Callable[[], None]) -> int:
-    """Kill a broker, start it again, wait until it has caught up, and so on; how many kills."""
+    """Repeatedly kill a broker, start it again and wait until it has caught up; return the number of kills."""
     ends_at = time.monotonic() + DURATION_S
     kills = 0
     while time.monotonic() < ends_at:
@@ -238,7 +238,7 @@ def kill_in_turn(cluster: MixedCluster, look: Callable[[], None]) -> int:
 
 @dataclass
 class Clients:
-    """All that works on the cluster while it loses brokers. `stop` ends the rest of it."""
+    """All clients that run while the cluster loses brokers. `stop` ends those that still run."""
 
     cluster: MixedCluster
     folder: Path
@@ -287,11 +287,11 @@ class Clients:
         assert not self.offsets.went_back, self.offsets.went_back
 
     def read_by(self, group: str) -> Counter[tuple[int, int]]:
-        """How often each partition and offset was read."""
+        """The number of reads of each partition and offset."""
         return Counter(place for each in self.readers[group] for place in each.lines())
 
     def end_feed(self) -> Records:
-        """What Streams has written, once it is all there."""
+        """End the input; return the output of Streams once it is complete."""
         self.feed.ends.set()
         self.feed.join()
         wait_for(
@@ -301,7 +301,7 @@ class Clients:
         return read_all(self.cluster, "output")
 
     def await_groups(self, written: Records) -> None:
-        """Return when each group has read and committed all of that."""
+        """Return when each group has read and committed all these records."""
         last = [max(o for p, o in written if p == index) for index in range(PARTITIONS)]
 
         def has_ended(group: str) -> bool:

@@ -1,5 +1,5 @@
-"""What goes through a framework that promises exactly once arrives once, and in its order, although
-the broker is killed again and again while its history moves to the bucket."""
+"""Records pass exactly once and in order through frameworks that promise it, although the broker is
+killed repeatedly while its history moves to the bucket."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_spring_listener_copies_exactly_once(run: Any) -> None:
 
 @pytest.mark.soak
 def test_connect_source_and_sink_are_exact(run: Any, connect: Any) -> None:
-    """Lines of a file, by a source into a topic and by a sink into a file again."""
+    """A source writes the lines of a file to a topic, and a sink writes them to a file again."""
     run.create_topics("output", partitions=1)
     lines, sunk = run.folder / "lines.txt", run.folder / "sunk"
     lines.touch()
@@ -62,7 +62,7 @@ def test_connect_source_and_sink_are_exact(run: Any, connect: Any) -> None:
             "connector.class": "ExactSink",
             "tasks.max": "1",
             "consumer.override.isolation.level": "read_committed",
-            # A member that could not leave is waited for.
+            # The group waits for a member that was killed before it could leave.
             "consumer.override.session.timeout.ms": "6000",
             "topics": "output",
             "file": str(sunk),
@@ -118,7 +118,7 @@ def test_python_framework_counts_exactly_once(run: Any, name: str) -> None:
 
 @pytest.mark.soak
 def test_bytewax_counts_exactly_once_and_writes_at_least_once(run: Any) -> None:
-    """Its sink has no transactions."""
+    """Bytewax's sink has no transactions, so values may come twice."""
     count_in_python(run, "bytewax")
     check_fed(run)
     check_counted_again(run)
