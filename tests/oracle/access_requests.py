@@ -1,7 +1,7 @@
-"""Requests for every API, about things that the ACLs of a scenario name and things that they do not.
+"""Requests for every API, about resources that a scenario's ACLs name and resources that they do not.
 
-Fields that a version lacks are left out (`fitting`). A topic id is written `id:NAME`: it is another one
-on each broker. What a request would change for the next ones is asked for last.
+`fitting` leaves out fields that a version lacks. A topic id is written `id:NAME`, since each broker has
+a different one. Requests that would change the answers to later ones come last.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _each(key: str, values: Sequence[Any], **fields: Any) -> list[dict[str, Any]
 
 
 def _alone(key: str, items: Sequence[Any], **fields: Any) -> list[dict[str, Any]]:
-    """Each item in a request of its own: without a name the order would tell them apart."""
+    """A request for each item: items without a name are only told apart by their order."""
     return [{key: [item], **fields} for item in items]
 
 
@@ -353,7 +353,7 @@ REQUESTS: Mapping[ApiKey, Sequence[Mapping[str, Any]]] = {
     ],
 }
 
-# Answered alike whatever the ACLs are: tests of what is refused compare them.
+# Answered alike under all ACLs; tests of refused APIs compare the answers.
 NOT_ASKED = frozenset(
     {
         ApiKey.ADD_RAFT_VOTER,
@@ -369,7 +369,7 @@ NOT_ASKED = frozenset(
 def fitting(
     api: ApiKey, version: int, fields: Mapping[str, Any], topic_ids: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """The fields that the version has; None if it lacks one that the request is about."""
+    """The fields that the version has; None if it lacks a field that the request is about."""
     fitted = _fitting(request_class(api, version), fields, topic_ids)
     lists = [key for key, value in fields.items() if isinstance(value, list)]
     return fitted if not lists or any(key in fitted for key in lists) else None

@@ -1,6 +1,6 @@
 """A real Apache Kafka for the tests of this folder.
 
-Where its jars cannot be had the tests are skipped (see `kafka_tools` in tests/conftest.py).
+The tests are skipped if its jars are not available (see `kafka_tools` in tests/conftest.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def kafka(kafka_tools: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaOracle]:
     """A running broker with tiered storage and short intervals, shared by the session."""
     directory = tmp_path_factory.mktemp("kafka")
-    # Jobs on Spark have a task for each; Kafka's own 50 are read where a test starts a broker.
+    # Spark jobs have a task for each partition. Tests that start a broker of their own have Kafka's default of 50.
     few = {"rlmm.config.remote.log.metadata.topic.num.partitions": "8"}
     with running_kafka(directory, {**EAGER_SETTINGS, **few}) as oracle:
         yield oracle
@@ -56,7 +56,7 @@ def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkClu
 
 @pytest.fixture
 def s3_server(tmp_path: Path) -> Iterator[S3Server]:
-    """With an empty bucket."""
+    """An S3 server with an empty bucket."""
     binary = find_versitygw()
     if binary is None:
         pytest.skip("versitygw is not there: scripts/s3-server.sh install, or set VERSITYGW")

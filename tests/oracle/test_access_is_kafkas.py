@@ -1,9 +1,9 @@
-"""ACLs let through and refuse what they do at Apache Kafka: the same raw requests to both.
+"""ACLs allow and refuse the same requests as in Apache Kafka; raw requests go to both brokers.
 
-Both have Kafka's StandardAuthorizer and the same ACLs for User:ANONYMOUS, who sends every request in
-every version. Compared are the error codes of all parts of the answers, and which parts there are:
-what is filtered out of a list must be filtered out of both. Kafka's own connections are User:admin's, a
-super user, which sends the same requests once, denied by each ACL.
+Both use the rules of Kafka's StandardAuthorizer and the same ACLs for User:ANONYMOUS, which sends every
+request in every version. The test compares the error codes of all parts of the answers, and which parts
+exist: an item that one broker filters out of a list must be missing in both. Kafka's own connections are
+those of User:admin, a super user. It also sends the same requests once, although each ACL denies them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
 
 
 class Rule(NamedTuple):
-    """An ACL. An address other than the client's does not concern it, nor another user."""
+    """An ACL. One for another address or another user does not concern the client."""
 
     resource: Resource
     name: str
@@ -142,7 +142,7 @@ class Isotherm:
         )
 
     def set_acls(self, rules: Sequence[Rule]) -> None:
-        """Inside of the broker, as nobody may do it from outside."""
+        """Set the ACLs inside the broker: no client may change them."""
         services = self._broker.node.services
 
         def change() -> None:
@@ -284,7 +284,7 @@ _COORDINATORS: Sequence[tuple[ApiKey, int, dict[str, Any]]] = [
 
 
 def _set_up(server: str) -> None:
-    """The topics, and offsets of the group in two of them."""
+    """Create the topics, and commit offsets of the group in two of them."""
     admin = AdminClient({"bootstrap.servers": server})
     for created in admin.create_topics([NewTopic(name, 2, 1) for name in TOPICS]).values():
         error = created.exception(TIMEOUT_S)
@@ -323,7 +323,7 @@ def ask_as_admin(server: str, frame: bytes) -> bytes | str:
 def found(
     side: Isotherm | Kafka, api: ApiKey, version: int, fields: Mapping[str, Any], *, as_admin: bool
 ) -> Any:
-    """The codes of an answer by what they belong to, with the names and operations in it."""
+    """The error codes of an answer by the things that they belong to, and its names and operations."""
     frame = request_frame(api, version, fields)
     answer = ask_as_admin(side.admin_server, frame) if as_admin else ask(side.server, frame)
     if isinstance(answer, str):
@@ -333,7 +333,7 @@ def found(
     except ProtocolError:
         return answer
     if api in (ApiKey.METADATA, ApiKey.DESCRIBE_TOPIC_PARTITIONS):
-        # Kafka makes its internal topics when they are first needed.
+        # Kafka creates its internal topics at their first use.
         topics = tuple(each for each in response.topics if not (each.name or "").startswith("__"))
         response = dataclasses.replace(response, topics=topics)
     codes = {path: ErrorCode(each.error_code).name for path, each in outcomes(response).items()}
@@ -341,7 +341,7 @@ def found(
 
 
 def _shown(value: Any, path: str = "") -> Iterator[str]:
-    """What an answer lets its reader know of: authorized operations, and the names in lists."""
+    """The information that an answer reveals: authorized operations, and the names in lists."""
     if isinstance(value, tuple):
         for each in value:
             yield from _shown(each, path)
@@ -360,7 +360,7 @@ def _shown(value: Any, path: str = "") -> Iterator[str]:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_access_is_decided_as_by_kafka(both: tuple[Isotherm, Kafka], scenario: str) -> None:
-    """In the first and the last version."""
+    """Each request is sent in its first and its last version."""
     assert_same(both, SCENARIOS[scenario], {api: set(SERVED[api]) for api in REQUESTS})
 
 

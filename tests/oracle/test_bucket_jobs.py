@@ -1,5 +1,5 @@
 """sweep, scrub and rebuild on a topic that Apache Kafka tiered: its LocalTieredStorage, its own
-metadata topic. What Kafka wrote is sound, to the last index entry, so any finding is ours."""
+metadata topic. Everything that Kafka wrote is sound, so any finding is an error of ours."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_a_tool_begins_with_the_archive(kafka_tools: Path) -> None:
 def test_an_archive_that_does_not_fit_changes_nothing(
     content: bytes | None, kafka_tools: Path, tmp_path: Path
 ) -> None:
-    """Not one at all, or one of other jars."""
+    """The archive is missing, or it is one of other jars."""
     command = java_command(TOOL, "--help")
     if content is None:
         other = [f"{kafka_tools}{'/./*'}" if "/*" in each else each for each in command]

@@ -1,8 +1,8 @@
-"""The cleaner's results: Kafka's own Cleaner on a copy of the same log, round after round.
+"""The cleaner's results against those of Kafka's own Cleaner on a copy of the same log, round after round.
 
-Histories are drawn by hypothesis; one JVM cleans all of them. Logs are closed before each round, so
-both begin with what is on the disk. What must be equal: every file but compressed batches, whose
-bytes depend on the compressor and are compared record for record and field for field.
+Hypothesis draws the histories; one JVM cleans all of them. Logs are closed before each round, so both
+cleaners start from the files. Every file must be equal, except for compressed batches: their bytes
+depend on the compressor, so they are compared record for record and field for field.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def test_every_round_over_compressed_batches_leaves_the_same_records(
         for name in names(directory):
             if name.endswith(".log"):
                 assert batches(directory / name) == batches(copy / name), name
-            elif not name.endswith(".index"):  # positions depend on the compressor, too
+            elif not name.endswith(".index"):  # its positions depend on the compressor too
                 assert_equal_file(directory / name, copy / name)
 
 
@@ -88,7 +88,7 @@ def test_every_round_over_compressed_batches_leaves_the_same_records(
 def test_round_with_a_full_map_differs_in_horizons_above_it_alone(
     kafka_cleaner: KafkaCleaner, rng: random.Random
 ) -> None:
-    """Kafka gives one to a tombstone although older records of its key stay: decision 0023."""
+    """Kafka gives a tombstone a horizon although older records of its key stay: decision 0023."""
     for directory, copy, end_offset in rounds(kafka_cleaner, rng, map_slots=(3, 5, 9)):
         assert names(directory) == names(copy)
         for name in names(directory):
@@ -102,7 +102,7 @@ def test_round_with_a_full_map_differs_in_horizons_above_it_alone(
 def rounds(
     kafka_cleaner: KafkaCleaner, rng: random.Random, **more: Any
 ) -> Iterator[tuple[Path, Path, Offset]]:
-    """Our directory after each round of a history, Kafka's, and the end offset of the round."""
+    """For each round of a history: our directory, Kafka's, and the end offset of the cleaned section."""
     with tempfile.TemporaryDirectory() as folder:
         history = CleaningHistory(Path(folder) / "topic-0", rng, **more)
         copy = Path(folder) / "kafka" / "topic-0"
@@ -123,9 +123,11 @@ def rounds(
 
 
 def kafka_takes_committed_records_for_aborted(history: CleaningHistory) -> bool:
-    """Decision 0023. Kafka's map also gets the aborted transactions of the dirty section's first segment
-    that ended below that section. It need not meet their markers, and then leaves out whatever their
-    producers committed afterwards."""
+    """Decision 0023. Whether Kafka would drop committed records in this round.
+
+    Kafka also notes aborted transactions of the dirty section's first segment that ended below that section. It
+    may not meet their markers, and then treats later committed records of their producers as aborted.
+    """
     to_clean = history.to_clean()
     start, end = to_clean.first_dirty_offset, to_clean.first_uncleanable_offset
     segments = history.log.log.segments()
@@ -191,7 +193,7 @@ def batches(path: Path) -> list[Batch]:
 
 
 def without_horizons(batches: list[Batch], end_offset: Offset) -> list[Batch]:
-    """Those of batches that end at `end_offset` or above look as if they had none."""
+    """Remove the delete horizons of batches with a last offset at or above `end_offset`."""
     return [
         (header, records)
         if header.next_offset <= end_offset
@@ -231,8 +233,11 @@ def test_kafkas_dump_finds_no_fault_in_cleaned_segments(kafka_tools: Path, tmp_p
 
 
 def is_fault(remark: str) -> bool:
-    """Not what the tool remarks on any compacted log: holes, and that a batch without records has
-    no timestamp while the time index knows the one it had."""
+    """Whether a remark of the tool is a fault.
+
+    On any compacted log it remarks on gaps, and on batches without records: these have no timestamp, while the
+    time index keeps the former one.
+    """
     return not (
         remark.startswith(("Non-consecutive offsets in", "Found timestamp mismatch in"))
         or " is followed by " in remark

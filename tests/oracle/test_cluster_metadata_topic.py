@@ -1,4 +1,4 @@
-"""A member's metadata topic, whose partitions a broker of Apache Kafka leads."""
+"""A member's metadata topic with partitions that a broker of Apache Kafka leads."""
 
 from __future__ import annotations
 

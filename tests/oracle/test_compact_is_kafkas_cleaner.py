@@ -1,6 +1,6 @@
-"""Compaction on Spark against Kafka's own Cleaner: of the same log, all of it cleanable, both keep
-the same batches with the same records: tombstones, delete horizons, transactions and their markers.
-Two rounds: the second, after delete.retention.ms, drops what the first has marked."""
+"""Compaction on Spark against Kafka's own Cleaner: both keep the same batches with the same records of a
+log that is cleanable as a whole, with tombstones, delete horizons, transactions and their markers. The
+second of two rounds, after delete.retention.ms, drops the batches that got a horizon in the first."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_compaction_keeps_what_kafkas_cleaner_keeps(
 
 
 class Made:
-    """A random log of closed segments: in a bucket, and as Kafka's files."""
+    """A random log of closed segments, in a bucket and as Kafka's files."""
 
     def __init__(self, folder: Path, number: int, rng: random.Random, bucket: Path) -> None:
         self.number = number
@@ -124,7 +124,7 @@ class Made:
 
 
 def compact_to(spark: SparkSession, source: Path, target: Path, now_ms: int) -> dict[int, int]:
-    """How many records were dropped, by partition."""
+    """Compact the topic; return the number of dropped records by partition."""
     options = parse_options({"path": source.as_uri(), "subscribe": TOPIC})
     chosen = settings_of(
         options,
@@ -147,8 +147,10 @@ def batches_in_bucket(bucket: Path, number: int) -> tuple[list[Batch], list[Batc
 
 
 def batches_in(data: bytes) -> tuple[list[Batch], list[Batch]]:
-    """Those with data, and the markers, without the empty ones, of which each side keeps some for
-    reasons of its own; compressed ones are compared by what they hold."""
+    """Data batches, and markers, with their records in place of their compressed bytes.
+
+    Empty batches are left out: each side keeps some for its own reasons.
+    """
     found = [
         (header._replace(length=0, crc=0), read_records(data, position, header))
         for position, header in iterate_batches(data)

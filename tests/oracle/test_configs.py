@@ -1,4 +1,4 @@
-"""Listeners beside Apache Kafka: which files it starts with, and what it tells by each listener."""
+"""Listeners compared with Apache Kafka: accepted configurations, and the addresses given on each listener."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LISTENERS = ("PLAINTEXT", "INTERNAL", "EXTERNAL", "HIDDEN")
 HOSTS = dict(zip(LISTENERS, ("127.0.0.1", "127.0.0.1", "127.0.0.2", "127.0.0.1"), strict=True))
 TOLD = ("PLAINTEXT", "INTERNAL", "EXTERNAL")
 
-# Of the keys that say where a node is and what it is.
+# Keys that describe a node's addresses and roles.
 DESCRIBED = (
     "advertised.listeners",
     "controller.listener.names",
@@ -41,7 +41,7 @@ DESCRIBED = (
     "security.inter.broker.protocol",
 )
 
-# A single broker cannot keep what these keys promise by default.
+# A single broker cannot fulfil the defaults of these keys.
 ONE_REPLICA = ("offsets.topic.replication.factor", "transaction.state.log.replication.factor")
 
 # Listeners do not change while Isotherm runs; Kafka's do.
@@ -49,7 +49,7 @@ FIXED_HERE = ("listeners", "listener.security.protocol.map")
 
 
 def test_recorded_answers_are_kafkas(kafka_tools: Path, tmp_path: Path) -> None:
-    """Those that `tests/unit/config/test_listener.py` compares with."""
+    """The recorded answers that `tests/unit/config/test_listener.py` uses."""
     cases = [json.loads(line) for line in RECORDED.read_text().splitlines()]
     answers = check_configs(tmp_path, [case["properties"] for case in cases])
     assert {case["case"]: answer for case, answer in zip(cases, answers, strict=True)} == {
@@ -64,7 +64,7 @@ def test_every_key_of_kafkas_is_known_and_takes_kafkas_default(
     assert len(texts) > 250
     for name in ONE_REPLICA:
         assert texts.pop(name) == "3"
-    # -1 stands for "generated", which a node of a quorum cannot be.
+    # -1 means a generated id, which a node of a quorum cannot have.
     assert texts.pop("broker.id") == "-1"
     for name, text in texts.items():
         parse_broker_config({name: text})
@@ -73,7 +73,7 @@ def test_every_key_of_kafkas_is_known_and_takes_kafkas_default(
 
 
 class Node:
-    """A broker's addresses by listener, and the file it was given."""
+    """A broker's addresses by listener, and its properties."""
 
     def __init__(self) -> None:
         *ports, controller = free_ports(len(LISTENERS) + 1)
@@ -97,7 +97,7 @@ class Node:
         }
 
     def ask(self, listener: str, api_key: int, version: int, **fields: Any) -> Any:
-        """The answer by one listener, its addresses by the names of the listeners."""
+        """The broker's answer to a request on one listener."""
         answer = ask(self.addresses[listener], request_frame(api_key, version, fields))
         assert isinstance(answer, bytes)
         return read_answer(api_key, version, answer)
@@ -111,7 +111,7 @@ class Node:
 def nodes(
     kafka_tools: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Node, Node]]:
-    """Apache Kafka's and Isotherm's, alike, with a topic."""
+    """A broker of Apache Kafka and one of Isotherm, configured alike, with a topic."""
     kafka, isotherm = Node(), Node()
     with ExitStack() as stack:
         directory = tmp_path_factory.mktemp("listeners")
@@ -185,7 +185,7 @@ def test_coordinator_by_each_listener_is_kafkas(nodes: tuple[Node, Node], listen
 
 
 def make_offsets_topic(bootstrap_server: str) -> None:
-    """Kafka makes it when a coordinator is looked for, which a client repeats until it is there."""
+    """Commit an offset: Kafka creates the topic when a client looks for a coordinator, and the client retries."""
     settings = {"bootstrap.servers": bootstrap_server, "group.id": "readers"}
     consumer = Consumer(settings)
     consumer.commit(offsets=[TopicPartition("there", 0, 0)], asynchronous=False)

@@ -1,4 +1,4 @@
-"""Connections wait for their turn and for room as Kafka's ConnectionQuotas says, at given times."""
+"""Connections wait for rate and room exactly as in Kafka's ConnectionQuotas, at given times."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_room_is_kafkas(kafka_tools: Path, limits: Mapping[str, str]) -> None:
 
 
 def room_events(limits: Mapping[str, str]) -> Iterator[Event]:
-    """Connections come more often than they go. Who is let in is learned from our side."""
+    """Events in which more connections come than go. Our side decides which are accepted."""
     rng = random.Random(5)
     connections = limits_of(limits)
     open_ones: list[str] = []

@@ -1,5 +1,5 @@
-"""The console on a topic that Apache Kafka tiered. The oracles are what a consumer has read, the files of the
-tiers, and the topic of events itself."""
+"""The console on a topic that Apache Kafka tiered. The oracles are a consumer's records, the files of both
+tiers, and the metadata topic."""
 
 from __future__ import annotations
 

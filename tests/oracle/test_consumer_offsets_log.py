@@ -1,4 +1,4 @@
-"""Group records both ways: Kafka's decoded and encoded by us, ours dumped by Kafka's tool."""
+"""Group records both ways: we decode and encode Kafka's, and Kafka's tool dumps ours."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONSUMER_GROUP_TYPES = {3, 5, 6, 7, 8}
 
 
 def use_groups(bootstrap_servers: str) -> None:
-    """A classic and a modern group: two members, a rebalance, a commit, and one that leaves."""
+    """Use a classic and a consumer group: two members, a rebalance, a commit, and a member that leaves."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     admin.create_topics([NewTopic("grouped", 4)])["grouped"].result()
     for protocol in ("classic", "consumer"):

@@ -1,8 +1,8 @@
-"""The same random requests to both brokers' coordinators: the answers have to be Kafka's.
+"""Both brokers' coordinators get the same random requests, and must give the same answers.
 
-Requests are raw and many of them wrong: epochs of before, members that left, protocols mixed. What
-a broker gave out (producer ids, member ids, epochs) is used with that broker alone. Codes that say
-"come again" are waited out, as Kafka ends a transaction, and loads, behind the client's back.
+Requests are raw and many of them wrong: old epochs, members that left, mixed protocols. Ids and epochs
+from a broker are used with that broker alone. Requests are repeated while the code says "try again":
+Kafka ends transactions and loads coordinators asynchronously.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from oracle.raw_requests import ask, outcomes, read_answer, request_frame
 
 E = ErrorCode
 STEPS = 60
-# One count for any number of members up to five: each has the same share, whichever it is.
+# Divisible by any number of members up to five, so that all shares are equal.
 PARTITIONS = 60
 AGAIN_MAX, AGAIN_AFTER_S = 100, 0.05
 COME_AGAIN = {
@@ -45,7 +45,7 @@ AT_ONCE = {
 
 
 class Server:
-    """One of the two brokers, and the numbers that stand for its producer ids."""
+    """One of the two brokers, with small numbers in place of its producer ids."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self.bootstrap_servers = bootstrap_servers
@@ -82,7 +82,7 @@ def codes(answer: Any) -> list[E]:
 def servers(
     kafka_tools: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Server, Server]]:
-    """Kafka's, and ours."""
+    """Kafka's broker and ours."""
     kafka_directory = tmp_path_factory.mktemp("kafka")
     with (
         running_kafka(kafka_directory, {**EAGER_SETTINGS, **AT_ONCE}) as kafka,
@@ -100,7 +100,7 @@ class ProducerState(NamedTuple):
 
 
 class Transactions:
-    """Producers of one server: each step is a method, its result what has to be the same."""
+    """Producers of one server. Each step is a method, and its result must be the same for both servers."""
 
     def __init__(self, server: Server, prefix: str) -> None:
         self._server = server
@@ -227,7 +227,7 @@ def test_transactions_are_answered_as_kafka_answers(
 
 
 class Member:
-    """As its server knows it; a classic one gets its id by joining."""
+    """A member as its server knows it; a classic member gets its id from the join."""
 
     def __init__(self, member_id: str) -> None:
         self.member_id = member_id
@@ -236,7 +236,7 @@ class Member:
 
 
 class Group:
-    """A group of one server that has a member `z` of the consumer protocol throughout."""
+    """A group of one server. `z` is always a member, by the consumer protocol."""
 
     def __init__(self, server: Server, group_id: str, *, is_static: bool) -> None:
         self._server = server
@@ -253,7 +253,7 @@ class Group:
         return self._modern.setdefault(name, Member(member_id))
 
     def beat(self, name: str, delta: int | None, owned: str) -> Any:
-        """A heartbeat; a join when `delta` is None."""
+        """Send a heartbeat; a join if `delta` is None."""
         member = self._member(name)
         epoch = 0 if delta is None else member.epoch + delta
         is_full = epoch == 0
@@ -401,8 +401,9 @@ def test_groups_of_both_protocols_are_answered_as_kafka_answers(
     seed: int,
     is_static: bool,
 ) -> None:
-    """Until the assignors give the same shares of other partitions: then members are done with
-    giving them up at different times."""
+    """The comparison ends when the assignors give equal shares of different partitions: from then on members
+    revoke at different times.
+    """
     rng = random.Random(seed)
     group_id = f"seed-{seed}-{is_static}"
     kafka, isotherm = (Group(server, group_id, is_static=is_static) for server in servers)
@@ -423,7 +424,7 @@ def test_groups_of_both_protocols_are_answered_as_kafka_answers(
 
 
 def _depends_on_shares(result: Any) -> bool:
-    """An epoch, or whether there is something to join again for."""
+    """Whether the result depends on the assignment: an epoch, or a code that tells whether to rejoin."""
     return isinstance(result, int | tuple) and (
         not isinstance(result, E) or result in (E.none, E.rebalance_in_progress)
     )

@@ -40,7 +40,7 @@ SEGMENT_FILES = ("*.log", "*.index", "*.timeindex", "*.txnindex", "*.snapshot")
 
 @dataclass(frozen=True, slots=True)
 class WrittenLog:
-    """A closed log of several segments, and what went into it."""
+    """A closed log of several segments, and its records."""
 
     directory: Path
     records: tuple[Record, ...]
@@ -68,7 +68,7 @@ def _dump(directory: Path, *options: str) -> dict[str, DumpedFile]:
 
 
 class _Writer:
-    """Appends batches of made-up records and remembers them with their offsets."""
+    """Appends batches of random records and remembers them with their offsets."""
 
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
@@ -257,7 +257,7 @@ def _events() -> Iterator[RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpd
 
 
 def test_offsets_of_the_written_log_rise_by_one(written) -> None:
-    """Guards the tests above against a log that lost its middle."""
+    """Otherwise the tests above could pass on a log that lost its middle."""
     offsets = [
         header.base_offset
         for path in sorted(written.directory.glob("*.log"))

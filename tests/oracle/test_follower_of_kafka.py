@@ -76,7 +76,7 @@ class Cluster:
         )
 
     def create_topic(self, name: str) -> None:
-        # By the controller itself: the metadata names any broker as controller, also the silent one.
+        # Ask the controller itself: the metadata names any broker as controller, also the silent one.
         create_topic(self.node, name, [[KAFKA, ISOTHERM]])
 
     def image(self, topic: str) -> PartitionImage:
@@ -159,9 +159,9 @@ def test_follower_stays_in_sync_leaves_and_comes_back(cluster: Cluster) -> None:
     topic = "in-sync"
     cluster.create_topic(topic)
     log = cluster.follow(topic)
-    # Each is acknowledged once the follower has it, for the ISR has both.
+    # A record is acknowledged once the follower has it, because both are in the ISR.
     produce(cluster, topic, 2000)
-    # On a busy machine it may have been away for a while.
+    # On a busy machine the follower may have left the ISR for a while.
     cluster.wait(lambda: set(cluster.image(topic).isr) == {KAFKA, ISOTHERM})
     check_equal(cluster, topic, log, 2000)
     assert len(log.segments()) > 1
@@ -194,12 +194,12 @@ def test_records_that_the_leader_lacks_are_truncated(cluster: Cluster) -> None:
 
 
 def test_new_follower_begins_at_the_start_of_the_leader(cluster: Cluster) -> None:
-    """Within a batch, where DeleteRecords has put it."""
+    """DeleteRecords has moved the start into a batch."""
     topic = "deleted"
     cluster.create_topic(topic)
     cluster.wait(lambda: cluster.image(topic).isr == (KAFKA,))
     produce(cluster, topic, 95)
-    # The request itself waits for the follower, which has not begun.
+    # The request waits for the follower, which does not fetch yet, so it times out.
     cluster.admin.delete_records(
         [TopicPartition(topic, 0, 33)], request_timeout=60, operation_timeout=1
     )

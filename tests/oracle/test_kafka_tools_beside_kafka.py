@@ -1,11 +1,10 @@
 """Kafka's command-line tools print the same about Isotherm as about Apache Kafka.
 
-`kafka_tool_runs.txt` are the command lines, run on a broker of each kind that was set up alike, each
-line on both before the next. Exit statuses must be equal, and texts but for ids, addresses, times and
-the order of lines. Kafka shows a change only once it is in effect, a moment after its tool has ended:
-a command that only reads is run again until both print the same. What a refusal says behind the name
-of its error is each broker's own. What differs on purpose is listed here with its reason, and must go
-on differing.
+`kafka_tool_runs.txt` has the command lines. Each runs on an Isotherm broker and on a Kafka broker that are
+set up alike, before the next one does. Exit statuses must be equal, and so must texts except for ids,
+addresses, times and the order of lines. Kafka shows a change a moment after its tool has ended, so a
+read-only command is repeated until both print the same. The text after the name of an error is each
+broker's own. Intended differences are listed here with their reasons, and must remain.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ RUNS = [
     for line in Path(__file__).with_name("kafka_tool_runs.txt").read_text("utf-8").splitlines()
     if line and not line.startswith("#")
 ]
-# Whatever a test waits for comes earlier than this, also on a busy machine.
+# Long enough for every wait, also on a busy machine.
 SETTLING_TIMEOUT_S = 30
 SETTINGS = {
     "offsets.topic.num.partitions": "1",
@@ -47,7 +46,7 @@ _METADATA_TOPICS = "the metadata topic is compacted, and its audit topic is besi
 _COPY_LAG = "remote.copy.lag.* are keys of a later Kafka"
 _NO_SHARE_GROUPS = "share and streams groups are not served: as with share.version=0"
 
-# What Isotherm prints otherwise, and why.
+# Output in which Isotherm differs, with the reason.
 DIFFERENT: Mapping[str, str] = {
     "topics --list": _METADATA_TOPICS,
     "topics --describe": _METADATA_TOPICS,
@@ -68,7 +67,7 @@ def partitions(topic: str, count: int, replica: int = 1) -> list[dict[str, objec
 
 
 def write_files(folder: Path) -> None:
-    """The files that the command lines name."""
+    """Write the files that the command lines name."""
     for name, content in {
         "topics.json": {"topics": [{"topic": "made"}]},
         "as-is.json": {"partitions": partitions("made", 5)},
@@ -85,7 +84,7 @@ def write_files(folder: Path) -> None:
 def set_up(server: str) -> None:
     create_topic(server, "filled", 2, {"retention.ms": "-1"})
     create_topic(server, "keyed", 1, {"cleanup.policy": "compact", "retention.ms": "-1"})
-    # A batch for each record: how a client fills its batches is up to its timing.
+    # A batch for each record: otherwise the client's timing decides how it fills batches.
     producer = Producer({"bootstrap.servers": server, "batch.num.messages": 1})
     for number in range(60):
         producer.produce("filled", f"v{number}", partition=number % 2, timestamp=START_MS + number)
@@ -102,7 +101,7 @@ def only_reads(line: str) -> bool:
 
 
 def run_beside(ours: Callable[[], Run], theirs: Callable[[], Run], settles: bool) -> list[Run]:
-    """What the two print; where it `settles`, what they print once it is equal, or at last."""
+    """The output of both; if it `settles`, the equal output, or the last one after the timeout."""
     runs = [ours(), theirs()]
 
     def is_equal() -> bool:

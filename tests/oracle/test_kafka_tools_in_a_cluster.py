@@ -1,8 +1,8 @@
-"""Kafka's command-line tools print the same of a cluster of Isotherm brokers as of Kafka brokers.
+"""Kafka's command-line tools print the same about a cluster of Isotherm brokers as about one of Kafka brokers.
 
-`cluster_tool_runs.txt` are the command lines, run on two clusters of one controller of Kafka each: a tool
-asks whichever broker it likes, so all brokers of a cluster are of one kind. What differs on purpose is
-listed here with its reason, and must go on differing.
+`cluster_tool_runs.txt` has the command lines. They run on two clusters with a Kafka controller each. All
+brokers of a cluster are of one kind, because a tool asks any of them. Intended differences are listed
+here with their reasons, and must remain.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SETTINGS = {
     },
 }
 
-# What Isotherm prints otherwise, and why.
+# Output in which Isotherm differs, with the reason.
 DIFFERENT: Mapping[str, str] = {
     "configs --topic filled --describe --all": "remote.copy.lag.* are keys of a later Kafka",
     "configs --entity-type topics --describe": "settings of the keyed metadata topic",
@@ -59,7 +59,7 @@ def moved(topic: str, *replicas: int) -> dict[str, object]:
 
 
 def write_files(folder: Path) -> None:
-    """The files that the command lines name."""
+    """Write the files that the command lines name."""
     for name, content in {
         "topics.json": {"topics": [{"topic": "stuck"}]},
         "swap.json": moved("made", 2, 1),
@@ -90,13 +90,13 @@ def create(server: str, name: str, *replicas: Sequence[int]) -> None:
 
 
 def set_up(server: str) -> None:
-    # Not by the first client: then the broker that is down might lead the group's partition.
+    # Created explicitly: a client's first request might put the group's partition on the broker that is down.
     create(server, "__consumer_offsets", *[[1, 2]] * int(SETTINGS["offsets.topic.num.partitions"]))
     create(server, "filled", [1, 2], [2, 1])
     create(server, "degraded", [1, 2, DOWN])
     create(server, "gone", [DOWN])
     create(server, "stuck", [1])
-    # A batch for each record: how a client fills its batches is up to its timing.
+    # A batch for each record: otherwise the client's timing decides how it fills batches.
     producer = Producer({"bootstrap.servers": server, "batch.num.messages": 1, "acks": "all"})
     for number in range(60):
         producer.produce("filled", f"v{number}", partition=number % 2, timestamp=START_MS + number)
@@ -108,7 +108,7 @@ def set_up(server: str) -> None:
         try:
             consumer.commit(offsets=offsets, asynchronous=False)
         except KafkaException:
-            return False  # the topic of the coordinator is being made
+            return False  # the coordinator's topic is being created
         return True
 
     wait_for(is_committed, "the coordinator", 120)

@@ -1,4 +1,4 @@
-"""Users of Kerberos principals are those that Kafka's KerberosShortNamer makes."""
+"""Kerberos principals become the same users as with Kafka's KerberosShortNamer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metadata jobs on the topic that a real Kafka wrote, against what Kafka's own files and tools tell."""
+"""The metadata jobs on a topic that a real Kafka wrote, compared with Kafka's files and tools."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EVENT = re.compile(
 
 
 def finished_by_kafkas_tool(kafka: KafkaOracle, topic: str) -> set[tuple[str, int, int, int]]:
-    """Segment id, partition and offsets of what Kafka's own dump of the metadata topic shows."""
+    """Segment id, partition and offsets of the segments in Kafka's own dump of the metadata topic."""
     files = sorted(kafka.log_dir.glob("__remote_log_metadata-*/*.log"))
     written = ",".join(str(path) for path in files if path.stat().st_size)
     told = run_tool(DUMP_LOG_SEGMENTS, "--remote-log-metadata-decoder", "--files", written)

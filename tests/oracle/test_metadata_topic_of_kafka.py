@@ -35,7 +35,7 @@ def topic(kafka: KafkaOracle) -> Iterator[KafkaMetadataTopic]:
 
 @pytest.fixture(scope="module")
 def kafka_tiered_topic(kafka: KafkaOracle) -> TieredTopic:
-    """Of this module's own, since it goes on writing to it."""
+    """A topic for this module alone, because its tests write to it."""
     return make_tiered_topic(kafka, "followed-by-isotherm", partitions=1, records=3000)
 
 

@@ -1,6 +1,6 @@
 """Jobs of the pipeline on a standalone Spark cluster, over an S3 server: workers and drivers die in
-the middle of their work. What Kafka tiered is projected, swept and copied compacted; a topic of
-Isotherm's is compacted in place."""
+the middle of their work. A topic that Kafka tiered is projected, swept and copied compacted; a topic
+of Isotherm's is compacted in place."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Cluster:
         return SparkDriver(self._folder / name, COMMANDS, given)
 
     def recover(self, *arguments: str) -> list[str]:
-        """The steps that it shows, or takes."""
+        """Run `compact --recover`; return the steps that it shows or takes."""
         words = ["pipeline", "compact", *arguments, "--recover", "--json", *self.options]
         done = CliRunner().invoke(app, words)
         assert done.exit_code == 0, done.output + repr(done.exception)
@@ -102,7 +102,7 @@ class Cluster:
         driver.wait_until(lambda: any(folder.glob(pattern)), f"an object {pattern}")
 
     def kill_worker_while(self, driver: SparkDriver, job: str) -> None:
-        """The server stands still meanwhile: so the job that it is killed in cannot end before."""
+        """Kill a worker during `job`. The S3 server is stopped meanwhile, so the job cannot end before."""
         with self.server.stopped():
             assert not driver.has_answered(job)
             self.spark_cluster.replace_worker()
@@ -131,7 +131,7 @@ def newest_per_key(records: list[ConsumedRecord]) -> list[ConsumedRecord]:
 
 
 def read_copy(settings: ObjectStoreSettings, topic: str) -> list[tuple[int, int, Any, Any]]:
-    """Partition, offset, key and value of what a bucket holds, found by its manifests alone."""
+    """Partition, offset, key and value of a bucket's records, found by its manifests alone."""
     inventory = read_inventory(open_for_reading(settings), settings.create_layout())
     assert not inventory.uncommitted
     assert not inventory.damaged
@@ -210,7 +210,7 @@ def test_killed_workers_cost_no_row_and_double_no_object(
 
 
 def segments_in(topic: TieredTopic) -> list[tuple[int, int, str]]:
-    """As Kafka's own files name them."""
+    """Partition, base offset and id of each segment, from the names of Kafka's files."""
     found = []
     for path in topic.remote_root.glob(f"{topic.name}-*/*.log"):
         partition = int(path.parent.name.removeprefix(f"{topic.name}-").split("-")[0])
@@ -220,7 +220,7 @@ def segments_in(topic: TieredTopic) -> list[tuple[int, int, str]]:
 
 
 def leave_partial_uploads(bucket: Path, topic: TieredTopic) -> set[str]:
-    """Copies of logs under ids that the metadata never had."""
+    """Leave copies of logs under ids that the metadata never had."""
     names = set()
     for number, log in enumerate(sorted(bucket.glob(f"*/{topic.name}-*/*.log")), 1):
         offset, _, _ = log.stem.partition("-")
@@ -235,8 +235,10 @@ def leave_partial_uploads(bucket: Path, topic: TieredTopic) -> set[str]:
 def test_killed_drivers_are_recovered_from_without_a_trace(
     cluster: Cluster, start_broker: Callable[..., EmbeddedBroker]
 ) -> None:
-    """One dies while it stages segments in place, one while it makes the segments of a copy whole.
-    Whoever reads meanwhile sees the whole topic, and at last each key's newest record."""
+    """One driver dies while it stages segments in place, one while it completes the segments of a copy.
+
+    Readers see the whole topic meanwhile, and finally each key's newest record.
+    """
     tier = {f"rsm.config.{name}": text for name, text in cluster.storage.items()}
     broker = start_broker(tier | {"rsm.config.url": f"{cluster.url}/ours"})
     written = fill(broker, cluster)
@@ -250,7 +252,7 @@ def test_killed_drivers_are_recovered_from_without_a_trace(
         cluster.kill_driver_while(driver, "staged")
     left = cluster.objects("ours")
     assert left.keys() > before.keys()
-    # It is in the hands of a compaction, not left over.
+    # It belongs to a compaction, so it is no leftover.
     cluster.find_nothing_with("sweep", *place, "--age-hours", "0", "--delete")
     cluster.find_nothing_with("scrub", *in_place)
     assert consume_all(broker.bootstrap_servers, "ours") == written

@@ -1,4 +1,4 @@
-"""A server.properties means what it means to Kafka: Java reads the same entries of any text."""
+"""A server.properties has the same meaning as in Kafka: Java reads the same entries from any text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from isotherm.errors import ConfigError
 PROGRAM = Path(__file__).parent / "LoadProperties.java"
 TIMEOUT_S = 120
 TEXTS = 5_000
-# What has a meaning in the format, more often than what has none.
+# Characters with a meaning in the format, more often than others.
 _PARTS = (
     *("\\", "\\", "\n", "\n", "\r", "\r\n", "=", ":", " ", "\t", "\f", "#", "!"),
     *("\\u0041", "\\u00e4", "\\u12", "\\t", "\\n", "\\:", "\\=", "\\\n  ", "\\\r\n"),

@@ -1,4 +1,4 @@
-"""A member of a cluster that is led by Apache Kafka's own controllers."""
+"""A member of a cluster with Apache Kafka's own controllers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def controller(
 
 @pytest.fixture
 def start_node(controller: ControllerOracle, tmp_path: Path) -> Iterator[Callable[..., QuorumNode]]:
-    """Starts nodes, those of one id over one folder, as restarts of a broker do."""
+    """Starts nodes. Nodes with the same id share a folder, as restarts of a broker do."""
     started: list[QuorumNode] = []
 
     def start(
@@ -141,7 +141,7 @@ def test_member_joins_leads_leaves_and_comes_back(start_node):
     for partition in topic.partitions:
         assert (partition.leader, partition.isr, partition.replicas) == (5, (5,), (5,))
         assert partition.directories == registered.log_dirs
-    # Listeners hear of a change once it is in the image.
+    # Listeners are notified of a change once it is in the image.
     await_image(node, lambda _: created_in(node))
     assert created_in(node) == ["joins"]
 
@@ -182,7 +182,7 @@ def test_controllers_tools_see_the_member(controller, start_node):
     (printed,) = run_tools(
         [CLUSTER, "list-endpoints", "--bootstrap-controller", controller.address]
     )
-    # The controllers' own; the registration is told by the quorum's observers.
+    # The tool lists the controllers' endpoints only. The quorum's observers show the registration below.
     assert controller.address.partition(":")[2] in printed
     (replication,) = run_tools(
         [METADATA_QUORUM, "--bootstrap-controller", controller.address, "describe",
@@ -236,7 +236,7 @@ def test_controllers_of_another_cluster_are_reported_apart(start_node):
 
 
 def snapshots_in(log_dir: Path) -> list[Path]:
-    """Without that of the controllers' own start, which has nothing in it."""
+    """The metadata snapshots, without the empty one of the controllers' start."""
     found = sorted((log_dir / "__cluster_metadata-0").glob("*.checkpoint"))
     return [each for each in found if not each.name.startswith("0" * 20)]
 
@@ -257,7 +257,7 @@ def test_snapshot_of_the_controller_and_one_of_its_own_give_the_same_image(
     fresh.follow()
     told = re.search(r"metadata snapshot is fetched end_offset=(\d+) epoch=(\d+)", caplog.text)
     assert told is not None
-    # One of its own may have taken the place of that already.
+    # A snapshot of the controller's own may have replaced it already.
     fetched = f"{int(told[1]):020}-{int(told[2]):010}.checkpoint"
     assert fetched in {each.name for each in snapshots_in(controller.log_dir)}
     assert_same_image(fresh, node)
@@ -277,7 +277,7 @@ def test_snapshot_of_the_controller_and_one_of_its_own_give_the_same_image(
 
 
 def assert_same_image(node: QuorumNode, other: QuorumNode) -> None:
-    """Once it has got as far as the other has now."""
+    """Wait until `node` has the current end offset of `other`, and compare their images."""
     expected = other.metadata.image
     image = await_image(node, lambda image: image.end_offset >= expected.end_offset)
     assert image.topics_by_name == expected.topics_by_name
@@ -309,7 +309,7 @@ def test_snapshot_that_a_dying_controller_cuts_short_is_fetched_to_its_end(contr
 
 
 def test_old_epoch_of_a_broker_is_refused(start_node):
-    """What a zombie asks for its partitions has no effect."""
+    """A zombie's requests about its partitions have no effect."""
     node = start_node(19)
     node.join()
     topic = create_topic(node, "zombie", [[19]])
@@ -435,7 +435,7 @@ def test_member_of_three_controllers_outlives_their_leader(kafka_tools, tmp_path
         assert node.member.leader.epoch > epoch
         assert node.member.state is BrokerState.RUNNING
         assert own(node).broker_epoch == node.member.broker_epoch
-        # The one that comes back has to be caught up, and does not lead at once.
+        # The controller that comes back has to catch up, and does not lead at once.
         quorum.controllers[killed].start()
         assert node.metadata.image.topic("before").partitions[0].leader == 5
         assert node.stop()

@@ -62,7 +62,7 @@ CASES = [
     for line in Path(__file__).with_name("refused_requests.jsonl").read_text("utf-8").splitlines()
 ]
 
-# What Isotherm answers otherwise, and why; all of it is in the decision record.
+# Answers in which Isotherm differs, with the reason; the decision record has all of them.
 DIFFERENT: Mapping[str, str] = {
     "create collide": "Kafka makes both topics, whose metrics then have one name",
     "alter op 9": "UNKNOWN_SERVER_ERROR explains nothing",
@@ -93,7 +93,7 @@ def servers(kafka: KafkaOracle, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def ask_until_available(server: str, api: int, version: int, fields: Mapping[str, Any]) -> None:
-    """Kafka makes its internal topics when they are first needed, and answers later."""
+    """Repeat a request while it is retriable: Kafka creates its internal topics at their first use."""
     not_yet = {
         ErrorCode.coordinator_not_available,
         ErrorCode.coordinator_load_in_progress,

@@ -1,7 +1,7 @@
-"""Records that may not be here are named to their producer as Apache Kafka names them (KIP-467).
+"""Invalid records are reported to their producer as Apache Kafka reports them (KIP-467).
 
-The same raw Produce requests to both brokers: the whole answers must be equal, but for the times
-that a message says.
+Both brokers get the same raw Produce requests. Their whole answers must be equal, except for the
+times in messages.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Tables of values whose schemas are in a registry: a real one, which is itself on Isotherm.
+"""Tables of values with schemas in a real registry, which stores them on Isotherm.
 
-Oracle: Confluent's serializers have written the values; what was put is what the rows have.
+Oracle: Confluent's serializers write the values, and the rows must have the serializers' input.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ OTHER = {**FIRST, "fields": [{"name": "id", "type": "string"}]}
 
 @dataclass
 class Registered:
-    """A broker, a registry on it, and where the broker's bucket is."""
+    """A broker, a registry on it, and the broker's bucket."""
 
     broker: EmbeddedBroker
     url: str
@@ -216,8 +216,11 @@ MORE = CART.replace("int64 id = 1;", "int64 id = 1; optional string note = 8;")
 
 
 def proto_serializer(registered: Registered, text: str, path: tuple[int, ...], field: str) -> Any:
-    """The class of a message, and Confluent's serializer of it. That serializer registers no texts: it
-    has a registry of its own, whose id becomes that of the text."""
+    """A message class, and a function that serializes its messages with Confluent's serializer.
+
+    That serializer cannot register texts, so it has a mock registry; the function replaces the mock's id by the
+    id of `text`.
+    """
     register(registered.url, "item", ITEM, "PROTOBUF")
     reference = {"name": "parts/item.proto", "subject": "item", "version": 1}
     text_id = register(registered.url, f"carts-{field}", text, "PROTOBUF", references=[reference])
@@ -328,7 +331,7 @@ def test_registry_that_cannot_be_asked_ends_the_run(registered: Registered, tmp_
 
 
 def test_console_shows_them_as_they_were_put(registered: Registered) -> None:
-    """All kinds in one topic, keys too, and one that no schema is known of."""
+    """One topic has keys and values of all kinds, and one value with an unknown schema."""
     serialize = registered.serializer(SECOND, "mixed")
     text = 'syntax = "proto3"; message First {} message Second { int64 id = 1; string note = 2; }'
     kind = GetMessageClass(message_of(RegisteredSchema("PROTOBUF", text, ()), (1,)))

@@ -1,4 +1,4 @@
-"""A broker in the cluster of Kafka's controller gets another key and certificate while it runs."""
+"""A broker in a cluster with Kafka's controller gets a new key and certificate while it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka's tools move replicas between log directories of an Isotherm broker as of a Kafka broker."""
+"""Kafka's tools move replicas between log directories of an Isotherm broker as on a Kafka broker."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def kafka_alone(root: Path) -> Iterator[str]:
 
 
 def move(server: str, root: Path) -> list[str]:
-    """What the tools print."""
+    """Move a replica to another log directory; return the output of the tools."""
     create_topic(server, TOPIC, 2, {"retention.ms": "-1"})
     produce(server, 0, COUNT)
     plan = [
@@ -103,7 +103,7 @@ def move(server: str, root: Path) -> list[str]:
 
 def normalised(text: str, root: Path) -> str:
     text = text.replace(str(root), "<root>").replace("<root>/log", "<root>/one")
-    # How a client fills its batches, and so their size, is up to its timing.
+    # The client's timing decides how it fills batches, and so their sizes.
     text = re.sub(r'"size":\d+', '"size":0', text)
     if '"logDirs"' not in text:
         return text
@@ -126,7 +126,7 @@ def test_replicas_move_as_in_a_broker_of_kafka(kafka_tools: Path, tmp_path: Path
 def test_member_moves_its_replicas_and_the_controller_knows(
     kafka_tools: Path, tmp_path: Path
 ) -> None:
-    """A producer goes on meanwhile; everything is there, after a kill as well."""
+    """A producer writes meanwhile; all records are there, also after a kill."""
     (tmp_path / "bucket").mkdir()
     controller = ControllerOracle(tmp_path / "controller")
     controller.start()
@@ -170,7 +170,7 @@ def test_member_moves_its_replicas_and_the_controller_knows(
         member.start()
         assert read(member.bootstrap_server, produced[0]) == list(range(produced[0]))
         first = (one / "meta.properties").read_text().split("directory.id=")[1].split()[0]
-        # The member tells the controller behind the move.
+        # The member reports the move to the controller afterwards.
         wait_for(
             lambda: recorded_directories(controller) == {first}, "the recorded directory", WAIT_S
         )
@@ -180,7 +180,7 @@ def test_member_moves_its_replicas_and_the_controller_knows(
 
 
 def recorded_directories(controller: ControllerOracle) -> set[str]:
-    """The last directory of each partition of the topic, as the controller has it."""
+    """The last log directory of each partition of the topic, from the controller's metadata."""
     logs = sorted((controller.log_dir / "__cluster_metadata-0").glob("*.log"))
     text = dump_log_segments(logs, "--cluster-metadata-decoder")
     records = [

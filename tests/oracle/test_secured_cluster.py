@@ -1,4 +1,4 @@
-"""A cluster whose every connection has TLS and a login: Apache Kafka's controller, its broker, two of ours."""
+"""A cluster with TLS and logins on every connection: a controller and a broker of Kafka, two brokers of ours."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MEMBERS = {ISOTHERM: IsothermMember, KAFKA: KafkaMember, OTHER_ISOTHERM: Isother
 
 
 def secured(folder: Path) -> dict[str, str]:
-    """Keys of brokers and controllers. Both name their listeners so; only the protocols differ."""
+    """Security settings of brokers and controllers. Both have the same listener names; only protocols differ."""
     authority = issue("authority")
     (folder / "ca.pem").write_bytes(authority.certificate_pem)
     node = issue("node", authority).write_pem(folder / "node.pem")
@@ -68,7 +68,7 @@ def secured(folder: Path) -> dict[str, str]:
         "listener.name.plaintext.plain.sasl.jaas.config": users,
         "listener.name.controller.plain.sasl.jaas.config": users,
         **{f"rlmm.config.remote.log.metadata.common.client.{k}": v for k, v in client.items()},
-        # The manager's clients are on the brokers' side: they show the node's certificate, too.
+        # The manager's clients act as brokers: they present the node's certificate too.
         "rlmm.config.remote.log.metadata.common.client.ssl.keystore.type": "PEM",
         "rlmm.config.remote.log.metadata.common.client.ssl.keystore.location": str(node),
     }
@@ -125,7 +125,7 @@ def cluster(kafka_tools: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.mark.parametrize("leader", MEMBERS)
 def test_partition_is_replicated_and_its_transaction_ends(cluster: Cluster, leader: int) -> None:
-    """Followers fetch, coordinators send markers, members talk to the controller: all logged in."""
+    """Followers, coordinators that send markers, and members at the controller all log in."""
     topic = f"led-by-{leader}"
     replicas = [leader, *(each for each in MEMBERS if each != leader)]
     admin = AdminClient(cluster.client)

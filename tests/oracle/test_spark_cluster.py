@@ -75,7 +75,7 @@ def digest(value: bytes | None) -> str | None:
 
 
 def fill(broker: EmbeddedBroker, bucket: Path) -> Digests:
-    """A topic of two partitions, most of it in the bucket; what it holds."""
+    """Fill a topic of two partitions, most of it in the bucket; return its records."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     config = {"remote.storage.enable": "true", "segment.bytes": "1048576", "retention.ms": "-1"}
     config |= {"local.retention.bytes": "1"}
@@ -99,8 +99,10 @@ def test_killed_workers_cost_no_row_and_double_none(
     start_broker: Callable[..., EmbeddedBroker],
     tmp_path: Path,
 ) -> None:
-    """A topic of Isotherm's and one that Kafka tiered, both in S3, as batches and as streams; a
-    worker dies in the middle of a batch query, another one in the middle of a stream."""
+    """Batch and streaming queries of a topic of Isotherm's and of one that Kafka tiered, both in S3.
+
+    A worker dies in the middle of a batch query, and another in the middle of a stream.
+    """
     shutil.copytree(kafka_tiered_topic.remote_dir, s3_server.bucket_folder / "kafka")
     storage = {name: text for name, text in s3_server.config.items() if name != "url"}
     url = s3_server.config["url"]
@@ -156,8 +158,9 @@ def small_tier(tmp_path: Path) -> tuple[dict[str, str], Digests]:
 
 
 def make_environment(folder: Path, *packages: str) -> None:
-    """A Python environment as pip would make it, but that what Isotherm depends on stays where it
-    is installed already: copying it takes longer than all else."""
+    """Make a Python environment with `packages` of src/. Their dependencies stay where they are installed:
+    to copy them takes longer than all else.
+    """
     venv.create(folder, symlinks=True)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     site_packages = folder / "lib" / version / "site-packages"
@@ -171,7 +174,7 @@ def make_environment(folder: Path, *packages: str) -> None:
 
 
 def page_example(language: str, begins_with: str) -> str:
-    """The example of the documentation's page that begins so."""
+    """The example of the documentation's page that begins with this text."""
     page = (ROOT / "docs" / "spark-cluster.md").read_text()
     _, _, rest = page.partition(f"```{language}\n{begins_with}")
     assert rest, f"no example on the page begins with {begins_with}"
@@ -212,7 +215,7 @@ def test_source_comes_to_executors_in_an_archive(
 def test_source_comes_to_executors_as_a_zip_of_its_packages(
     spark_cluster: SparkCluster, small_tier: tuple[dict[str, str], Digests], tmp_path: Path
 ) -> None:
-    """The executors' Python has what Isotherm depends on, and not Isotherm."""
+    """The executors' Python has Isotherm's dependencies, but not Isotherm."""
     options, expected = small_tier
     folder = tmp_path / "driver"
     folder.mkdir()

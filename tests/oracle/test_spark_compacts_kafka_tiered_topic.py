@@ -1,6 +1,6 @@
-"""A compacted copy of what Apache Kafka tiered: from its LocalTieredStorage, by its own metadata
-topic, into the native layout. The oracle is what a consumer got from Kafka, newest record per key;
-and a second Kafka, a new cluster, that serves the copy under a topic id of its own."""
+"""A compacted copy of a topic that Apache Kafka tiered: from its LocalTieredStorage, by its own metadata
+topic, into the native layout. The oracles are the newest records per key that a consumer got from Kafka,
+and a second Kafka cluster that serves the copy under a new topic id."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "pipeline" / "rebuild.md"
 
 @dataclass(frozen=True)
 class Copy:
-    """The compacted copy, and what the source's objects were before and after it was made."""
+    """The compacted copy, and the source's objects before and after it was made."""
 
     settings: ObjectStoreSettings
     reports: list[PartitionReport]
@@ -88,7 +88,7 @@ def copy(
 
 
 def newest_per_key(topic: TieredTopic) -> list[ConsumedRecord]:
-    """Of the records in the bucket: those on the broker's disk alone supersede nothing."""
+    """The newest record of each key in the bucket. Records on the broker's disk alone supersede nothing."""
     newest: dict[tuple[int, bytes], ConsumedRecord] = {}
     for record in topic.expected:
         if record.key is not None and record.offset < topic.local_start_offsets[record.partition]:
@@ -118,15 +118,15 @@ def test_copy_of_a_kafka_tiered_topic_has_the_newest_record_of_each_key(
     )
     found = records_of_frame(frame)
     assert found == expected
-    # Kafka goes on as if nothing had been.
+    # Kafka serves its topic unchanged.
     served = consume_all(kafka_tiered_topic.bootstrap_server, kafka_tiered_topic.name)
     assert served == list(kafka_tiered_topic.expected)
-    # A tombstone stays in the first round, whatever delete.retention.ms says (KIP-534).
+    # A tombstone survives the first round under any delete.retention.ms (KIP-534).
     assert any(record.value is None for record in found)
 
 
 class NewCluster:
-    """A Kafka that is to serve the history that another one left in a bucket."""
+    """A Kafka cluster that gets the history of another cluster from a bucket."""
 
     def __init__(self, kafka: KafkaOracle, topic: TieredTopic, folder: Path) -> None:
         self.kafka = kafka
@@ -143,7 +143,7 @@ class NewCluster:
         create_topic(kafka.bootstrap_server, topic.name, len(topic.local_start_offsets), settings)
 
     def write_events(self) -> None:
-        """By the program on the page."""
+        """Write the events with the program on the documentation's page."""
         page = PAGE.read_text(encoding="utf-8")
         (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
         exec(textwrap.dedent(program).replace("broker:9092", self.kafka.bootstrap_server), {})
@@ -154,7 +154,7 @@ class NewCluster:
             shutil.move(directory, self.kafka.log_dir)
 
     def segments(self) -> list[RemoteLogSegmentMetadata]:
-        """As its metadata topic tells of them."""
+        """The topic's segments in this cluster's metadata topic."""
         properties = {"bootstrap.servers": self.kafka.bootstrap_server}
         with closing(KafkaMetadataTopic(properties)) as metadata:
             caches = fold_metadata_topic(metadata, lambda each: each.topic == self.topic)
@@ -182,7 +182,7 @@ def topic_id(bootstrap_server: str, topic: str) -> str:
 def put_as_kafka_keeps_them(
     copy: ObjectStoreSettings, segments: list[RemoteLogSegmentMetadata], remote_dir: Path
 ) -> None:
-    """LocalTieredStorage has no manifests, and no custom metadata that would tell of another key."""
+    """Write the segments in LocalTieredStorage's layout: it has no manifests, and no custom metadata with keys."""
     storage, layout = (
         ObjectStoreRemoteStorageManager(copy),
         LocalTieredStorageLayout(DEFAULT_KEY_PREFIX),
@@ -206,11 +206,11 @@ def put_as_kafka_keeps_them(
 def test_another_kafka_serves_the_copy_by_rebuilt_metadata(
     kafka_tiered_topic: TieredTopic, copy: Copy, new_cluster: NewCluster
 ) -> None:
-    """A cluster that never saw these records; its topic has another id. By the steps of the page."""
+    """The cluster never saw these records, and its topic has another id. The steps are those of the page."""
     name, kafka = kafka_tiered_topic.name, new_cluster.kafka
     old_id = topic_id(kafka_tiered_topic.bootstrap_server, name)
     new_id = topic_id(kafka.bootstrap_server, name)
-    # Java's working directory is another one.
+    # Java has another working directory, so paths must be absolute.
     events = str(new_cluster.folder / "events")
     target = ["--topic-id", f"{old_id}={new_id}", "--to", events, "--partition-dirs", "partitions"]
     done = CliRunner().invoke(
@@ -227,7 +227,7 @@ def test_another_kafka_serves_the_copy_by_rebuilt_metadata(
 
     newest = newest_per_key(kafka_tiered_topic)
     assert consume_all(kafka.bootstrap_server, name, just_started=True) == newest
-    # The log goes on behind its history.
+    # New records continue the log after its history.
     producer = Producer({"bootstrap.servers": kafka.bootstrap_server, "acks": "all"})
     producer.produce(name, b"value", b"key", partition=1)
     producer.flush(30)

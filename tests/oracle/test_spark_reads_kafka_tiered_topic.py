@@ -1,5 +1,5 @@
 """The Spark source on a topic that Apache Kafka tiered: its LocalTieredStorage, its own metadata
-topic, and its broker for the tail. The oracle is what a consumer got from that broker."""
+topic, and its broker for the tail. The oracle is a consumer of that broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`storage format --add-scram` beside kafka-storage.sh: the same arguments, the same credentials."""
+"""`storage format --add-scram` makes the same credentials as kafka-storage.sh from the same arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from oracle.tools import STORAGE, run_tools_to_status
 
 TIMEOUT_S = 60
 
-# With a salt, so that both make the same of it.
+# Given salts: otherwise each tool would draw its own.
 CREDENTIALS = (
     "SCRAM-SHA-256=[name=alice,password=hers,salt=c2FsdA==]",
     'SCRAM-SHA-512=[name="bob, as it were",iterations=8192,salt="N3E=",password="his"]',

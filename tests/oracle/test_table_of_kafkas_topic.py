@@ -1,4 +1,4 @@
-"""A table of a topic that Apache Kafka wrote and tiered: what a consumer got from that broker."""
+"""A table of a topic that Apache Kafka wrote and tiered has the records that a consumer gets from Kafka."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A Spark with Iceberg's jars and Delta's reads the tables: the same rows, types and counts of nulls as PyIceberg,
-delta-rs, Polars, DuckDB and what was put.
+"""Spark with the jars of Iceberg and Delta reads the tables: the same rows, types and null counts as PyIceberg,
+delta-rs, Polars, DuckDB and the input.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ SCHEMAS = {FIRST_ID: schema_of("First", FIELDS), LATER_ID: schema_of("Later", LA
 
 
 def value_of(number: int, schema_id: int) -> Row:
-    """Each field is null in some rows; all of them in one."""
+    """A value. Each field is null in some rows, and all fields are null in one."""
     made = {
         "n": number if schema_id == FIRST_ID else 2**40 + number,
         "eur": Decimal(number * 101 - 2000) / 100,
@@ -129,7 +129,7 @@ def expected_row(partition: int, offset: int, record: NewRecord, value: Row | No
 
 
 class Topic:
-    """Its bucket, and the rows that its table shall have."""
+    """A topic's bucket, and the expected rows of its table."""
 
     def __init__(self, tier: Tier) -> None:
         self.tier = tier
@@ -172,7 +172,7 @@ def _place(row: Row) -> tuple[int, int]:
 
 
 def kind_of(kind: pa.DataType) -> Any:
-    """A type, without the names of elements and the sizes of offsets, which readers differ in."""
+    """A type without the names of elements and the sizes of offsets, in which readers differ."""
     if isinstance(kind, pa.StructType):
         return {field.name: kind_of(field.type) for field in kind}
     if types.is_map(kind):
@@ -212,7 +212,7 @@ COUNTS = ", ".join(
 
 
 def counts(rows: list[Row]) -> Row:
-    """What COUNTS gives."""
+    """The expected result of COUNTS."""
 
     def inner(row: Row, path: str) -> Any:
         found: Any = row
@@ -234,13 +234,13 @@ def check(
     others: list[pa.Table],
     files: list[str],
 ) -> None:
-    """Spark's answers about a table; what other engines get of it, and DuckDB of its files."""
+    """Compare Spark's answers about a table with other engines' answers, and with DuckDB's from its files."""
     for table in (found[name], *others):
         assert kinds_of(table) == kinds_of(found[name])
         # PyIceberg's scan shows an empty list of structs where there is none (0.12).
         assert without_empty(rows_in(table)) == without_empty(expected)
     assert rows_in(found[name]) == expected
-    # Delta's log has the partition, and the files have not.
+    # The partition column is in Delta's log, not in the files.
     names = [each for each in expected[0] if each != "timestamp_day"]
     assert [pick(row, names) for row in by_duckdb(files)] == [pick(row, names) for row in expected]
     (counted,) = found[f"{name}-counts"].to_pylist()
@@ -266,7 +266,7 @@ WHERE = "timestamp > '2023-11-15' AND timestamp < '2023-11-16' AND value.n >= 3"
 
 
 def is_chosen(row: Row) -> bool:
-    """As by WHERE."""
+    """Whether WHERE selects the row."""
     number = (row["value"] or {}).get("n")
     return row["timestamp"].date() == date(2023, 11, 15) and number is not None and number >= 3
 
@@ -281,7 +281,7 @@ def registry() -> Iterator[str]:
 
 
 def ask_spark(lake: Path, folder: Path) -> dict[str, pa.Table]:
-    """Its answers about both tables in the lake."""
+    """Spark's answers about both tables in the lake."""
     tables = {
         "iceberg": f"isotherm.kafka.{TOPIC}",
         "delta": f"delta.`{(lake / TOPIC).as_uri()}`",

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.oracle
 
 
 def test_page_has_what_kafka_offers(kafka_tools: Path, tmp_path: Path) -> None:
-    """Another Java may offer less, but nothing that the page does not have."""
+    """Another Java may offer less, but nothing that the page does not list."""
     broker, controller, *ports = free_ports(2 + len(KEYS))
     listeners = f"PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}"
     settings = {"ssl.keystore.type": "PEM"}

@@ -1,4 +1,4 @@
-"""Transactions of Kafka's own client, by both protocols, and Kafka's tools on what they left."""
+"""Transactions of Kafka's own client, by both protocols, and Kafka's tools on their results."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_javas_transactions_are_seen_as_they_ended(
         "values value1 value3 value5 last",
     ]
     metadata = services.transaction_coordinator.describe("java")
-    # By version 2 each of seven ends raised it; else the fence and the second producer alone.
+    # With version 2 each of seven ends raised the epoch; otherwise only the fence and the second producer did.
     assert metadata.producer_epoch == (9 if transaction_version == 2 else 2)
 
 
