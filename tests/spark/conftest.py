@@ -39,7 +39,7 @@ def made_record(partition: int, offset: int) -> NewRecord:
 
 @dataclass
 class Tier:
-    """A bucket in the Aiven layout with what was put there: records by partition and offset."""
+    """A bucket in the Aiven layout, and the records put there, by partition and offset."""
 
     folder: Path
     storage: ObjectStoreRemoteStorageManager
@@ -97,7 +97,7 @@ def tier(tmp_path: Path) -> Tier:
 
 @pytest.fixture(scope="session")
 def flights(tmp_path_factory: pytest.TempPathFactory) -> Tier:
-    """Topic `flights` of three partitions in segments of every codec; not to be changed."""
+    """Topic `flights` of three partitions in segments of every codec. Tests must not change it."""
     tier = make_tier(tmp_path_factory.mktemp("flights"))
     topic_id = uuid.UUID(int=77)
     codecs = list(CompressionType)
@@ -121,7 +121,7 @@ def unused_port() -> int:
 
 @pytest.fixture
 def await_manifests() -> Callable[[EmbeddedBroker, str, int], None]:
-    """Waits until so many segments of a topic are whole in a broker's bucket."""
+    """Wait until this many segments of a topic are complete in a broker's bucket."""
 
     def wait(broker: EmbeddedBroker, topic: str, count: int) -> None:
         deadline = time.monotonic() + 60

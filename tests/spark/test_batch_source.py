@@ -21,7 +21,7 @@ ALL_RECORDS = 3 * PARTITION_SIZE
 
 
 def rows_of(frame: DataFrame) -> dict[tuple[str, int, int], tuple]:
-    """Key, value and milliseconds by place; fails when a place is there twice."""
+    """(partition, offset) -> key, value and milliseconds. Fails if an offset comes twice."""
     selected = frame.selectExpr(
         "topic", "partition", "offset", "key", "value", "unix_millis(timestamp)", "timestampType"
     )
@@ -254,7 +254,7 @@ def test_object_unlike_its_manifest_is_an_error_before_reading(
 def test_what_is_gone_or_never_was_in_the_bucket_is_an_error_or_left_out(
     spark: SparkSession, tier
 ) -> None:
-    """A hole that was there, and one that retention made after the query was planned."""
+    """One hole was always there, and retention makes one after the query is planned."""
     owner = TopicIdPartition(uuid.UUID(int=5), "t", 0)
     for offsets in (range(100), range(150, 200), range(200, 250)):
         tier.add(owner, offsets)

@@ -24,15 +24,17 @@ TWO_DAYS_S = 2 * 86_400
 
 @pytest.fixture
 def bucket(spark: SparkSession, tmp_path: Path) -> Iterator[PlantedBucket]:
-    """In the folder where the commands run: two sound topics, and some with damage, two days old;
-    but for an upload of this moment."""
+    """The bucket in the folder of the commands: two sound topics, and some with damage.
+
+    All objects are two days old, except for one upload that has just been made.
+    """
     del spark
     planted = PlantedBucket(tmp_path)
     planted.add_sound_topics()
     for damage in PLANTED:
         if damage.name in OF_SWEEP + OF_SCRUB:
             damage.plant(planted.add_topic(damage.name))
-    # All of one moment: of equal copies it is the ids that tell which one is read.
+    # All with one time, so that the ids decide which of equal copies is read.
     stored_s = tmp_path.stat().st_mtime - TWO_DAYS_S
     for path in planted.folder.rglob("*"):
         os.utime(path, (stored_s, stored_s))
@@ -54,7 +56,7 @@ def test_pages_show_what_the_jobs_print(bucket: PlantedBucket) -> None:
             assert result.exit_code == 3, result.output
             assert given.strip("\n") == shown.strip("\n")
 
-    # The last command was the deletion: what it took away lies in quarantine, whole.
+    # The last command was the deletion: the moved objects are in quarantine, complete.
     quarantine = bucket.folder / "isotherm-quarantine"
     moved = list(quarantine.rglob("*.*"))
     assert len(moved) == 2 + 3 + 3 + 3
@@ -62,6 +64,6 @@ def test_pages_show_what_the_jobs_print(bucket: PlantedBucket) -> None:
         _, *key = path.relative_to(quarantine).parts
         assert path.read_bytes() == contents[path.name]
         assert not bucket.folder.joinpath(*key).exists()
-    # What is young is nobody's yet.
+    # The young upload is not touched: it may still be running.
     young = bucket.topics["sound-0"]
     assert len(list(young.path(young.middle, "log").parent.glob("*.log"))) == 4

@@ -1,4 +1,4 @@
-"""sweep by an S3 Inventory, and what it refuses: metadata that cannot be trusted to know everything."""
+"""sweep by an S3 Inventory, and its refusals: metadata that may be incomplete."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Dump = Callable[[PlantedBucket, Path], Path]
 
 @pytest.fixture(scope="module")
 def planted(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> PlantedBucket:
-    """Two days old."""
+    """A bucket with damage, two days old."""
     del spark
     bucket = PlantedBucket(tmp_path_factory.mktemp("planted"))
     bucket.add_sound_topics()
@@ -96,7 +96,7 @@ def test_inventory_tells_what_a_listing_tells(planted: PlantedBucket, tmp_path: 
         manifest = write_inventory(planted, tmp_path / file_format, file_format)
         told = sweep(planted, "--inventory", str(manifest))
         for given, expected in zip(told, listed, strict=True):
-            # An inventory has seconds.
+            # An inventory's times have a resolution of seconds.
             assert [n for n in given if n not in times and given[n] != expected[n]] == []
 
 

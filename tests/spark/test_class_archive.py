@@ -15,5 +15,5 @@ def test_session_maps_the_archive_of_its_classes(spark: SparkSession) -> None:
     jvm = spark._jvm
     assert jvm is not None
     process_id = jvm.java.lang.ProcessHandle.current().pid()
-    # A JVM that finds that its class path is another one goes on without the archive.
+    # A JVM with another class path runs without the archive, and without an error.
     assert archive in Path(f"/proc/{process_id}/maps").read_text(encoding="utf-8")

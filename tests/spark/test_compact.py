@@ -1,4 +1,4 @@
-"""`compact` on Spark: a copy of a bucket's topic, against what the log cleaner makes of the same log."""
+"""`compact` on Spark: a copy of a bucket's topic, compared with the log cleaner's result for the same log."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NOW_MS = 1_700_100_000_000
 
 @pytest.fixture(scope="module")
 def histories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[CleaningHistory]]:
-    """Two partitions with transactions, tombstones and every codec, of many small segments."""
+    """Two partitions of many small segments, with transactions, tombstones and every codec."""
     made = []
     for partition in range(2):
         rng = random.Random(40 + partition)
@@ -84,7 +84,7 @@ def files(folder: Path) -> dict[str, str]:
 
 
 def batches_in(data: bytes) -> list[tuple[object, ...]]:
-    """Compressed ones are compared by what they hold; empty ones are not compared."""
+    """Batches for a comparison: compressed ones by their records, and without empty ones."""
     found = []
     for position, header in iterate_batches(data):
         if header.records_count:
@@ -163,7 +163,7 @@ def test_copy_is_what_the_cleaner_leaves_and_touches_nothing_of_the_source(
 def test_damage_that_a_task_meets_is_reported_in_one_line(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With --debug the trace comes behind it."""
+    """With --debug the traceback follows."""
     tier = ObjectStoreSettings(url=(tmp_path / "bucket").as_uri())
     maker = RecordSegmentMaker(tmp_path / "made", ObjectStoreRemoteStorageManager(tier))
     maker.tier(TopicIdPartition(TOPIC_ID, "t", 0), [build_batch([(1, b"key", b"v" * 50, ())])])
@@ -193,7 +193,7 @@ def test_topic_of_a_broker_is_compacted_in_place_under_its_readers(
     await_manifests: Callable[..., None],
     tmp_path: Path,
 ) -> None:
-    """Whoever reads sees the newest record of each key before, meanwhile and after."""
+    """Readers see the newest record of each key before, during and after the compaction."""
     assert spark.getActiveSession() is not None
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     topic = NewTopic("prices", 1, 1, config=TIERED_TOPIC)
@@ -201,7 +201,7 @@ def test_topic_of_a_broker_is_compacted_in_place_under_its_readers(
         future.result(TIMEOUT_S)
     newest = produce_prices(broker, range(6000))
     await_manifests(broker, "prices", 3)
-    # A reader that planned before, and reads on after the old objects are gone.
+    # This reader planned before, and goes on reading after the old objects are gone.
     reader = Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
@@ -252,20 +252,20 @@ def test_topic_of_a_broker_is_compacted_in_place_under_its_readers(
 
 
 def check_jobs_over_the_metadata(spark: SparkSession, broker: EmbeddedBroker) -> None:
-    """A replacement is one more event of the history, which comes to what the topic has."""
+    """Check that the history, in which a replacement is one more event, leads to the topic's states."""
     properties = {"bootstrap.servers": broker.bootstrap_servers}
     history = TopicMetadataLog(properties, REMOTE_LOG_METADATA_AUDIT_TOPIC)
     with replay(spark, history) as told, replay(spark, TopicMetadataLog(properties)) as kept:
         assert told.findings.collect() == []
         assert verify(told.segments, kept.segments).collect() == []
         assert told.segments.count() > 2
-    # Its exit code says that there is nothing to find.
+    # Its exit code 0 means that it found nothing.
     audit = ["pipeline", "audit", "--history", REMOTE_LOG_METADATA_AUDIT_TOPIC]
     run([*audit, "-b", broker.bootstrap_servers])
 
 
 def commands(bootstrap: str, bucket: str, target: str) -> list[list[str]]:
-    """Those of the page, on this broker and its bucket."""
+    """The commands of the page, on this broker and its bucket."""
     blocks = re.findall(r"```sh\nisotherm (.*?)\n```", PAGE.read_text(), re.DOTALL)
     places = {
         "broker:9092": bootstrap,
@@ -282,7 +282,7 @@ def run(arguments: list[str]) -> str:
 
 
 def shown() -> list[str]:
-    """What the page says that the commands print."""
+    """The output of the commands as the page shows it."""
     return re.findall(r"```\n( topic .*?)```", PAGE.read_text(), re.DOTALL)
 
 
@@ -302,7 +302,7 @@ def produce_prices(broker: EmbeddedBroker, numbers: range) -> dict[bytes, bytes]
 
 
 def await_cleared(broker: EmbeddedBroker, before: dict[str, str]) -> None:
-    """Until the old objects and the journal are gone."""
+    """Wait until the old objects and the journal are gone."""
     deadline = time.monotonic() + TIMEOUT_S
     old = {name for name in before if name.startswith("prices-")}
     while any("isotherm-compactions" in name for name in files(broker.directory / "bucket")):

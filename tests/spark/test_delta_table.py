@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.skipif(PYTHON is None, reason="there is no Delta for Spark 4.3, see above"),
 ]
 
-# Two runs by the command, and what Delta itself then reads of both versions.
+# Two runs of the command; then Delta itself reads both versions.
 PROJECT = """
 from typer.testing import CliRunner
 import isotherm.spark

@@ -28,7 +28,7 @@ from isotherm.spark.streaming.stream_source import IsothermStreamReader
 from isotherm.testing.embedded_broker import EmbeddedBroker
 
 TIMEOUT_S = 60
-# Younger than the markers of the transactions, which have the time of the test.
+# Later than the transactions' markers, which have the time of the test.
 FIRST_MS = 4_000_000_000_000
 RECORDS = 2400
 CONFIG = {
@@ -157,12 +157,12 @@ def test_schemas_are_equal(load: Load) -> None:
 
 
 def nth(number: int, **others: int) -> str:
-    """Offsets or times for all partitions of `orders`: `number`, but what `others` say (p1=5)."""
+    """Offsets or times for all partitions of `orders`: `number`, or that of `others` (p1=5)."""
     numbers = {str(p): others.get(f"p{p}", number) for p in range(3)}
     return json.dumps({"orders": numbers})
 
 
-# What the two sources refuse alike: options of batch queries.
+# Options of batch queries that both sources refuse.
 REFUSED: list[dict[str, object]] = [
     {},
     {"subscribe": "orders", "subscribePattern": "o.*"},
@@ -218,14 +218,16 @@ STREAMS_REFUSED: list[dict[str, object]] = [
 
 
 def first_sentence(error: Exception) -> str:
-    """What the Kafka source says, without the name of its exception, an example's further lines
-    and what it lists afterwards in Scala's form."""
+    """The first sentence of an error.
+
+    Left out are the Kafka source's exception name, further lines of an example, and lists in Scala's form.
+    """
     text = " ".join(str(getattr(error, "java_exception", None) or error).split())
     text = re.sub(r"^\[STREAM_FAILED\].*? terminated with exception: ", "", text)
     text = (
         re.sub(r"^[\w.$]+Exception: ", "", text).split(" JVM stacktrace")[0].split(" SQLSTATE")[0]
     )
-    # The Kafka source says "start" of the ending offsets, too.
+    # The Kafka source says "start" for ending offsets too.
     return re.split(r"(?<=[a-z0-9)]\.) ", text)[0]
 
 
@@ -236,7 +238,7 @@ def test_what_the_kafka_source_refuses_is_refused_in_its_words(
     with pytest.raises((PySparkException, Py4JJavaError)) as theirs:
         load("kafka", **options).collect()
     texts = texts_of(cluster, options)
-    # As Spark runs it, but in this process: starting one takes longer than all the rest.
+    # Spark runs it in a new process; here it runs in this one, because a start takes longer than all the rest.
     with pytest.raises(RejectedError) as ours:
         IsothermReader(parse_options(texts), full_schema(include_headers=False)).partitions()
     assert first_sentence(theirs.value) in str(ours.value)
@@ -283,7 +285,7 @@ def texts_of(cluster: EmbeddedBroker, options: dict[str, object]) -> dict[str, s
 def test_streams_are_equal(
     kafka_source: SparkSession, cluster: EmbeddedBroker, options: dict[str, object]
 ) -> None:
-    """Rows, and with the same limit also where every batch ends and what is left then."""
+    """Rows are equal; with the same limit so are the end of each batch and its remaining offsets."""
     texts = {"startingOffsets": "earliest"} | texts_of(cluster, options)
     rows, ends, metrics = {}, {}, {}
     for name in ("kafka", "isotherm"):
@@ -311,8 +313,9 @@ def test_streams_are_equal(
 def test_streams_from_the_end_go_on_from_where_they_were_first_started(
     kafka_source: SparkSession, cluster: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    """By default a stream starts at the end: run now and then, it has what came in between, also
-    when there was nothing to read the first time."""
+    """By default a stream starts at the end. Runs at intervals get the records in between, also if the first run
+    had nothing to read.
+    """
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     admin.create_topics([NewTopic("later", 1, 1, config=CONFIG)])["later"].result(TIMEOUT_S)
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
@@ -333,7 +336,7 @@ def test_streams_from_the_end_go_on_from_where_they_were_first_started(
 def test_timestamp_that_no_row_can_hold_is_refused(
     kafka_source: SparkSession, cluster: EmbeddedBroker
 ) -> None:
-    """Nanoseconds, sent for milliseconds."""
+    """A producer sent nanoseconds as milliseconds."""
     topic = NewTopic("nanoseconds", 1, 1, config=CONFIG)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     admin.create_topics([topic])["nanoseconds"].result(TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""History from the bucket and the tail from a broker, against what a consumer reads."""
+"""History from the bucket and the tail from a broker, compared with a consumer's records."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def local_segments(broker: EmbeddedBroker, topic: str) -> list[Path]:
 
 
 def await_tiered(broker: EmbeddedBroker, topic: str) -> None:
-    """Until every partition has only its active segment on the broker's disk."""
+    """Wait until every partition has only its active segment on the broker's disk."""
     deadline = time.monotonic() + TIMEOUT_S
     while len(local_segments(broker, topic)) > PARTITIONS:
         assert time.monotonic() < deadline, "the topic was not tiered in time"

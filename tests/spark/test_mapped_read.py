@@ -1,4 +1,4 @@
-"""isotherm.spark.read gives what the source gives, whatever is chosen to make it faster."""
+"""isotherm.spark.read gives the same rows as the source under each of its options for speed."""
 
 from __future__ import annotations
 

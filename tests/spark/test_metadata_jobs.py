@@ -61,7 +61,7 @@ def _plain(value: Any) -> Any:
 
 
 class Model:
-    """What a broker's caches would have after the first records of each partition."""
+    """The expected content of a broker's caches after the first `counts` records of each partition."""
 
     def __init__(self, partitions: list[list[DumpedRecord]], counts: list[int]) -> None:
         self.rows: list[str] = []
@@ -136,7 +136,7 @@ def test_what_is_wrong_with_a_topic_is_named(spark: SparkSession, tmp_path: Path
     write_dump(folder, 1, good, first_offset=40)
     damaged = write_dump(folder, 2, good)
     content = bytearray(damaged.read_bytes())
-    # The last byte of the second batch's record: the batch alone is lost.
+    # The last byte of the second batch's record: only this batch is lost.
     first_size = int.from_bytes(content[8:12], "big") + 12
     second_size = int.from_bytes(content[first_size + 8 : first_size + 12], "big") + 12
     content[first_size + second_size - 1] ^= 0xFF
@@ -207,7 +207,7 @@ def test_projection_that_was_cut_off_is_finished_by_the_next_run(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     class LogThatBreaks:
-        """Ends the job when the last metadata partition is read."""
+        """Makes the job fail when it reads the last metadata partition."""
 
         topic = "__remote_log_metadata"
 
@@ -235,7 +235,7 @@ def test_projection_that_was_cut_off_is_finished_by_the_next_run(
     done = project(spark, dump_of(folder), target)
     assert done.records >= 8
     assert projected_segments(spark, target).count() == 1 + 2 + 3 + 4
-    # What a run that was killed between putting a file and removing the one before leaves behind.
+    # The leftover of a run that was killed between writing a file and deleting the previous one.
     stale = tmp_path / "projection" / "segments" / "0" / f"{1:020d}.parquet"
     stale.write_bytes(b"an older state")
     assert projected_segments(spark, target).count() == 1 + 2 + 3 + 4

@@ -1,4 +1,4 @@
-"""The commands of docs/pipeline, run against a broker and its metadata topic; and what they gave."""
+"""The commands of docs/pipeline on a broker and its metadata topic, and their results."""
 
 from __future__ import annotations
 

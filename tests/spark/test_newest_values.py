@@ -1,6 +1,6 @@
 """`isotherm pipeline table --mode latest`: the table is the newest value of each key.
 
-The model is a dict, to which the records are put one after the other.
+The model is a dict to which the records are applied in order.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Killed(BaseException):
 
 
 class History:
-    """Records of two partitions, and what they leave of each key."""
+    """Records of two partitions, and the newest value of each key."""
 
     def __init__(self, seed: int) -> None:
         self.newest: Model = {}
@@ -43,7 +43,7 @@ class History:
         self._ends = {0: 0, 1: 0}
 
     def put(self, tier: Tier, fields: str) -> None:
-        """Some more records, whose values have some of these fields."""
+        """Add some records with values that have some of these fields."""
         for owner in (OWNER, OTHER):
             start = self._ends[owner.partition]
             count = self._rng.randint(1, 40)
@@ -108,7 +108,7 @@ def test_table_is_the_newest_value_of_each_key_through_kills(
         history.put(tier, fields)
         with monkeypatch.context() as patched:
             if at == "settle":
-                # A run that has nothing to complete asks for it once, after its commit.
+                # A run with nothing to complete asks once, after its commit.
                 patched.setattr(opened, "settle", _killed_after_commit(patched, opened))
             else:
                 patched.setattr(opened, "commit", killed)
@@ -139,7 +139,7 @@ def _killed_after_commit(patched: pytest.MonkeyPatch, opened: Any) -> Any:
 
 @pytest.mark.usefixtures("spark")
 def test_columns_and_rows_of_others_stay(tier: Tier, tmp_path: Path) -> None:
-    """Only files with superseded rows are replaced, with all of their columns."""
+    """Only files with superseded rows are replaced; the new files keep all columns."""
     options = ("--mode", "latest", "--value", "json", "--warehouse", str(tmp_path))
 
     def put(start: int, keys: str) -> None:

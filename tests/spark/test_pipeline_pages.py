@@ -1,4 +1,4 @@
-"""The commands of the metadata jobs' pages give what the pages show, and the audit what was planted."""
+"""The commands of the metadata jobs' pages give the output that the pages show; the audit finds the planted faults."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Shown = list[tuple[str, str]]
 
 @pytest.fixture
 def folder(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
-    """Where the commands of the pages run."""
+    """The folder where the commands of the pages run."""
     del spark
     before = Path.cwd()
     write_flights_history(tmp_path / "metadata-log-before", END_MS - 2 * DAY_MS)
@@ -42,7 +42,7 @@ def folder(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
 
 
 def run_page(name: str, folder: Path) -> Shown:
-    """Each command's output as it is, and as the page shows it."""
+    """Each command's real output, and its output on the page."""
     page = (PAGES / name).read_text(encoding="utf-8")
     outputs = []
     for found in RUN.finditer(page):
@@ -66,7 +66,7 @@ def check(folder: Path) -> Callable[[str], None]:
 
 
 def test_pages_show_what_replay_project_and_verify_print(check: Callable[[str], None]) -> None:
-    # In this order: the second and third page go on from what the one before left.
+    # The order matters: the second and third page continue from the state of the previous one.
     for name in ("replay.md", "project.md", "verify.md"):
         check(name)
 
@@ -75,7 +75,7 @@ def test_pages_show_what_replay_project_and_verify_print(check: Callable[[str], 
 def audited(
     folder: Path, check: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, list[dict[str, Any]]]:
-    """The tables of the audit's page, which is checked in passing."""
+    """The tables of the audit's page. Also checks that page."""
     write_flights_history(folder / "metadata-log")
     seen: dict[str, list[dict[str, Any]]] = {}
     printed = pipeline_audit.print_tables

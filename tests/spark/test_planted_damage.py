@@ -1,5 +1,5 @@
-"""Kinds of damage, planted in one bucket: each is found and named by the jobs whose business it is,
-and the sound topics beside them have no findings. Run through the command line.
+"""Kinds of damage, planted in one bucket: the responsible jobs find and name each, and sound topics
+beside them have no findings. The jobs run through the command line.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ IMPOSSIBLE: dict[str, dict[str, object]] = {
 
 @pytest.fixture(scope="module")
 def impossible(tmp_path_factory: pytest.TempPathFactory) -> PlantedBucket:
-    """A topic for each number that no segment has, in the manifest of the middle segment."""
+    """A topic for each impossible number in the manifest of its middle segment."""
     bucket = PlantedBucket(tmp_path_factory.mktemp("impossible"))
     bucket.add_sound_topics()
     for name, numbers in IMPOSSIBLE.items():
@@ -153,20 +153,20 @@ IMPOSSIBLE_TOLD: dict[str, dict[str, object]] = {
 }
 
 
-# No segment at all can be made of these: the record is damaged, and the segment not known.
+# These make no valid segment: the record is damaged, and its segment unknown.
 REFUSED_TOLD = {
     "told-end-below-the-start",
     "told-start-negative",
     "told-start-at-the-least",
     "told-no-epoch",
 }
-# The event of the copy's end tells another time.
+# The COPY_SEGMENT_FINISHED event has another time.
 SUPERSEDED_TOLD = {"told-event-time-at-the-least", "told-event-time-at-the-limit"}
 
 
 @pytest.fixture(scope="module")
 def impossibly_told(tmp_path_factory: pytest.TempPathFactory) -> PlantedBucket:
-    """A topic for each number that no segment has, in the metadata of the middle segment."""
+    """A topic for each impossible number in the metadata of its middle segment."""
     bucket = PlantedBucket(tmp_path_factory.mktemp("told"))
     bucket.add_sound_topics()
     for name, numbers in IMPOSSIBLE_TOLD.items():
@@ -213,7 +213,7 @@ def test_job_over_metadata_goes_on_where_it_has_impossible_numbers(
 
 @pytest.fixture
 def of_two(tmp_path: Path) -> PlantedBucket:
-    """A topic with a segment of which another holds every offset, and a sound one."""
+    """A topic with a segment that duplicates another's offsets, and a sound topic."""
     bucket = PlantedBucket(tmp_path)
     damage = next(each for each in PLANTED if each.name == "segment-twice")
     damage.plant(bucket.add_topic("twice"))
@@ -232,7 +232,7 @@ def key_pair(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def test_leftovers_are_reported_apart_from_damage(
     spark: SparkSession, of_two: PlantedBucket, key_pair: list[str]
 ) -> None:
-    """With a key pair at hand, whichever files the metadata topic is read from."""
+    """With a key pair configured, and with either source of the metadata topic."""
     of_two.write_dumps()
     rows = run("scrub", of_two, *key_pair, exit_code=0)
     assert kinds_by_topic(rows) == {"twice": {"duplicate-segment"}}
@@ -260,7 +260,7 @@ def test_segment_of_given_up_epochs_is_damage_where_no_other_holds_its_offsets(
 def test_sweep_asks_manifests_for_sizes_where_key_pairs_are_configured(
     spark: SparkSession, of_two: PlantedBucket, key_pair: list[str]
 ) -> None:
-    """Of a log that has the size of its segment too: the stored one is another."""
+    """A stored log with its segment's size is wrong too, if the manifest has another stored size."""
     topic = of_two.topics["sound"]
     stored = topic.middle.segment_size_in_bytes + 28
     topic.retell_manifest(

@@ -1,8 +1,8 @@
-"""Table and dead letters of random topics are what a consumer of committed records gets.
+"""Tables and dead letters of random topics have the records that a read_committed consumer gets.
 
-Each column of both is compared by the hash of all of its values, in the order of partitions and
-offsets, after each of several runs. The oracle is in table_histories. DuckDB reads the files, and PyIceberg
-the Iceberg tables too. So is the frame of a table, of the bucket after it and of a broker's tail.
+The test compares each column by the hash of its values, in the order of partitions and offsets, after each
+of several runs. The oracle is in table_histories. DuckDB reads the files, and PyIceberg also reads Iceberg
+tables. A frame of a table, the bucket after it and a broker's tail is compared in the same way.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def options_of(shape: TableShape, lake: Path, registry: str) -> list[str]:
 
 
 def read_files(shape: TableShape, lake: Path, suffix: str) -> list[Row]:
-    """By DuckDB. Of an Iceberg table the files of its snapshot: no column was renamed."""
+    """Read a table's files with DuckDB; of an Iceberg table those of its snapshot (no column was renamed)."""
     if shape.to == "iceberg":
         planned = load_table(lake, f"kafka.{shape.topic}{suffix}").scan().plan_files()
         files = [each.file.file_path.removeprefix("file://") for each in planned]
@@ -94,7 +94,7 @@ def without_empty(rows: list[Row]) -> list[Row]:
 
 
 def digests(rows: list[Row]) -> dict[str, str]:
-    """Of each column."""
+    """The hash of each column's values."""
     return {
         name: hashlib.sha256(repr([settled(row.get(name)) for row in rows]).encode()).hexdigest()
         for name in COLUMNS
@@ -154,7 +154,7 @@ def test_hundred_tables_are_what_a_consumer_gets(
 
 
 class Spanned:
-    """A topic whose history is in a table, then in a bucket alone, then with a broker alone."""
+    """A topic with its oldest records in a table, later ones in the bucket alone, and the last on a broker alone."""
 
     def __init__(self, directory: Path, seed: int, registry: str) -> None:
         self.shape = replace(TableShape.of(seed), to=TABLES[seed % len(TABLES)])
@@ -203,7 +203,7 @@ class Spanned:
             check_frame(whole, records, shape)
             self.run("-b", server, "-o", "metadata=bucket")
             check_is_topic(shape, self.lake, records)
-            # Its rows are the same, and now the table has them all.
+            # The frame has the same rows, although the table has all of them now.
             check_frame(whole, records, shape)
             check_frame(self.frame(spark, options), records, shape)
 
@@ -221,7 +221,7 @@ def check_frame(frame: DataFrame, records: list[Stored], shape: TableShape) -> N
 
 
 def known(value: Any, kind: pa.DataType) -> Any:
-    """What the columns have of a value."""
+    """The part of a value that has columns."""
     if isinstance(value, dict) and isinstance(kind, pa.StructType):
         names = [field.name for field in kind]
         return {name: known(value[name], kind.field(name).type) for name in names if name in value}

@@ -1,4 +1,4 @@
-"""read_committed across the tiers, against what a consumer reads."""
+"""read_committed across the tiers, compared with a consumer's records."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def await_closed_segments_are_remote(broker: EmbeddedBroker, count: int) -> None
 
 @pytest.fixture(scope="module")
 def orders(broker: EmbeddedBroker) -> Iterator[dict[str, str]]:
-    """Transactions that end in another segment than they began in, in the tail, and not at all."""
+    """Transactions that end in a later segment, in the tail, or not at all."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     for future in admin.create_topics([NewTopic(TOPIC, 1, 1, config=TIERED_TOPIC)]).values():
         future.result(TIMEOUT_S)

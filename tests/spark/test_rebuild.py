@@ -1,4 +1,4 @@
-"""A broker that lost its log directory serves its history again, from what the bucket says."""
+"""A broker that lost its log directory serves its history again, rebuilt from the bucket."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ def segments_told_by(broker: EmbeddedBroker, topic: str) -> set[tuple[Any, ...]]
 
 
 def check_events_in_a_topic(broker: EmbeddedBroker, bucket: str) -> None:
-    """A topic of one's own tells what the cluster's tells; the cluster's own is not written to."""
+    """Rebuild into a user's topic: it has the cluster's segments. The cluster's own topic is never written to."""
     cluster = ("-b", broker.bootstrap_servers, "--metadata-partitions", "3")
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.create_topics([NewTopic("rebuilt", 3, 1)])["rebuilt"].result(TIMEOUT_S)
     rows = run("rebuild", "--path", bucket, *cluster, "--to-topic", "rebuilt", "--run")
     costs = [row["cost"] for row in rows if "cost" in row]
     found = next(row["found"] for row in rows if "found" in row)
-    # A manifest of each segment, and what the producers' state of each partition takes.
+    # A manifest for each segment, and two objects for the producer state of each partition.
     assert [cost["gets"] for cost in costs] == [0, found["segments"] + 2 * found["partitions"]]
     assert costs[1]["bytes"] > 0
     told = segments_told_by(broker, "rebuilt")
@@ -162,13 +162,13 @@ def test_history_is_served_after_the_log_directory_is_lost(
         )
 
     broker.start()
-    # What a transaction wrote whose end was not tiered is there, and aborted.
+    # Records of a transaction with an end that was not tiered are there, and aborted.
     borders = {"read_uncommitted": ends, "read_committed": stable_ends}
     for isolation, served in before.items():
         for partition, border in borders[isolation].items():
             tiered = {offset: v for offset, v in served[partition].items() if offset < border}
             assert consume(broker, partition, isolation) == tiered
-    # The log goes on behind its history, and the producer of old is known to it.
+    # New records continue the log after its history, and the old producer's state is known.
     producer = Producer(
         {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "filler"}
     )

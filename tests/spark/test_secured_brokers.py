@@ -1,5 +1,5 @@
-"""The source over a broker with TLS and a login, and a bucket whose certificate a private authority has signed:
-history and tail, and where the password is not."""
+"""The source over a broker with TLS and a login, and a bucket with a certificate of a private authority: history
+and tail are read, and the password leaks nowhere."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Of a server that asks for its access key, and whose certificate no system trusts."""
+    """A bucket on a server that requires its access key and has a certificate that no system trusts."""
     binary = find_versitygw()
     if binary is None:
         pytest.skip("versitygw is not there: scripts/s3-server.sh install, or set VERSITYGW")
@@ -141,7 +141,7 @@ def _texts(folder: Path) -> str:
 
 
 def test_stores_are_read_where_the_consumer_runs(broker: SecuredBroker) -> None:
-    """What goes to executors names the files; it has no key in it."""
+    """Executors get the names of the files, not the key."""
     parsed = parse_options(options(broker, MUTUAL))
     assert "PRIVATE KEY" not in str(dict(parsed.kafka_properties))
     assert "PRIVATE KEY" in consumer_properties(parsed.kafka_properties, "g", "x")["ssl.key.pem"]

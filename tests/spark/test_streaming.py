@@ -38,7 +38,7 @@ class Sink:
         self.checkpoint = directory / "checkpoint"
 
     def run(self, stream: DataStreamReader) -> StreamingQuery:
-        """All that is there now, in as many batches as the options make of it."""
+        """Run the query over all available records, in as many batches as the options require."""
         query = self.writer(stream).trigger(availableNow=True).start()
         query.awaitTermination()
         return query
@@ -48,7 +48,7 @@ class Sink:
         return writer.option("checkpointLocation", str(self.checkpoint))
 
     def read(self) -> list[tuple[int, int, bytes]]:
-        """(partition, offset, value); a record that came twice is there twice."""
+        """(partition, offset, value) of each row, with duplicates."""
         frame = self._spark.read.parquet(str(self.rows))
         return sorted(
             (row.partition, row.offset, bytes(row.value or b"")) for row in frame.collect()
@@ -56,7 +56,7 @@ class Sink:
 
     @property
     def offsets(self) -> list[dict]:
-        """What the checkpoint says of each batch, in order."""
+        """The offsets of each batch in the checkpoint, in order."""
         logged = sorted((self.checkpoint / "offsets").glob("[0-9]*"), key=lambda p: int(p.name))
         return [json.loads(path.read_text().splitlines()[2]) for path in logged]
 

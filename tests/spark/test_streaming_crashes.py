@@ -1,4 +1,4 @@
-"""A stream that dies at every point where it can die: each record comes once all the same.
+"""A stream dies at every point where it can die, and each record still comes exactly once.
 
 The source's process is killed, not asked: SIGKILL at the named point, of the process that plans or
 of the worker that reads. The sink dies by raising, which leaves behind what a kill of the driver
@@ -24,7 +24,7 @@ from isotherm.spark.streaming.stream_source import IsothermStreamReader
 from isotherm.types import TopicIdPartition
 
 PER_RUN = 30
-# In the order in which Spark comes by them, with the number of the call. Nothing is in the
+# In the order in which Spark reaches them, with the number of the call. Nothing is in the
 # checkpoint before the second initialOffset; the first batch of a stream from the end is empty.
 FIRST_BATCH = (
     "initialOffset-1",
@@ -36,7 +36,7 @@ FIRST_BATCH = (
     "sink",
     "sink-done",
 )
-# `commit` is told of a batch while the next one is made.
+# Spark calls `commit` for a batch while it makes the next one.
 LATER_BATCHES = (
     "latestOffset-1",
     "partitions-1",
@@ -59,7 +59,7 @@ def die_at(folder: str, point: str) -> None:
 
 
 class MortalReader(IsothermStreamReader):
-    """The reader, but that it kills its process at a point whose flag is in the folder."""
+    """A reader that kills its process at each point that has a flag in the folder."""
 
     def __init__(self, flags: str, options, schema) -> None:
         super().__init__(options, schema)
@@ -110,11 +110,11 @@ class MortalSource(IsothermDataSource):
 
 @pytest.fixture
 def flags(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of the flags; `format("mortal")` is there."""
+    """The folder of the flags. Registers `format("mortal")`."""
     folder = tmp_path / "flags"
     folder.mkdir()
     monkeypatch.setattr(MortalSource, "flags", str(folder))
-    # Workers cannot import a test.
+    # Workers cannot import a test module, so it is pickled by value.
     register_pickle_by_value(sys.modules[__name__])
     spark.dataSource.register(MortalSource)
     yield folder
@@ -124,8 +124,10 @@ def flags(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_every_record_comes_once_wherever_the_stream_dies(
     spark: SparkSession, tier, flags: Path, tmp_path: Path
 ) -> None:
-    """One stream from the end of its topic, over as many runs as there are points. More records
-    come between the runs, so that a start that is asked for again would be another one."""
+    """One stream from the end of its topic, with a run for each point.
+
+    Records are added between the runs, so that a second look-up of the starting offset would show.
+    """
     owner = TopicIdPartition(uuid.UUID(int=8), "events", 0)
     written: dict[int, list[list[int]]] = {}
     end = 0
@@ -163,7 +165,7 @@ def test_every_record_comes_once_wherever_the_stream_dies(
     run()
     assert all(attempt == attempts[0] for attempts in written.values() for attempt in attempts)
     assert any(len(attempts) == 2 and attempts[0] for attempts in written.values())
-    # Until a start is in the checkpoint, a stream begins at what is the end then.
+    # Until a start is in the checkpoint, each run begins at the end of that moment.
     first = 100 + PER_RUN * FIRST_BATCH.index("initialOffset-2")
     once = [offset for batch in sorted(written) for offset in written[batch][0]]
     assert once == list(range(first, end))

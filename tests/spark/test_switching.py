@@ -1,4 +1,4 @@
-"""docs/spark-switching.md, word for word: its examples run, its table has every option there is."""
+"""docs/spark-switching.md, word for word: its examples run, and its table has every option."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_examples_of_the_page_run(
 
 
 def options_of_the_kafka_source(spark: SparkSession) -> dict[str, str]:
-    """The constants of its provider that are single words, by their names: its options' names."""
+    """The names of the Kafka source's options: the single-word constants of its provider."""
     java = spark._jvm.java.lang
     loader = java.Thread.currentThread().getContextClassLoader()
     name = "org.apache.spark.sql.kafka010.KafkaSourceProvider$"

@@ -1,6 +1,6 @@
-"""`isotherm pipeline table`: the table and its dead letters are the topic, whatever happens.
+"""`isotherm pipeline table`: the table and its dead letters together always have the topic's records.
 
-Oracles: what was put into the bucket, Python's json, and a consumer. Readers: PyIceberg and DuckDB.
+Oracles: the records put into the bucket, Python's json, and a consumer. Readers: PyIceberg and DuckDB.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ needs_spark = pytest.mark.usefixtures("spark")
 
 
 def put(tier: Tier, owner: TopicIdPartition, values: list[bytes | None]) -> None:
-    """One more segment of the partition, of several codecs, with odd keys, headers and times."""
+    """Add a segment to the partition, with several codecs and odd keys, headers and times."""
     before = [offset for topic, partition, offset in tier.records if partition == owner.partition]
     start = len(before)
     records = [
@@ -88,7 +88,7 @@ def documents(numbers: range, **more: Any) -> list[bytes | None]:
 
 
 def check_is_topic(tier: Tier, rows: list[dict[str, Any]], dead: list[dict[str, Any]]) -> None:
-    """Each record is once in one of the two, as it was put."""
+    """Check that each record is unchanged and exactly once in the table or the dead letters."""
     found = {(row["topic"], row["partition"], row["offset"]): row for row in rows + dead}
     assert len(found) == len(rows) + len(dead)
     assert found.keys() == tier.records.keys()
@@ -118,7 +118,7 @@ def test_table_and_dead_letters_are_the_topic(tier: Tier, tmp_path: Path) -> Non
     lake = tmp_path / "lake"
     options = ("--value", "json", "--warehouse", str(lake))
     put(tier, OWNER, documents(range(40), at={"city": "Zürich"}))
-    # A whole number and one with a fraction: nothing is settled before the first commit.
+    # An integer and a fraction: a column's type is open until the first commit.
     put(tier, OTHER, [*documents(range(10)), b'{"eur": 1}', *DEAD])
     first = run_table("prices", tier.folder, *options)
     assert (first["rows"], first["dead_letters"]) == (51, len(DEAD))
@@ -138,7 +138,7 @@ def test_table_and_dead_letters_are_the_topic(tier: Tier, tmp_path: Path) -> Non
 
 @needs_spark
 def test_fields_inside_of_a_disputed_one_are_found(tier: Tier, tmp_path: Path) -> None:
-    """For the second partition by itself `x` is a text, and what is in the object is not seen."""
+    """In the second partition alone `x` would be a text, and the fields in its objects would be missed."""
     options = ("--value", "json", "--warehouse", str(tmp_path / "lake"))
     put(tier, OWNER, [b"{}"])
     put(tier, OTHER, [b'{"y": 1}'])

@@ -26,7 +26,7 @@ needs_spark = pytest.mark.usefixtures("spark")
 
 
 def between(patched: pytest.MonkeyPatch, *steps: Callable[[], None]) -> None:
-    """Each of these follows a run that has committed; the last one ends by SIGTERM."""
+    """Run a step after each committed run, and send SIGTERM after the last step."""
     left, add = list(steps), TableRuns.add
 
     def noted(self: TableRuns, *given: Any) -> Any:
@@ -51,7 +51,7 @@ def test_history_and_what_comes_are_added_commit_after_commit(
         put(tier, OTHER, [*documents(range(7), usd=1), b"{"])
 
     def broken() -> None:
-        """Nothing answers for two looks."""
+        """No broker answers two attempts."""
         away, plan = [1, 2], TopicPlanner.plan
 
         def planned(self: TopicPlanner, covered: Any) -> Any:

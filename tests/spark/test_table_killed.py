@@ -1,8 +1,8 @@
-"""A run of `isotherm pipeline table` that is killed at any of its durable writes, and started again, gives the
-table and the dead letters of one run.
+"""A run of `isotherm pipeline table` is killed at a durable write and started again: table and dead letters are
+those of one undisturbed run.
 
-The short form ends runs by an exception at some writes of the driver; the long one kills the process, by
-SIGKILL, before and after every kind of write of driver and executors.
+The short form ends runs by an exception at some writes of the driver. The long form kills the process with
+SIGKILL before and after every kind of write of driver and executors.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ KilledRun = Callable[[Point], None]
 
 
 def put(tier: Tier, fields: str) -> None:
-    """Values with these fields, tombstones and dead letters, of keys that come again."""
+    """Add values with these fields, tombstones and dead letters, of keys that recur."""
     for owner in (OWNER, OTHER):
         start = sum(partition == owner.partition for _, partition, _ in tier.records)
         records = [_record(start + number, fields) for number in range(30)]
@@ -63,7 +63,7 @@ def _record(offset: int, fields: str) -> NewRecord:
 
 
 class Table:
-    """One topic's table, which can be set back to a state that was kept."""
+    """A topic's table, with a kept state that `set_back` restores."""
 
     def __init__(self, kind: str, tier: Tier, folder: Path) -> None:
         self.kind = kind
@@ -110,7 +110,7 @@ def _without_nulls(value: Any) -> Any:
 def check_kills(
     table: Table, points: Callable[[Counter[str]], Sequence[Point]], kill: KilledRun
 ) -> int:
-    """The number of kills; first of a run that makes the table, then of one that adds to it."""
+    """Kill a run that makes the table, then one that adds to it, at each point; return the number of kills."""
     kills = 0
     for stage in ("xy", "yz"):
         put(table.tier, stage)
@@ -149,7 +149,7 @@ def test_run_that_ends_at_a_write_of_the_driver(kind: str, tier: Tier, tmp_path:
 
 
 def every(counts: Counter[str]) -> list[Point]:
-    """Both sides of the first write of each name, and of the last."""
+    """The points before and after the first and the last write of each name."""
     return [
         Point(name, side, number)
         for name, count in sorted(counts.items())

@@ -1,5 +1,5 @@
-"""Values that few topics have, through `isotherm pipeline table` and back by Spark: large and wide ones, and fields whose
-names differ in case only. Also a catalog that is locked, and a table that others change.
+"""Rare values, through `isotherm pipeline table` and back by Spark: large ones, wide ones, and fields with names that
+differ in case only. Also a locked catalog, and a table that other programs change.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SCHEMA = {
 
 
 def put(tier: Tier, values: list[bytes | None], *, start: int = 0) -> None:
-    """A segment with a batch for each value."""
+    """Add a segment with a batch for each value."""
     tier.maker.tier(
         OWNER,
         [
@@ -53,7 +53,7 @@ def put(tier: Tier, values: list[bytes | None], *, start: int = 0) -> None:
 
 
 def values_of(spark: SparkSession, tier: Tier, lake: Path, **more: Any) -> dict[int, Any]:
-    """By the frame of table and bucket."""
+    """The values by offset, from the frame of table and bucket."""
     options = {"path": tier.folder.as_uri()}
     frame = isotherm.spark.topic(spark, "prices", options, warehouse=str(lake), **more)
     rows = frame.select("offset", "value").toArrow().to_pylist()

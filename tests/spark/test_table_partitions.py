@@ -1,6 +1,6 @@
-"""`isotherm pipeline table --partition-by`: files of a day each, which readers skip by the day.
+"""`isotherm pipeline table --partition-by`: a file has one day's rows, so readers skip the files of other days.
 
-Oracles: what was put into the bucket. Readers: PyIceberg, delta-rs, DuckDB and Spark.
+Oracle: the records put into the bucket. Readers: PyIceberg, delta-rs, DuckDB and Spark.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FORMATS = ["iceberg", "delta", "parquet"]
 
 
 def put_days(tier: Tier, start: int, count: int) -> None:
-    """Records of all days in turn, in both partitions."""
+    """Add records of all days in turn to both partitions."""
     moments = list(DAYS)
     for owner in (OWNER, OTHER):
         records = [
@@ -47,7 +47,7 @@ def put_days(tier: Tier, start: int, count: int) -> None:
 
 
 def files_by_day(lake: Path, to: str) -> dict[str, list[Path]]:
-    """Those of the table as its own metadata names them, by the day in their rows."""
+    """Day of its rows -> the files of the table, as its own metadata names them."""
     if to == "iceberg":
         tasks = load_table(lake, "kafka.prices").scan().plan_files()
         files = [Path(each.file.file_path.removeprefix("file://")) for each in tasks]
@@ -67,7 +67,7 @@ def files_by_day(lake: Path, to: str) -> dict[str, list[Path]]:
 
 
 def rows_of_one_day(lake: Path, to: str) -> tuple[list[Row], int]:
-    """Of January 2nd by the reader's own filter, and the number of files that it opens for it."""
+    """The rows of January 2nd by the reader's own filter, and the number of files that it opens."""
     if to == "iceberg":
         scan = load_table(lake, "kafka.prices").scan(
             "timestamp >= '2026-01-02T00:00:00+00:00' and timestamp < '2026-01-03T00:00:00+00:00'"

@@ -1,4 +1,4 @@
-"""`isotherm pipeline table --retention follow`: the table has what a consumer of the topic still gets."""
+"""`isotherm pipeline table --retention follow`: the table has the records that a consumer still gets."""
 
 from __future__ import annotations
 

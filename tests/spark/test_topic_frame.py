@@ -1,6 +1,6 @@
-"""`isotherm.spark.topic`: a table and what it lacks are the topic, each record once.
+"""`isotherm.spark.topic`: a table, and the records that it lacks, make up the topic, each record once.
 
-Oracles: what was put into the bucket, and a consumer.
+Oracles: the records put into the bucket, and a consumer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def values(frame: DataFrame) -> dict[tuple[int, int], Any]:
 
 
 def good(tier: Tier) -> dict[tuple[int, int], Any]:
-    """What the table shall show: the columns that it has, of records that are not dead."""
+    """The table's expected values: the fields that it has columns for, of records that are no dead letters."""
     return {
         (partition, offset): None
         if record.value is None

@@ -1,4 +1,4 @@
-"""Segments that were compressed and encrypted on their way into the bucket."""
+"""Segments that are compressed and encrypted in the bucket."""
 
 from __future__ import annotations
 

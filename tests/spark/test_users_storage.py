@@ -1,4 +1,4 @@
-"""Queries and jobs through a storage manager of the user's: the examples of docs/plugins.md."""
+"""Queries and jobs through a user's storage manager: the examples of docs/plugins.md."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Names(FolderStorage):
 
 @dataclass(frozen=True)
 class Shelf:
-    """A topic that a broker has copied with the page's class, and its copies."""
+    """A topic that a broker has copied with the page's class, and the copies."""
 
     options: dict[str, str]
     consumed: list[ConsumedRecord]
@@ -163,7 +163,7 @@ def test_segment_that_the_class_has_lost_is_named(
 def run_job(
     shelf: Shelf, job: str, *more: str, folder: Path | None = None, name: str | None = None
 ) -> Result:
-    """A job with the class, or another one of that name, over the shelf or another folder."""
+    """Run a job with the class, or another class of that name, over the shelf or another folder."""
     options = {CLASS: name or shelf.options[CLASS], "rsm.config.dir": str(folder or shelf.folder)}
     named = [part for pair in options.items() for part in ("-o", "=".join(pair))]
     return CliRunner().invoke(app, ["pipeline", job, "--json", *named, *more])
@@ -175,7 +175,7 @@ def rows_of(result: Result, exit_code: int = 0) -> list[dict[str, Any]]:
 
 
 def test_scrub_reads_through_the_class(spark: SparkSession, shelf: Shelf, tmp_path: Path) -> None:
-    """Batches, records and indexes; objects are the class's own business."""
+    """Scrub checks batches, records and indexes; objects are internal to the class."""
     topic = ["-b", shelf.options["kafka.bootstrap.servers"], "-o", "subscribe=flights"]
     sound = rows_of(run_job(shelf, "scrub", *topic))[-1]["scrubbed"]
     assert sound["segments"] == len(list(shelf.folder.iterdir()))
@@ -219,7 +219,7 @@ def start_offset_of(folder: Path) -> int:
 def test_metadata_is_rebuilt_from_the_list_of_the_class(
     spark: SparkSession, shelf: Shelf, tmp_path: Path
 ) -> None:
-    """A broker that has nothing else serves the segments again, through the class."""
+    """A broker with only the rebuilt metadata serves the segments again, through the class."""
     log_dir = tmp_path / "broker" / "log"
     rows = rows_of(run_job(shelf, "rebuild", "--log-dir", str(log_dir), "--run"))
     segments = len(list(shelf.folder.iterdir()))
@@ -239,8 +239,9 @@ def test_metadata_is_rebuilt_from_the_list_of_the_class(
 def test_sweep_compares_the_list_of_the_class(
     spark: SparkSession, shelf: Shelf, tmp_path: Path
 ) -> None:
-    """A segment that is missing, one that is whole no more, and two that no metadata names: one of
-    them, in part, is deleted; the other is young."""
+    """A missing segment, an incomplete one, and two that no metadata names: sweep deletes the partial one of
+    them, and keeps the other because it is young.
+    """
     topic = ["-b", shelf.options["kafka.bootstrap.servers"], "--age-hours", "0"]
     sound = rows_of(run_job(shelf, "sweep", *topic))[-1]["swept"]
     nothing = {"orphaned_objects": 0, "orphaned_bytes": 0, "cost_per_month": 0.0}
@@ -269,7 +270,7 @@ def test_sweep_compares_the_list_of_the_class(
 
 
 def stray_copy(template: Path, *, age_ms: int) -> Path:
-    """The segment once more, under another id and as of another time."""
+    """Copy a segment under a new id and with another time."""
     event = decode_event((template / "metadata").read_bytes())
     assert isinstance(event, RemoteLogSegmentMetadata)
     new_id = RemoteLogSegmentId(event.topic_id_partition, uuid.uuid4())
@@ -289,7 +290,7 @@ def segment_of(key: str) -> str:
 def test_compacted_copy_is_made_through_the_class(
     spark: SparkSession, shelf: Shelf, tmp_path: Path
 ) -> None:
-    """Every key is there once, so the copy has every record of the segments."""
+    """Every key occurs once, so the copy has every record of the segments."""
     refused = run_job(shelf, "compact", "-o", "subscribe=flights")
     assert "--to" in str(refused.exception)
     copy = tmp_path / "copy"
