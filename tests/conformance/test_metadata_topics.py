@@ -62,7 +62,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
 
 @pytest.fixture
 def open_topic(broker: EmbeddedBroker) -> Iterator[Callable[..., ClientsTopic]]:
-    """Makes a topic that a client may write to, and opens it as the metadata topic."""
+    """Creates a topic that clients may write to, and opens it as the metadata topic."""
     opened: list[ClientsTopic] = []
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
 
@@ -86,7 +86,7 @@ def open_topic(broker: EmbeddedBroker) -> Iterator[Callable[..., ClientsTopic]]:
 
 
 class ClientsTopic(KafkaMetadataTopic):
-    """Written by one client alone, which can therefore look at the end before it appends."""
+    """A topic with a single writer, which can therefore check the log end before it appends."""
 
     def append_at(
         self, partition: int, end_offset: Offset, records: Sequence[NewMetadataRecord]

@@ -1,4 +1,4 @@
-"""The example of a storage manager of one's own, held to the contract."""
+"""The example of a user's storage manager passes the contract's suite."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TestMultiBucket(RemoteStorageManagerConformance):
 
 
 class TestMultiBucketWithCustomMetadataOfItsOwn(RemoteStorageManagerConformance):
-    """The inner manager's custom metadata has room beside the bucket's name."""
+    """The inner manager's custom metadata fits beside the bucket's name."""
 
     topic_length_max = LOCAL_TOPIC_LENGTH_MAX
 

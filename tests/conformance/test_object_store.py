@@ -135,7 +135,7 @@ class EncryptedConformance(FillsBuffersConformance, RemoteStorageManagerConforma
     def test_copy_repeated_changes_nothing(
         self, store: StoreUnderTest, maker: SegmentMaker
     ) -> None:
-        """Each copy draws a new key: the objects change, what they say does not."""
+        """Each copy draws a new key: the bytes of the objects change, their content does not."""
         segment = maker.segment()
         copied(store, segment)
         before = store.raw.object_keys()

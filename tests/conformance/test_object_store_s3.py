@@ -39,7 +39,7 @@ prefixes = itertools.count()
 
 
 def store_under_test(server: S3Server, **config: str) -> StoreUnderTest:
-    """A store in a folder of its own of the one bucket."""
+    """A store with its own prefix in the shared bucket."""
     prefix = f"test-{next(prefixes)}"
     url = f"{server.config['url']}/{prefix}"
     settings = ObjectStoreSettings.from_config(
@@ -51,7 +51,7 @@ def store_under_test(server: S3Server, **config: str) -> StoreUnderTest:
 
 
 class TestS3AivenLayout(FillsBuffersConformance, RemoteStorageManagerConformance):
-    # The server keeps objects as files, whose names have 255 bytes at most.
+    # The server keeps objects as files, and a file name has at most 255 bytes.
     topic_length_max = 220
 
     @pytest.fixture
@@ -90,7 +90,7 @@ def test_inventory_reads_the_bucket_back(server: S3Server, tmp_path: Path) -> No
 def test_store_that_cannot_be_used_is_a_retriable_error(
     server: S3Server, tmp_path: Path, change: dict[str, object]
 ) -> None:
-    """Also for reads and deletions: a bucket that is missing holds no answer about an object."""
+    """Reads and deletions are retriable too: a missing bucket does not prove that an object is missing."""
     settings = replace(ObjectStoreSettings.from_config(server.config), **change)
     manager = ObjectStoreRemoteStorageManager(settings)
     segment = SegmentMaker(tmp_path).segment()

@@ -1,5 +1,5 @@
-"""TopicBasedRemoteLogMetadataManager on a topic in memory: polled by the test at both levels, and
-following in the background."""
+"""TopicBasedRemoteLogMetadataManager on a topic in memory: polled by the test at both feature levels, and
+following the topic in the background."""
 
 from __future__ import annotations
 
@@ -63,5 +63,5 @@ class TestFollowing(RemoteLogMetadataManagerConformance):
 
     @pytest.fixture
     def settle(self, manager: TopicBasedRemoteLogMetadataManager) -> Callable[[], None]:
-        """The other reads wait by themselves; `is_ready` does not."""
+        """Read the topic to its end: `is_ready` does not wait for that, as the other reads do."""
         return manager.poll

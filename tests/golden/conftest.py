@@ -15,7 +15,7 @@ ROOT = Path(__file__).with_name("kafka")
 
 
 class Golden:
-    """What the tests ask of the golden folder."""
+    """The files of the golden folder, and their expected content."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -28,13 +28,13 @@ class Golden:
         return remote + sorted((self.log_dir / f"{topic}-0").glob("*.log"))
 
     def records(self, topic: str, *, committed: bool = False) -> list[Record]:
-        """What librdkafka's consumer returned, in offset order."""
+        """The records that librdkafka's consumer returned, in offset order."""
         suffix = ".committed.jsonl" if committed else ".jsonl"
         lines = (self.root / "records" / f"{topic}{suffix}").read_text().splitlines()
         return [_record(*json.loads(line)) for line in lines]
 
     def dump(self, partition_directory: str) -> dict[str, DumpedFile]:
-        """What DumpLogSegments printed, by file name."""
+        """The output of DumpLogSegments, by file name."""
         text = (self.root / "dump" / f"{partition_directory}.txt").read_text()
         return {Path(name).name: file for name, file in parse_dump(text).items()}
 
@@ -45,7 +45,7 @@ def golden() -> Golden:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`partition_directory`: every golden partition; `topic`: those whose records are known."""
+    """Parametrize `partition_directory` with every golden partition, `topic` with those of known records."""
     if "partition_directory" in metafunc.fixturenames:
         names = sorted(path.name for path in (ROOT / "log").iterdir() if path.is_dir())
         metafunc.parametrize("partition_directory", names)

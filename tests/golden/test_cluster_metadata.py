@@ -32,7 +32,7 @@ def values(golden) -> dict[int, bytes]:
 
 @pytest.fixture(scope="module")
 def printed(golden) -> dict[int, dict]:
-    """What Kafka prints of each record, by offset."""
+    """Kafka's printed form of each record, by offset."""
     return {
         int(record["offset"]): json.loads(record["payload"])
         for file in golden.dump(DIRECTORY).values()

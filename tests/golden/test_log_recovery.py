@@ -1,7 +1,7 @@
-"""From the `.log` files alone, recovery rebuilds every other file as Kafka had written it.
+"""Recovery rebuilds every other file from the `.log` files alone, as Kafka wrote it.
 
-Kafka wrote its indexes batch by batch, in the first run of the broker; where a restart or the
-cleaner came between (README.md), its counters differ from a rebuild's and only reading is tested.
+Kafka wrote these indexes batch by batch in one run of the broker. After a restart or a cleaning
+(README.md) its counters differ from a rebuild's; for such partitions only reading is tested.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _recover(golden, topic: str, directory: Path, *suffixes: str) -> PartitionLo
         retention_ms=-1,
         cleanup_policy=("compact",) if topic == "compacted" else ("delete",),
     )
-    # Producers are expired by their timestamps: those of the golden records.
+    # Near the golden records' timestamps, by which producers expire.
     clock = SimClock(1_700_000_000_000)
     environment = LogEnvironment(FileCache(OsFileSystem()), clock, random.Random(0))
     return load_log(
@@ -78,7 +78,7 @@ def test_recovery_rebuilds_the_transaction_indexes_byte_for_byte(golden, tmp_pat
 @pytest.mark.parametrize("name", ["idempotent", "transactions"])
 def test_recovery_rebuilds_the_producer_snapshots(golden, name, tmp_path) -> None:
     _recover(golden, name, tmp_path, ".log").close()
-    # A rebuild takes no snapshot of the oldest segments; those it takes say the same.
+    # A rebuild writes no snapshots for the oldest segments; the others have the same content.
     rebuilt = sorted(tmp_path.glob("*.snapshot"))
     assert rebuilt
     for path in rebuilt:

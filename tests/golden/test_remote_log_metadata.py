@@ -1,4 +1,4 @@
-"""The metadata of the remote tier as Kafka wrote it, and the files it speaks of."""
+"""The metadata of the remote tier as Kafka wrote it, and the files that it describes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The transaction coordinator's record formats against `__transaction_state` of Kafka's own."""
+"""The transaction coordinator's record formats against `__transaction_state` as Kafka wrote it."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class Tiers:
     def produce(
         self, topic: str, *records: Record, partition: int = 0, timestamps: list[int] | None = None
     ) -> None:
-        """Each record in a batch of its own."""
+        """Produce each record in a batch of its own."""
         producer = Producer({**self.client, "linger.ms": 0, "acks": "all"})
         for number, (key, value) in enumerate(records):
             options = {"timestamp": timestamps[number]} if timestamps else {}
@@ -174,7 +174,7 @@ class Tiers:
         )
 
     def expect_remote_ends(self, topic: str, *ends: int, partition: int = 0) -> None:
-        """The end offsets of what was copied, in order."""
+        """Expect remote segments with these end offsets, in order."""
 
         def copied() -> tuple[int, ...]:
             return tuple(
@@ -210,5 +210,5 @@ def tiers(tmp_path: Path) -> Iterator[Tiers]:
 
 @pytest.fixture
 def open_tiers() -> Callable[..., Tiers]:
-    """For brokers with settings of their own; whoever opens one stops it."""
+    """Opens brokers with their own settings; the caller must stop them."""
     return Tiers

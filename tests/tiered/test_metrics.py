@@ -56,7 +56,7 @@ FROM_THE_START = [
 
 
 def scrape(tiers: Any, label: str = "") -> dict[str, float]:
-    """Sums over labels, by name; of samples that have `label`."""
+    """Metric name -> sum over its samples that have `label`."""
     url = f"http://127.0.0.1:{tiers.broker.node.metrics_port}/metrics"
     sums: dict[str, float] = {}
     with urllib.request.urlopen(url, timeout=60) as answer:

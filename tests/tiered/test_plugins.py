@@ -27,7 +27,7 @@ def foreign_error(found: memoryview) -> memoryview:
 
 
 class SickStore(RecordingStore):
-    """Does to the fetches of the topic "sick" what `sickness` says."""
+    """Passes the result of each fetch of the topic "sick" through `sickness`."""
 
     sickness: ClassVar[Callable[[memoryview], Any] | None] = None
     config: ClassVar[dict[str, str]] = {}
@@ -51,7 +51,7 @@ class SickStore(RecordingStore):
 
 
 def consume_both(tiers: Any, wanted: Callable[[dict[str, list[bytes]]], bool]) -> dict[str, Any]:
-    """Values of both topics, from one consumer, until it has what is wanted."""
+    """Read both topics with one consumer until it has the wanted values."""
     consumer = Consumer({**tiers.client, "group.id": "g", "auto.offset.reset": "error"})
     consumer.assign([TopicPartition("sick", 0, 0), TopicPartition("well", 0, 0)])
     found: dict[str, list[bytes]] = {"sick": [], "well": []}

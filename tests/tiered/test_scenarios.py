@@ -1,7 +1,7 @@
 """Kafka's integration scenarios of tiered storage, those that one broker can play.
 
 Source: storage/src/test/java/org/apache/kafka/tiered/storage/integration. Where Kafka's scenario
-moves a leader, the broker restarts: the epoch is another one then, too.
+moves a leader, the broker restarts, which also starts a new epoch.
 """
 
 from __future__ import annotations
@@ -221,8 +221,8 @@ def test_roll_and_offload_active_segment(tiers: Any) -> None:
 
 
 def test_transactions_with_tiered_store(tiers: Any) -> None:
-    """TransactionsWithTieredStoreTest, its basic case: committed and aborted transactions whose
-    records and markers lie in several remote segments."""
+    """TransactionsWithTieredStoreTest, its basic case: committed and aborted transactions with records and
+    markers in several remote segments."""
     tiers.create_topic("a")
     producer = Producer({**tiers.client, "transactional.id": "t", "linger.ms": 0})
     producer.init_transactions(30)

@@ -39,7 +39,7 @@ LOOKS_FOR_PRODUCERS = {
 
 @pytest.fixture
 def begin(tiers: Any) -> Iterator[Callable[..., Producer]]:
-    """Producers whose transactions are initialised; what they hold at the end is thrown away."""
+    """Creates producers with initialised transactions; unsent records are dropped at the end."""
     made: list[Producer] = []
 
     def begin(transactional_id: str = "t", **settings: Any) -> Producer:
@@ -59,7 +59,7 @@ def transactional(tiers: Any, transactional_id: str, **settings: Any) -> Produce
 
 
 def write(producer: Producer, topic: str, *values: bytes, partition: int = 0) -> None:
-    """Each value in a batch of its own; KafkaException when one is refused."""
+    """Produce each value in a batch of its own; KafkaException if one is refused."""
     refused: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _: object) -> None:
@@ -107,7 +107,7 @@ def test_undecided_data_is_neither_copied_nor_read_committed(
 ) -> None:
     """testReadCommittedConsumerShouldNotSeeUndecidedData,
     testDelayedFetchIncludesAbortedTransaction, testEmptyAbortAfterCommit: what lies at and above
-    the last stable offset stays local; an aborted transaction is told of from the remote tier."""
+    the last stable offset stays local; the remote tier reports aborted transactions."""
     tiers.create_topic("a")
     first, second = begin("one"), begin("two")
     run_transaction(first, "a", b"committed")
@@ -253,7 +253,7 @@ def test_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(
 
 @pytest.fixture
 def tiers_with(tmp_path: Path, open_tiers: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """A broker with settings of the test's own, stopped at its end."""
+    """A broker with the test's settings, stopped at the end of the test."""
     opened: list[Any] = []
 
     def tiers_with(settings: dict[str, str]) -> Any:
