@@ -7,7 +7,7 @@
     python -m bench latency produce        these, in this order
     python -m bench --list                 what there is, with the minutes it takes
 
-A question that fails, or takes more than three times as long as it should, is left behind; its name is said
+A question that fails, or takes more than three times its minutes, is given up. Its name is printed
 again at the end, and the exit status is 1.
 """
 
@@ -31,8 +31,10 @@ PATIENCE = 3.0
 
 
 class Task(NamedTuple):
-    """A question's module, the minutes it takes on two quiet cores, and those with --quick; and what
-    the module gets in addition to --quick, so that all of them keep to the half hour."""
+    """A question's module, its minutes on two quiet cores, and its minutes with --quick.
+
+    Without --quick the module gets `arguments`, which keep the sum of all questions below half an hour.
+    """
 
     name: str
     minutes: float
@@ -146,10 +148,9 @@ def run(tasks: Sequence[Task], *, is_quick: bool) -> list[str]:
 
 
 def _module(name: str, *arguments: str, timeout_s: float | None = None) -> int:
-    """Run a module of this package in its own process: no question shares memory and threads with
-    another.
+    """Run a module of this package in its own process: questions share neither memory nor threads.
 
-    What it has started ends with it: it is a session of its own, which is killed at the end.
+    The process leads its own session, which is killed at the end with all processes that it has started.
     """
     command = [sys.executable, "-m", f"bench.{name}", *arguments]
     process = subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True)

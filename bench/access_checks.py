@@ -5,15 +5,15 @@
 Each of USERS users may read topics of their own and write to prefixes; some topics are open to everyone.
 Decisions, for each number of ACLs, in microseconds of one thread:
 
-    remembered   a decision that was made before: what a client pays that asks for its topics again
-    first        a decision about a topic that was not asked for since the ACLs changed
-    some         whether a user may write to any topic at all, as an idempotent producer needs it, first
-                 asked since the ACLs changed
+    remembered   a decision that was made before, as for a client that asks for its topics again
+    first        the first decision about a topic since the ACLs changed
+    some         the first decision since the ACLs changed on whether a user may write to any topic at all,
+                 which an idempotent producer needs
     changed      the first decision after a change of one ACL, which the index follows
 
 Requests: a client writes a record of 1,000 bytes and reads it again, one request after the other, on brokers
-without an authorizer and on brokers with the most ACLs. The price of the ACLs is in the broker's CPU-microseconds of
-a request, and in the client's wait for both. Brokers take turns (A B C D A B C D); figures are medians of the rounds.
+without an authorizer and on brokers with the most ACLs. The cost of the ACLs shows in the broker's CPU-microseconds
+per request, and in the client's wait for both. Brokers take turns (A B C D A B C D); figures are medians of the rounds.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Access:
 
 
 def measured(count: int) -> dict[str, float]:
-    """Microseconds each."""
+    """The microseconds of each decision."""
     access = Access(count)
     numbers = range(DECISIONS)
 

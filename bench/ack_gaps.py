@@ -1,7 +1,7 @@
 """A producer that records the times of acknowledgements, and the longest gap between them.
 
-It sends a record every few milliseconds with acks=all, whatever the brokers do. It retries and asks
-for the new leader as often as it can, so that the longest gap is the brokers' more than the client's.
+It sends a record every few milliseconds with acks=all, independent of the brokers. It retries and
+looks for the new leader as often as it can, so that the brokers dominate the longest gap.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VALUE = bytes(100)
 
 
 class AckGaps:
-    """Sends to partition 0 from `with` on, on a thread of its own, until the end of the block."""
+    """Sends to partition 0 on its own thread while the `with` block runs."""
 
     def __init__(self, bootstrap_server: str, topic: str) -> None:
         self._topic = topic

@@ -1,11 +1,11 @@
 """How fast does the log cleaner compact a log?
 
-One thread, one round over a log of which everything is dirty: every key lies in it four times,
-anywhere, so that a quarter of the records stay and nearly every batch is rewritten; and a GB of ten
-million records with as many or with a hundred thousand different keys. Both sides clean copies of the
-same folder, in a process that lives through all rounds, each with its own defaults: 128 MiB to
-remember keys (512 MiB for ten million), and 4 MiB (Kafka: 512 KiB) for reading and writing. Kafka's side
-is `Cleaner` of its storage module (`bench/KafkaCleaner.java`). MB/s are bytes of log per second.
+One thread cleans a log that is dirty as a whole, in one round. Each key occurs four times at random
+places, so that a quarter of the records stay and nearly every batch is rewritten. Further cases are a GB of
+ten million records with as many different keys, or with a hundred thousand. Both sides clean copies of
+the same folder, in a process that lives through all rounds, with their own defaults: 128 MiB for the
+offset map (512 MiB for ten million keys), and 4 MiB (Kafka: 512 KiB) for reading and writing. Kafka's
+side is `Cleaner` of its storage module (`bench/KafkaCleaner.java`). MB/s are bytes of log per second.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def run_case(
 
 
 def make_log(directory: Path, point: Point, scale: float) -> tuple[int, int]:
-    """Records and bytes of the closed segments of a new log."""
+    """Write a log; return the records and bytes of its closed segments."""
     rng = random.Random(0)
     per_batch = BATCH_BYTES // (point.record_size + 16)
     records = int(point.log_bytes * scale / point.record_size / per_batch) * per_batch
@@ -191,7 +191,7 @@ def make_log(directory: Path, point: Point, scale: float) -> tuple[int, int]:
 
 
 def make_large_log(directory: Path, point: Point, scale: float) -> tuple[int, int]:
-    """The same from one batch, with new keys by numpy."""
+    """The same as `make_log`, from one batch into which numpy writes new keys."""
     per_batch = BATCH_BYTES // (point.record_size + 16)
     batches = int(point.log_bytes * scale / point.record_size / per_batch)
     rng, random_keys = random.Random(0), np.random.default_rng(0)
@@ -216,7 +216,7 @@ def make_large_log(directory: Path, point: Point, scale: float) -> tuple[int, in
 
 
 def make_value(rng: random.Random, size: int) -> bytes:
-    """Words and numbers, of which lz4 leaves about two thirds."""
+    """Words and numbers, which lz4 compresses to about two thirds."""
     value = b" ".join(rng.choices(WORDS, k=size // 5 + 1))
     return value[:size]
 
@@ -255,7 +255,7 @@ def running(name: str, buffer_bytes: int) -> Iterator[Side]:
 def measure(side: Side, master: Path, target: Path, records: int, size: int) -> Metrics:
     """Clean a fresh copy; the copy is not timed."""
     directory = target / "topic-0"
-    memory.make_ready(2 * size)  # for the copy, and for what is written of it
+    memory.make_ready(2 * size)  # for the copy, and for the cleaned segments
     shutil.copytree(master, directory)
     process = psutil.Process(side.process.pid)
     before = process.cpu_times()
@@ -277,7 +277,7 @@ def measure(side: Side, master: Path, target: Path, records: int, size: int) -> 
 
 
 def serve(buffer_bytes: int) -> None:
-    """Isotherm's side: what KafkaCleaner.java does."""
+    """Isotherm's counterpart of KafkaCleaner.java."""
     clock = SystemClock()
     config = dataclasses.replace(CLEANER, log_cleaner_dedupe_buffer_size=buffer_bytes)
     cleaner = Cleaner(config, clock, random.Random(0))

@@ -1,8 +1,8 @@
 """The two sides of bench/replication.py: three brokers of one kind, with a controller of Apache
 Kafka.
 
-All settings are Kafka's defaults but for those below, which both sides have. Kafka's brokers have the
-heap and the collector of its own start script. Either side's remote tier is a folder of its own.
+Both sides have Kafka's defaults, except for the settings below. Kafka's brokers have the heap and
+the collector of its own start script. Each side has its own folder as the remote tier.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SETTINGS: Mapping[str, str] = {
 
 
 class Cluster:
-    """Started by `running_clusters`. One thread."""
+    """Three brokers and their controller. `running_clusters` starts them. Not thread-safe."""
 
     def __init__(self, name: str, controller: ControllerOracle, members: Sequence[Member]) -> None:
         self.name = name
@@ -68,7 +68,7 @@ class Cluster:
         replicas: Sequence[int] = NODE_IDS,
         config: Mapping[str, str] | None = None,
     ) -> None:
-        """Return when all replicas are in sync. Each partition has another first replica."""
+        """Create a topic; return when all replicas are in sync. The preferred leaders rotate over the brokers."""
         turned = [list(replicas[i:]) + list(replicas[:i]) for i in range(len(replicas))]
         new = NewTopic(
             topic,
@@ -79,13 +79,13 @@ class Cluster:
         try:
             self.admin.create_topics([new])[topic].result(TIMEOUT_S)
         except KafkaException as error:
-            # A busy machine: the client has repeated the request.
+            # On a busy machine the client may have repeated the request.
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
         self.await_isr(topic, set(replicas), partitions)
 
     def delete(self, topic: str) -> None:
-        """Return when the files are deleted."""
+        """Delete a topic; return when its files are gone."""
         self.admin.delete_topics([topic])[topic].result(TIMEOUT_S)
         wait_for(
             lambda: not any(any(self.log_dir(each).glob(f"{topic}-*")) for each in NODE_IDS),
@@ -123,7 +123,7 @@ class Cluster:
         )
 
     def reassign(self, topic: str, replicas: Sequence[int]) -> None:
-        """Assign these replicas to partition 0; returns when the controller has accepted that."""
+        """Assign these replicas to partition 0; return when the controller has accepted."""
         fields = {
             "timeout": 60_000,
             "topics": [
@@ -139,8 +139,7 @@ class Cluster:
 
 
 class BrokersUsage:
-    """Resources of the brokers' processes between two moments. None of them is restarted
-    meanwhile."""
+    """Resources of the brokers' processes between two moments. No broker may restart in between."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._processes = [psutil.Process(pid) for pid in cluster.pids]
@@ -155,7 +154,7 @@ class BrokersUsage:
         return sum(each.memory_info().rss for each in self._processes) / 1e6 / len(self._processes)
 
     def proportional_mb(self) -> float:
-        """The same, with a page that processes share divided among them (PSS)."""
+        """The mean proportional set size (PSS) of a broker: shared pages are divided among their processes."""
         sizes = [each.memory_full_info().pss for each in self._processes]
         return float(sum(sizes)) / 1e6 / len(sizes)
 
@@ -166,7 +165,7 @@ class BrokersUsage:
 
 @contextlib.contextmanager
 def running_clusters(names: Sequence[str], directory: Path) -> Iterator[list[Cluster]]:
-    """Start the named sides; all are idle but the one that is being measured."""
+    """Start the named sides. Only the measured one has work; the others are idle."""
     with contextlib.ExitStack() as stack:
         clusters = []
         for name in names:

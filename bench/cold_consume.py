@@ -4,10 +4,10 @@ Closed segments are in a local folder that plays the object store (Kafka: LocalT
 Isotherm: the Aiven layout by obstore), and are gone from the broker's disk. Every round reads the
 topic from its first offset to its last; the folder is in the page cache on both sides.
 
-librdkafka makes messages of what it gets, which takes it longer than either broker's work;
-`bench.fetch_client` only takes the bytes, so that it is the broker that is measured. It asks for
-10 MiB at once, for 1 MiB as the Java consumer does by itself, and four of them at once for the
-same history.
+librdkafka turns records into messages, which takes longer than either broker's work.
+`bench.fetch_client` only receives the bytes, so that the broker is measured. Its cases are fetches of
+10 MiB, fetches of 1 MiB as by the Java consumer's default, and four consumers of the same history at
+once.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Bench:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """The store, its proxy, and the history in it."""
+        """Run the store and its proxy, with the history in the store."""
         s3, proxy = find_versitygw(), find_toxiproxy()
         if s3 is None or proxy is None:
             raise SystemExit("run scripts/s3-server.sh install and scripts/toxiproxy.sh install")
@@ -124,7 +124,7 @@ class Bench:
     @contextlib.contextmanager
     def new_broker(self) -> Iterator[IsothermServer]:
         with self._broker() as broker:
-            # By then its kernels are loaded, which takes longer than the history.
+            # Loads the kernels before the measurement: that takes longer than the history.
             create_filled(
                 broker,
                 topic=f"warm-up-{uuid.uuid4()}",
@@ -159,7 +159,7 @@ class Bench:
         return figures
 
     def _counted(self, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """The figures of `measure`, with the GETs that it took per GiB of the history, and with the
+        """The figures of `measure`, with its GETs per GiB of the history, and with the
         processor time of the store and its proxy, and of all, per GB of it."""
         gets_before, cpu_s_before = self._get_count(), self._store_cpu_s()
         figures = measure()

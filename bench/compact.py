@@ -99,7 +99,7 @@ def measured() -> Iterator[Usage]:
 
 
 def make_bucket(folder: Path, size: int) -> int:
-    """A topic of one partition; the number of its records."""
+    """Make a bucket with a topic of one partition; return the number of records."""
     rng = random.Random(0)
     per_batch = BATCH_BYTES // (RECORD_SIZE + 16)
     records = size // RECORD_SIZE // per_batch * per_batch

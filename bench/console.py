@@ -2,15 +2,15 @@
 
     python -m bench.console [--quick]
 
-A headless Chromium opens the pages of a console whose cluster is made by hand, so that no broker's answer is
-in the figures: what is timed is the console's reckoning, the JSON, and the browser. Beside them nothing else should run.
+A headless Chromium opens the pages of a console with a scripted cluster, so that the figures contain no broker's
+answer: they are the time of the console's computation, of JSON, and of the browser. Nothing else should run.
 
     first paint     from the start of the navigation to the browser's first contentful paint
     map             to the frame in which the tier map is painted with its cells (the pages: with their table)
     zoom            from a key to the frame with the narrower window: a request to the console
     step            from an arrow key to the next frame, with the next cell chosen
 
-Each round opens the page in a browser that has none of its files. Figures are of all rounds: median and the largest.
+Each round opens the page in a browser with an empty cache. Figures are the median and the maximum of all rounds.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _OPENED = """
     else requestAnimationFrame(wait);
   };
   wait();"""
-# From the key to the frame after the first one in which `canvas[ATTRIBUTE]` is another.
+# From the key to the frame after the first one in which `canvas[ATTRIBUTE]` has changed.
 _KEY = """
   const [key, attribute, done] = arguments;
   const canvas = document.querySelector('canvas');
@@ -74,7 +74,7 @@ _KEY = """
 
 
 def opened(driver: webdriver.Chrome, address: str, page: str) -> tuple[float, float]:
-    """Milliseconds to the first paint, and to what the page is for."""
+    """Open a page; return the milliseconds to its first paint, and to its content."""
     path, selector = PAGES[page]
     driver.get("about:blank")
     driver.execute_cdp_cmd("Network.clearBrowserCache", {})

@@ -54,7 +54,7 @@ GUARD_S = 240
 
 
 class Writer(threading.Thread):
-    """Writes the time into the topic again and again."""
+    """Writes the time into the topic repeatedly."""
 
     def __init__(self, servers: str) -> None:
         super().__init__(daemon=True)
@@ -165,7 +165,7 @@ def measure_kill(cluster: MixedCluster) -> dict[str, float]:
 
 
 def _read_and_commit(consumer: Consumer, after_ns: int) -> None:
-    """Return when a record that was written after that time is read and committed."""
+    """Return when a record written after that time is read and its offset committed."""
     deadline = time.monotonic() + GUARD_S
     while time.monotonic() < deadline:
         message = consumer.poll(0.1)
@@ -293,7 +293,7 @@ def running(name: str, root: Path) -> Iterator[MixedCluster]:
 
 
 def run(names: Sequence[str], rounds: int, groups: int, kills: int) -> list[dict[str, Any]]:
-    """A round of a side is a cluster of its own, so nothing warms up from one to the next."""
+    """Run the rounds. Each round of a side has a new cluster, so nothing stays warm between rounds."""
     measured: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for number in range(rounds):
         for name in names:

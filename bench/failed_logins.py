@@ -1,10 +1,10 @@
 """How much longer does a healthy client wait while others fail to log in, as often as they can?
 
-One client that has logged in writes a record and reads it again, pauses, and repeats: a latency is that of both.
-Between them a new client logs in now and then: `login`. Meanwhile another process logs in with a wrong
+One client that has logged in writes a record, reads it again, pauses, and repeats. A latency covers both requests.
+Now and then a new client logs in in between: `login`. Meanwhile another process logs in with a wrong
 password over many connections at once, and connects again as soon as one is closed. The brokers hold back the
 answer to a failed login for 100 ms, their default (`connection.failed.authentication.delay.ms`). Client, attacker
-and broker share the machine's processors: how many logins fail in a second is what all of them can do.
+and broker share the machine's processors, so the rate of failed logins is what all three can do together.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def fail_to_log_in(address: str, authority: str | None, refused: Synchronized[in
                 _, login = await asyncio.get_running_loop().create_connection(
                     new_login, host, int(port), ssl=context
                 )
-            except OSError:  # the broker has no room for it
+            except OSError:  # the broker refuses more connections
                 await asyncio.sleep(0.01)
             else:
                 await login.ended

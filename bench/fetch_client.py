@@ -1,12 +1,11 @@
 """A minimal consumer: it requests records, receives the bytes, and reads batch headers.
 
-A client that makes messages of records needs more time for that than a broker for serving them,
-and then measures itself. This one requests the next offset as soon as an answer is there, one
-request at a time as the Java consumer and librdkafka do, and reads the answer into memory that it
-keeps. It finds the next offset from the headers of the batches, and checks that they follow one
-another without a gap.
+A client that turns records into messages needs more time for that than a broker for serving them, and
+so measures itself. This client requests the next offset as soon as an answer is there, one request at a
+time as the Java consumer and librdkafka do, and reads each answer into the same memory. It takes the
+next offset from the batch headers, and checks that batches follow one another without a gap.
 
-`run` starts one or several of them, each in a process of its own; they begin at once.
+`run` starts one or several clients, each in its own process; they begin at the same time.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ class FetchClient:
         return position + 4, error, _SIZE.unpack_from(answer, position)[0]
 
     def _follow(self, records: memoryview) -> None:
-        """Move on to behind the last whole batch; the broker may cut off one that follows."""
+        """Advance `next_offset` to the end of the last whole batch; the broker may cut off the one after it."""
         position = 0
         while len(records) - position >= _BATCH_HEADER_SIZE:
             base_offset, length = _BATCH.unpack_from(records, position)
@@ -129,11 +128,11 @@ def run(
     consumers: int = 1,
     properties: Mapping[str, str] | None = None,
 ) -> dict[str, float]:
-    """Let so many consumers each read `records` records of partition 0 from its beginning on.
+    """Let `consumers` processes each read `records` records of partition 0 from its first offset.
 
-    `mb_per_s` and `records_per_s` are of all together, from the first answer to the last: sums of
-    rates would favour a broker that serves one after the other. `bytes` is what one of them got,
-    `longest_fetch_ms` what any of them waited for an answer. `properties` say how they log in.
+    `mb_per_s` and `records_per_s` are totals, from the first answer to the last: a sum of rates would
+    favour a broker that serves one consumer after the other. `bytes` are those of one consumer,
+    `longest_fetch_ms` is the longest wait of any of them. `properties` have the login.
     """
     command = ["bench.fetch_client", address, topic, str(records), str(fetch_bytes)]
     command.append(json.dumps(dict(properties or {})))

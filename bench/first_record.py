@@ -5,10 +5,10 @@
     not compiled    quiet, and the broker finds no machine code of its kernels; Isotherm alone
 
 A round starts the broker, waits until it answers a Metadata request, and then times one record: from the
-first byte that a new connection sends until the answer. The client speaks the protocol by itself, with one
-connection, and knows its partition: what is timed is the broker, not a client's start. A second and
-a hundredth record follow; the slowest of the ninety-nine after the first shows whether the first one's wait was
-merely moved. A topic with a record in it is created before the rounds, so that no side has to create it.
+first byte that a new connection sends until the answer. The client is a single raw connection that knows its
+partition, so that the broker is timed and not a client's start. Ninety-nine records follow; the slowest
+of them shows whether the first one's wait was merely moved. The topic exists before the rounds, with a
+record in it.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ TRIES = 600
 
 
 class Way:
-    """Steps of one way, each timed, in an empty folder."""
+    """The timed steps of one way of installation, in an empty folder."""
 
     def __init__(self, folder: Path, python: str) -> None:
         self.folder = folder

@@ -3,9 +3,9 @@
     python -m bench.floors              of the stored results
     python -m bench.floors --latest     of what was measured last, such as by `python -m bench --quick`
 
-floors.toml holds them, each with a margin for the noise of a shared machine: they are met ratios,
-never times. A floor of a question that was not measured is passed over, and said to be; one whose
-question was measured without a case that fits is an error.
+floors.toml has the floors: reached ratios, never times, each minus a margin for the noise of a shared
+machine. Floors of questions that were not measured are skipped, and printed as skipped. A floor
+without a matching case in a measured question is an error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def read_floors() -> list[Bound]:
 
 
 def check(directory: Path, floors: list[Bound]) -> tuple[list[str], list[str]]:
-    """The fallen ratios, and all checked ones, as lines to print."""
+    """The ratios below their floors, and all checked ratios, as lines to print."""
     fallen, held = [], []
     for floor in floors:
         path = directory / f"{floor.question}.json"

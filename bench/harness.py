@@ -1,8 +1,8 @@
 """Run the sides of a question in turn, and store the results.
 
-Rounds go A B A B ..., so that a change of the machine's mood meets both sides. A gigabyte in and
-out (a quarter with --quick) warms both up, and the first round of each case is thrown away. Figures are medians over the
-rounds; the spread beside them is (max - min) / median; the ratio is Isotherm's median over Kafka's.
+Rounds go A B A B ..., so that a change in the machine's speed affects both sides. A gigabyte in and out
+(a quarter with --quick) warms both up, and the first round of each case is dropped. Figures are medians
+over the rounds; the spread beside them is (max - min) / median; the ratio is Isotherm's median over Kafka's.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WARM_UP_BYTES = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One point that is measured on both sides.
+    """A case that is measured on both sides.
 
     `prepare` runs once per side before its first round and is not measured; `measure` runs once a
     round. `bytes_moved` says how much a round sends or reads, for CPU-seconds per gigabyte, and
@@ -60,8 +60,11 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """`name` names the result file; `scale` in the cases is 1, or less with --quick. `new_servers` make
-    the two sides."""
+    """A question to both sides.
+
+    `name` is that of the result file. `build_cases` gets a scale: 1, or less with --quick. `new_servers`
+    make the two sides.
+    """
 
     name: str
     text: str
@@ -178,7 +181,7 @@ def ratios(sides: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, 
 
 
 def ratio_ranges(sides: Mapping[str, Mapping[str, Any]]) -> dict[str, list[float]]:
-    """The smallest and the largest ratio of the rounds, each side's with its neighbour's."""
+    """The smallest and the largest ratio of each metric, between the same rounds of the two sides."""
     if not {"isotherm", "kafka"} <= sides.keys():
         return {}
     found = {}

@@ -1,9 +1,8 @@
 """How much longer do producers wait while others read history?
 
-A producer sends by a schedule (bench/open_loop.py), acks=all, first alone, then while consumers read
-a topic that only the remote tier holds, repeatedly, each at READ_MB_PER_S or as
-fast as it can. KIP-405 reports that the 99th percentile of producers tripled without tiering when
-old data was read.
+A producer sends by a schedule (bench/open_loop.py) with acks=all: first alone, then while consumers
+repeatedly read a topic that only the remote tier holds, each at READ_MB_PER_S or as fast as it can.
+KIP-405 reports that without tiering reads of old data tripled the 99th percentile of producers.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ FETCH_BYTES = 1_048_576
 
 
 def read_for_ever(address: str, records: int, read_bytes: Synchronized[int]) -> None:
-    """Read at the pace of READ_MB_PER_S; delays are not caught up."""
+    """Read at READ_MB_PER_S for ever; delays are not caught up."""
     while True:
         client = FetchClient(connect(address, {}), HISTORY, FETCH_BYTES)
         due_s = time.monotonic()
@@ -53,7 +52,7 @@ def read_for_ever(address: str, records: int, read_bytes: Synchronized[int]) -> 
 
 @contextlib.contextmanager
 def readers(server: Server, records: int) -> Iterator[Synchronized[int]]:
-    """The bytes that they have read so far, together."""
+    """Run the readers; yield their total of bytes read so far."""
     context = multiprocessing.get_context("spawn")
     read_bytes = context.Value("q", 0)
     arguments = (server.bootstrap_server, records, read_bytes)

@@ -1,9 +1,8 @@
 """How much longer does a healthy client wait while others send malformed or very large requests?
 
-One client writes a record and reads it again, pauses, and repeats: a latency is that of both. Another
-process attacks the broker meanwhile, in one of several ways, as fast as its answers come. Client,
-attacker and server share the machine's processors, so part of the client's wait is the
-attacker's own work.
+One client writes a record, reads it again, pauses, and repeats. A latency covers both requests. Another
+process meanwhile attacks the broker in one of several ways, as fast as answers come. Client, attacker
+and server share the machine's processors, so part of the client's wait is the attacker's own work.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ THINGS = 19_000
 
 
 class HealthyClient:
-    """Writes to one topic, and reads, over a connection."""
+    """Writes to one topic and reads it again, over one connection."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection

@@ -69,7 +69,7 @@ def scan_workload() -> Iterator[Request]:
 
 
 class Store:
-    """Serves indexes of a wanted size, and counts."""
+    """Serves indexes of a given size, and counts the requests."""
 
     def __init__(self) -> None:
         self.fetches = 0
@@ -183,7 +183,7 @@ class TinyLfu:
 
 
 def measure(workload: Callable[[], Iterator[Request]], ask: Callable[[Request], bool]) -> list[int]:
-    """Requests, hits, and hits of the second half."""
+    """Run a workload; return the requests, the hits, and the hits of its second half."""
     requests = list(workload())
     hits = [ask(request) for request in requests]
     return [len(hits), sum(hits), sum(hits[len(hits) // 2 :])]

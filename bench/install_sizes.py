@@ -2,9 +2,9 @@
 
 Run: python bench/install_sizes.py [EXTRA ...]
 
-The first row is the wheel alone. Seconds are pip's CPU time, which depends little on what else the machine
-does, and not on the network: unpacking, and compiling to bytecode. Megabytes are those of all files of the
-environment, without pip itself.
+The first row is the wheel alone. Seconds are pip's CPU time, for unpacking and for compiling to bytecode. It
+depends little on the machine's other work, and not on the network. Megabytes are those of all files
+of the environment, without pip itself.
 """
 
 from __future__ import annotations

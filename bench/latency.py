@@ -1,8 +1,8 @@
 """How long does a record take from a producer to a consumer?
 
-Sent by the clock at shares of what Apache Kafka takes at most (librdkafka, the same records, as
-measured by bench/produce.py), one producer, one partition, one consumer, acks=all. bench/open_loop.py
-says from when to when a latency counts.
+One producer sends to one partition with acks=all, by a schedule, and one consumer reads. The rates are shares
+of the highest that Apache Kafka accepts (librdkafka, the same records, measured by bench/produce.py).
+bench/open_loop.py defines the latencies.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """What are the limits of the machine?
 
-One thread, in 10^6 bytes per second and in the CPU-seconds that this process took for a GB; the best
-of the rounds, since a limit is what can be reached:
+One thread, in 10^6 bytes per second and in this process's CPU-seconds per GB. The best round counts, since
+a limit is what can be reached:
 
     memcpy           64 MiB from one piece of memory to another
-    CRC-32C          of 64 MiB, by what the broker uses
+    CRC-32C          of 64 MiB, with the broker's library
     loopback, send   a file in the page cache, read and sent over one connection to another process
     loopback, sendfile
                      the same by sendfile
     loopback, receive
-                     what another process sends, received in pieces of 64 KiB
+                     data from another process, received in pieces of 64 KiB
     page cache, write
                      a file in pieces of 64 KiB, not synced, into memory that is ready for it
     disk, append     a file written piece by piece and synced at the end

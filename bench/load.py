@@ -46,18 +46,20 @@ def produce(
     partitions: int = 1,
     properties: Mapping[str, str] | None = None,
 ) -> Metrics:
-    """Send `records` values of `record_size` bytes by librdkafka, to the partitions in turn. Of
-    `properties` are those of the client's security."""
+    """Send `records` values of `record_size` bytes with librdkafka, to the partitions in turn.
+
+    `properties` are the client's security properties.
+    """
     sizes = (str(records), str(record_size), str(partitions))
     further = json.dumps(dict(properties or {}))
     return _run_child("produce", bootstrap_server, topic, *sizes, acks, compression, further)
 
 
 def consume(bootstrap_server: str, topic: str, *, records: int, consumers: int = 1) -> Metrics:
-    """Read `records` records of partition 0 from its beginning by librdkafka.
+    """Read `records` records of partition 0 from its first offset with librdkafka.
 
-    Several consumers are a process each, begin at once, and each reads all of them; the rates are
-    of all together, from the first record that came to the last.
+    Each consumer is a process and reads all records; they begin at the same time. The rates are totals,
+    from the first record to the last.
     """
     runs = begin_at_once(
         ["bench.load", "consume", bootstrap_server, topic, str(records)], consumers
@@ -72,9 +74,9 @@ def consume(bootstrap_server: str, topic: str, *, records: int, consumers: int =
 
 
 def begin_at_once(module: list[str], count: int) -> list[Metrics]:
-    """The JSON output of each of `count` processes of a module with its arguments.
+    """Run `count` processes of a module with its arguments; return the JSON output of each.
 
-    Each prints a line when it is ready, and goes on when it reads one: when all are.
+    A process prints a line when it is ready, and continues when it reads a line, which comes once all are ready.
     """
     children = [
         subprocess.Popen(
@@ -100,7 +102,7 @@ def begin_at_once(module: list[str], count: int) -> list[Metrics]:
 
 
 def java_consume(bootstrap_server: str, topic: str, *, records: int, consumers: int = 1) -> Metrics:
-    """The same by Kafka's own consumer with its defaults, a thread each in one process."""
+    """As `consume`, with Kafka's own consumer and its defaults, each a thread of one process."""
     source = Path(__file__).with_name("KafkaConsumers.java")
     arguments = (str(source), bootstrap_server, topic, str(records), str(consumers))
     completed = subprocess.run(
@@ -138,8 +140,10 @@ def java_produce(
     compression: str = "none",
     config: Path | None = None,
 ) -> Metrics:
-    """kafka-producer-perf-test: also reports latencies, from just before send() to the callback. The
-    file `config` has the properties of the client's security."""
+    """Run kafka-producer-perf-test; its latencies are from just before send() to the callback.
+
+    The file `config` has the client's security properties.
+    """
     output = run_tool(
         "org.apache.kafka.tools.ProducerPerformance",
         f"--topic={topic}",
@@ -251,7 +255,7 @@ def _consume_here(bootstrap_server: str, topic: str, records: int) -> dict[str, 
             "max.partition.fetch.bytes": 10 * 1024 * 1024,
             "queued.max.messages.kbytes": 262144,
             "queued.min.messages": 1_000_000,
-            # Its default leaves the broker idle for a second whenever the client's queue is full.
+            # With the default the client does not fetch for a second whenever its queue is full.
             "fetch.queue.backoff.ms": 1,
         }
     )
@@ -283,7 +287,7 @@ def _consume_here(bootstrap_server: str, topic: str, records: int) -> dict[str, 
 
 
 def _values(record_size: int) -> list[bytes]:
-    """Letters, as the Java tool sends: compressible to about 0.6."""
+    """Random letters, as the Java tool sends them; they compress to about 0.6."""
     state, values = 12345, []
     for _ in range(BATCH_RECORDS):
         letters = bytearray()

@@ -1,4 +1,4 @@
-"""Connections of clients of our own that log in by PLAIN, over TLS or without."""
+"""Connections of our own raw clients that log in with PLAIN, over TLS or without."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOGIN_VERSION = 1
 
 
 def connect(address: str, properties: Mapping[str, str]) -> socket.socket:
-    """A connection that is logged in, as librdkafka would with these properties."""
+    """Open a connection and log in as librdkafka would with these properties."""
     host, _, port = address.rpartition(":")
     connection = socket.create_connection((host, int(port)), TIMEOUT_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -39,7 +39,7 @@ def _log_in(connection: socket.socket, user: str, password: str) -> None:
 
 
 def login_requests(user: str, password: str) -> bytes:
-    """Both requests of a login by PLAIN."""
+    """The two requests of a PLAIN login, as one payload."""
     token = f"\0{user}\0{password}".encode().hex()
     frames = (
         request_frame(ApiKey.SASL_HANDSHAKE, _LOGIN_VERSION, {"mechanism": "PLAIN"}),

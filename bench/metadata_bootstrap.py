@@ -9,10 +9,10 @@ after a round that warms up:
     kafka, level 0        Kafka's serde and RemotePartitionMetadataStore fold every record, CRCs
                           checked, no network (bench/KafkaMetadataFold.java); a JVM that is warm
     isotherm, level 0     the fold by columns of every record
-    isotherm, level 1     the fold of what migration leaves once the cleaner has dropped the records
-                          without keys, one batch per record, as appends leave it
-    isotherm, by record   every record of level 0 as an object: what a broker did before there was
-                          the fold by columns; for one year only, once
+    isotherm, level 1     the fold of the topic after migration, once the cleaner has dropped the records
+                          without keys; one batch per record, as appends write them
+    isotherm, by record   every record of level 0 as an object, as brokers did before the fold by columns;
+                          for one year only, once
 
 Seconds of the clock and CPU-seconds of the one thread that works. All sides end with the same live
 segments, which is checked. Prints a table and JSON, and keeps the JSON unless --quick.
@@ -71,7 +71,7 @@ class MigratedTopic:
 
 
 def write_compacted(level_0: Path, directory: Path) -> int:
-    """Write the partition as migration and cleaning leave it; bytes written."""
+    """Write the partition as migration and cleaning leave it; return the bytes written."""
     topic = MigratedTopic(level_0)
     PartitionMigration(topic, 0, clock=SystemClock()).run(rounds_max=1)
     target = directory / DIRECTORY

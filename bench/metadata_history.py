@@ -1,9 +1,9 @@
 """Years of `__remote_log_metadata`, as brokers of feature level 0 leave them, made in seconds.
 
-KIP-1266 counts 1.2 million records a year at 1 TB a day: 300,000 segments, each added, finished, and
-after a while its deletion started and finished. A steady number of segments is live. Records are
-batches of their own, as a broker appends them one by one, in one metadata partition that serves 100
-user partitions. The bytes are those of real batches: Apache Kafka reads them.
+KIP-1266 counts 1.2 million records a year at 1 TB a day: 300,000 segments with four events each, for the start
+and the end of their copy and of their deletion. The number of live segments is constant. Each record is a
+batch, as a broker appends them one by one, in one metadata partition that serves 100 user partitions.
+The bytes are those of real batches: Apache Kafka reads them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DIRECTORY = "__remote_log_metadata-0"
 
 _TOPIC = "flights"
 _TOPIC_ID = uuid.UUID(int=0x5F3C << 96)
-_CUSTOM_METADATA = b"aiven-segment-7f3a1c"  # about what the plugin of that name keeps
+_CUSTOM_METADATA = b"aiven-segment-7f3a1c"  # about the size that the plug-in of that name stores
 _CHUNK = 20_000
 _FILE_SIZE_MAX = 512 * 1024 * 1024
 _CRC_START = 21
@@ -54,11 +54,13 @@ def write_history(
     seed: int = 1,
     first_offset: int = 0,
 ) -> int:
-    """Write the segment files of the metadata partition under `directory`; bytes written. Segments
-    have other ids for each seed."""
+    """Write the segment files of the metadata partition under `directory`; return the bytes written.
+
+    Each seed gives other segment ids.
+    """
     target = directory / DIRECTORY
     target.mkdir(parents=True)
-    # Each segment has four events, the live ones at the end only two.
+    # Each segment has four events; the live ones at the end have two.
     segments = (events + 2 * live) // 4
     ids = np.random.default_rng(seed).integers(0, 2**63, size=(segments, 2), dtype=np.int64)
     offset, size = first_offset, 0
@@ -119,7 +121,7 @@ def _updated(numbers: npt.NDArray[np.int64], ids: npt.NDArray[np.int64], templat
 
 
 def _block(value: bytes, count: int) -> tuple[Bytes, int]:
-    """`count` batches of one record, and where the topic's id is in each."""
+    """`count` batches of one record, and the position of the topic id in each."""
     batch = build_batch([NewRecord(START_MS, None, value)])
     rows = np.tile(np.frombuffer(bytes(batch), dtype=np.uint8), (count, 1))
     return rows, bytes(batch).index(value) + 4 + len(_TOPIC)

@@ -84,8 +84,10 @@ def running_processes() -> list[psutil.Process]:
 
 
 def write_topic(directory: Path, events: int, live: int) -> int:
-    """`events` shared out evenly; bytes written. The metadata partitions have the same contents,
-    but for the ids of their topics."""
+    """Write `events` evenly over the metadata partitions; return the bytes written.
+
+    The partitions have the same contents, except for the ids of their topics.
+    """
     size = 0
     for number in range(METADATA_PARTITIONS):
         scratch = directory / "scratch"
@@ -180,7 +182,7 @@ def live_segments() -> int:
 
 
 def grow(first: Path, grown: Path, events: int) -> None:
-    """The same files, and one more for each partition with new segments."""
+    """Link the files of `first`, and add a file with new segments to each partition."""
     more = int(events * MORE) // METADATA_PARTITIONS
     for number in range(METADATA_PARTITIONS):
         name = f"__remote_log_metadata-{number}"
@@ -222,8 +224,10 @@ def main() -> None:
 
 
 def wins_from(points: list[dict[str, Any]]) -> int | None:
-    """The size from which on a replay on Spark takes less of the clock than one process, by a
-    straight line between the two measured sizes around it; None where it never does."""
+    """The number of events from which a replay on Spark takes less time than one process; None if there is none.
+
+    It is interpolated linearly between the two measured sizes around it.
+    """
 
     def lead(point: dict[str, Any]) -> float:
         sides = point["sides"]

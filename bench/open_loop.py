@@ -1,10 +1,10 @@
 """Sends records by a schedule, independent of the broker, and measures their delay.
 
 A client that waits for each answer sends less while a broker is slow, and so measures fewer of the
-slow moments than its users would see. This one has a plan of when each record is to be sent; every
-latency counts from that moment, through the client's own queue: `publish` until the broker has
-acknowledged the record, `end_to_end` until a consumer has it. `delay` is how late the client itself
-was to send it. The first part of a run is not counted.
+slow moments than its users would see. This client has a schedule. Every latency counts from the scheduled
+moment of a record and includes the client's own queue: `publish` until the broker has acknowledged
+the record, `end_to_end` until a consumer has it. `delay` is the client's own delay in sending it. The
+first part of a run does not count.
 
 Sender and receiver are processes of their own: python -m bench.open_loop send|receive ...
 """

@@ -1,9 +1,9 @@
 """What do many idle partitions cost?
 
-None, a thousand and ten thousand partitions, a record in each. Each side's broker is
-stopped and started, then killed and started, on what it has written. A start lasts from the making
-of the process until a Metadata request is answered; memory, open files and CPU-seconds are taken
-after that, while no client is connected.
+Cases have none, a thousand and ten thousand partitions, with a record in each. Each side's broker is
+stopped and started, then killed and started, on its own files. A start lasts from the creation of
+the process to the answer of a Metadata request. Memory, open files and CPU-seconds are measured
+afterwards, while no client is connected.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ QUESTION = Question("partitions", "What do many idle partitions cost?", lambda s
 
 
 def measure(server: Server) -> Metrics:
-    """Stop and start it, look at it while it idles, kill and start it."""
+    """Stop and start the broker, measure it while it is idle, then kill and start it."""
     began = time.perf_counter()
     stop(server)
     stop_s = time.perf_counter() - began
@@ -54,7 +54,7 @@ def measure(server: Server) -> Metrics:
 
 
 def _idle(server: Server) -> Metrics:
-    time.sleep(SETTLE_S)  # what is put off until after the start
+    time.sleep(SETTLE_S)  # work that is put off until after the start
     usage, process = ServerUsage(server), psutil.Process(server.pid)
     time.sleep(IDLE_S)
     return {

@@ -1,7 +1,7 @@
 """Line plots as small SVG files: the same points give the same bytes.
 
-Both axes are logarithmic, so that growth in proportion is a line of slope 1, which is drawn thinly
-through each panel's last point. Text and lines follow the reader's light or dark scheme.
+Both axes are logarithmic, so proportional growth is a line of slope 1. A thin one goes through each
+panel's last point. Text and lines follow the reader's light or dark scheme.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _panel(title: str, x_title: str, points: Points) -> Iterator[str]:
         yield f'<text x="{LEFT - 4}" y="{at(xs.low, y)[1] + 3}" text-anchor="end">{_short(y)}</text>'
     yield f'<text x="{(LEFT + right) / 2}" y="{bottom + 26}" text-anchor="middle">{escape(x_title)}</text>'
     (x_last, y_last) = points[-1]
-    share = max(xs.low / x_last, ys.low / y_last)  # where the line of slope 1 comes in
+    share = max(xs.low / x_last, ys.low / y_last)  # where the line of slope 1 enters the panel
     (x1, y1), (x2, y2) = at(x_last * share, y_last * share), at(x_last, y_last)
     yield f'<line class="s" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}"/>'
     coordinates = [at(x, y) for x, y in points]

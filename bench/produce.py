@@ -1,8 +1,8 @@
 """How fast does a broker accept produced records?
 
-One producer and no pause between requests. librdkafka is the fast client; Kafka's own perf tool adds
-latencies. Around one point, 1 KiB records, acks=all, one partition and no compression, one thing at a
-time is changed: client, size of the records, acks, compression, partitions.
+One producer sends without pauses. librdkafka is the fast client; Kafka's own perf tool adds latencies.
+The base case has 1 KiB records, acks=all, one partition and no compression. Each other case changes one
+of client, record size, acks, compression and partitions.
 """
 
 from __future__ import annotations

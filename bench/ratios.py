@@ -1,8 +1,8 @@
-"""The ratios of a stored result, whatever its form, by case and metric.
+"""The ratios of a stored result of any form, by case and metric.
 
-For questions put to both brokers a ratio is Isotherm's median over Kafka's. Where the sides are named
-otherwise, the metric says what is divided by what: `records_per_s of java` is how many times as many
-records Isotherm's decoder makes, `seconds of level 1` how many times as long Kafka takes.
+For questions to both brokers a ratio is Isotherm's median over Kafka's. With other sides the metric says
+what is divided: `records_per_s of java` is the rate of Isotherm's decoder over Java's, `seconds of
+level 1` is Kafka's time over Isotherm's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Ratio(NamedTuple):
 
 
 def ratios_of(document: Mapping[str, Any]) -> list[Ratio]:
-    """All of them, in the order of the result's cases."""
+    """All ratios of a result, in the order of its cases."""
     found = []
     for form, read in _FORMS.items():
         for entry in document.get(form, ()):

@@ -3,7 +3,7 @@
 Run: python -m bench.record_decode [--quick]
 
 Every side checks the CRC of every batch, decompresses it, and copies offset, timestamp, key and value of
-every record into memory of its own, which is freed soon after, as by a reader that passes them on:
+every record into new memory, which it frees soon after, like a reader that passes records on:
 
     columns       isotherm.record.columns into Arrow columns, 2 MiB of records at a time as the Spark
                   source asks for them
@@ -90,8 +90,11 @@ now()
 
 
 class Side(NamedTuple):
-    """`decode` gives the records of a run of batches, and the CPU-seconds of a pass. It gets the first of
-    `share` equal parts of the run."""
+    """A decoder.
+
+    `decode` returns the number of records in consecutive batches, and the CPU-seconds of a pass. It gets the
+    first of `share` equal parts of the input.
+    """
 
     decode: Callable[[bytes], tuple[int, float]]
     share: int = 1
@@ -152,7 +155,7 @@ def columns_side(columns: frozenset[str]) -> Side:
 
 
 def touch_all(run: bytes) -> int:
-    """The floor: see the module's text. Counts the records that the batches say they hold."""
+    """The floor (see the module's docstring). Counts records by the batch headers."""
     data, batches = np.frombuffer(run, dtype=np.uint8), read_batch_table(run)[0]
     codec = CompressionType(int(batches["attributes"][0]) & CODEC_MASK)
     for start in range(0, len(data), PIECE_SIZE):
@@ -200,7 +203,7 @@ def read_by_aiokafka(run: bytes) -> int:
 
 @contextmanager
 def java() -> Iterator[Side]:
-    """A JVM that lives through all cases, and has compiled what it runs."""
+    """A warm JVM that runs all cases."""
     source = Path(__file__).with_name("KafkaDecode.java")
     command = java_command(str(source), options=["-Xmx1g", "-XX:+UseG1GC"])
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -232,7 +235,7 @@ def java() -> Iterator[Side]:
 
 
 def cpu_clock(process_id: int) -> int:
-    """The clock of what a process and all of its threads have used: clock_getcpuclockid(3)."""
+    """The CPU-time clock of a process with all its threads: clock_getcpuclockid(3)."""
     return (~process_id << 3) | 2
 
 

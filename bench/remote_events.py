@@ -2,10 +2,10 @@
 
 Run: python -m bench.remote_events [--events N]
 
-Histories of one metadata partition (see bench.metadata_history), of 31 MB, of a year of 1 TB a day and of 1 GB,
-are served by a broker without a remote tier, which takes them for an ordinary topic. The command prints every event as JSON, and, with `--topic`, those of a topic that is not there.
-Peak memory is that of the command alone, looked at ten times a second; a tenth and the end of the topic
-are compared, since memory that grows with the topic is what it is about.
+A broker without a remote tier serves histories of one metadata partition (see bench.metadata_history) as an ordinary
+topic: of 31 MB, of a year of 1 TB a day, and of 1 GB. The command prints every event as JSON, and, with
+`--topic`, those of a topic that does not exist. Memory is that of the command alone, sampled ten times a
+second. It is compared after a tenth of the time and at its peak: it must not grow with the topic.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ START_TIMEOUT_S = 3600
 
 
 def serve_history(directory: Path, history: Path) -> IsothermServer:
-    """A running broker with the history; it takes over the files."""
+    """Run a broker on the files of the history, which it takes over."""
     server = IsothermServer(directory, {"remote.log.storage.system.enable": "false"})
     server.start_timeout_s = START_TIMEOUT_S
     server.start()
@@ -103,7 +103,7 @@ def measure(bootstrap_server: str, *more: str) -> dict[str, float]:
 
 
 def measure_history(events: int, folder: str | None, cases: Iterable[str]) -> list[dict[str, Any]]:
-    """The cases over a new history of so many events."""
+    """Measure all cases over a new history of `events` events."""
     with tempfile.TemporaryDirectory(prefix="isotherm-bench-", dir=folder) as name:
         history = Path(name, "history")
         size = write_history(history, events)

@@ -8,8 +8,8 @@ Apache Kafka, in turn (A B A B ...) after a round that does not count:
     produce          MB/s with acks=all, 3 replicas, min.insync.replicas=2
     latency          milliseconds until acks=all is answered, at a fixed rate
     memory           of one broker on average, at rest before and after all of that
-    new follower     of a topic with 2 GB in the bucket: the seconds from the reassignment until it is
-                     in the ISR, and the bytes that it has then
+    new follower     of a topic with 2 GB in the bucket: the seconds from the reassignment until the follower
+                     is in the ISR, and its local bytes then
     leader killed    the longest time without an acknowledgement when the leader gets SIGKILL
     leader stopped   the same with SIGTERM: a controlled shutdown
 
@@ -57,9 +57,11 @@ TIMEOUT_S = 180.0
 
 
 class Case(NamedTuple):
-    """`prepare` and `finish` run once a side, `measure` once a round, or once if `is_once`. Without
-    `warms_up` the first round counts.
-    `bytes_written` is what a round writes to files of all brokers."""
+    """A case that both clusters run.
+
+    `prepare` and `finish` run once for each side, `measure` once a round, or once if `is_once`. Without
+    `warms_up` the first round counts. `bytes_written` are those of a round, to files of all brokers.
+    """
 
     name: str
     measure: Callable[[Cluster], Metrics]
@@ -160,7 +162,7 @@ def _at_rest(cluster: Cluster) -> Metrics:
 
 
 def _fill_history(cluster: Cluster, *, size: int) -> None:
-    """`size` bytes on two brokers, all of them in the bucket but for LOCAL_BYTES or less."""
+    """Fill a topic on two brokers with `size` bytes; at most LOCAL_BYTES of it are not in the bucket."""
     cluster.create(
         HISTORY,
         replicas=NODE_IDS[:2],
@@ -180,7 +182,7 @@ def _fill_history(cluster: Cluster, *, size: int) -> None:
 
 
 def _new_follower(cluster: Cluster) -> Metrics:
-    """Broker 3 becomes a replica, and then is none again."""
+    """Add broker 3 as a replica, measure it, and remove it again."""
     new = NODE_IDS[2]
     usage = BrokersUsage(cluster)
     began_s = time.monotonic()

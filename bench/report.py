@@ -1,7 +1,7 @@
 """Write docs/benchmarks.md, its plots, and the figures of README.md from bench/results/.
 
 python -m bench.report            write them
-python -m bench.report --check    fail when one of them is not what the results say
+python -m bench.report --check    fail if one of them differs from the results
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def render(documents: Sequence[Mapping[str, Any]]) -> str:
 
 
 def render_readme(readme: str, documents: Sequence[Mapping[str, Any]]) -> str:
-    """The README with a few figures, and what was missed, between its two marks."""
+    """The README, with the headline figures and the missed targets between its two marks."""
     before, _, rest = readme.partition(FIGURES_BEGIN)
     _, _, after = rest.partition(FIGURES_END)
     rows = "\n".join(targets.headline(documents))
@@ -212,7 +212,7 @@ def _is_open_loop(document: Mapping[str, Any]) -> bool:
 
 
 def _open_loop(document: Mapping[str, Any]) -> Iterator[str]:
-    """Latencies at a rate that the clock gives; the ratio is that of the 99th percentiles."""
+    """Latencies at scheduled rates; the ratio is that of the 99th percentiles."""
     yield "Milliseconds: 50th / 99th / 99.9th percentile, and the spread of the 99th over the rounds."
     yield ""
     yield "| case | latency | isotherm | spread | kafka | spread | ratio |"
@@ -519,7 +519,7 @@ def read_results() -> list[dict[str, Any]]:
 
 
 def pages() -> dict[Path, str]:
-    """Everything that is made of the results: each file's path and text."""
+    """Every file that is made from the results, with its path and text."""
     documents = read_results()
     found = {PAGE: render(documents), README: render_readme(README.read_text(), documents)}
     others = report_pages.pages(documents)

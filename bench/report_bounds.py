@@ -41,8 +41,9 @@ def processor_split(documents: Documents) -> str:
 
 
 def decoding_bounds(documents: Documents) -> str:
-    """The floor over each compiled client's rate: what a reader reaches that does nothing but check, decompress and
-    copy once; and what Isotherm reaches."""
+    """Two rates over each compiled client's: Isotherm's, and that of a reader that only checks, decompresses and
+    copies once (the floor).
+    """
     rows = []
     for result in documents.get("record_decode", _EMPTY)["decoding"]:
         rates = {side: each["records_per_s"] for side, each in result["sides"].items()}
@@ -58,8 +59,9 @@ def decoding_bounds(documents: Documents) -> str:
 
 
 def spark_bounds(documents: Documents) -> str:
-    """CPU-seconds a GB of a Spark read through Kafka and by Isotherm, the latter's by process; and times of Kafka's rate,
-    as measured and if the Python workers cost nothing."""
+    """CPU-seconds per GB of a Spark read through Kafka and by Isotherm, the latter's by process; and the factor
+    over Kafka, as measured and if the Python workers cost nothing.
+    """
     rows = []
     for result in documents.get("spark_beside_kafka", _EMPTY)["results"]:
         for query, sides in result["queries"].items():

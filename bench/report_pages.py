@@ -48,7 +48,7 @@ def pages(documents: Sequence[Mapping[str, Any]]) -> dict[Path, str]:
 
 
 def figures(documents: Documents) -> dict[str, str]:
-    """Every figure that a text may name, as it is written there."""
+    """Every figure that a text may name, in its printed form."""
     found = {}
     for name, (digits, compute) in FIGURES.items():
         try:
@@ -115,7 +115,7 @@ def _cold_gets(documents: Documents) -> float:
 
 
 def _request_us(documents: Documents) -> float:
-    """A small produce request, all in all: 200 clients with ten of a record each a second."""
+    """The broker's CPU-microseconds for a produce request of one record: 200 clients send ten a second each."""
     results = documents["connections"]["results"]
     return statistics.median(
         result["sides"]["isotherm"]["server_cpu_s_per_gb"]["median"]

@@ -1,10 +1,10 @@
 """What do TLS and logins leave of a broker's speed?
 
-Clients write, and read the tail and the history, over SASL_SSL and over PLAINTEXT: each in the same run, on the
-same brokers. librdkafka writes, in a TLS record for each record of a topic, and Kafka's own producer, which fills TLS
-records; `bench.fetch_client` reads, so that a client's work on records is not measured.
-Connections are made and logged in before the clock starts, but for Kafka's producer. Clients share the processors with the
-broker: over TLS each byte is work for both.
+Clients write, and read the tail and the history, over SASL_SSL and over PLAINTEXT, in the same run and on the
+same brokers. librdkafka writes with a TLS record for each Kafka record; Kafka's own producer fills its TLS
+records. `bench.fetch_client` reads, so that a client's work on records is not measured. Except for Kafka's
+producer, connections are made and logged in before the clock starts. Clients share the processors with
+the broker: over TLS each byte is work for both.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ WORKS = (
 
 
 def build_cases(scale: float) -> Sequence[Case]:
-    """Two cases, of both protocols, for each of WORKS."""
+    """A case for each protocol and each of WORKS."""
     cases = []
     for number, work in enumerate(WORKS):
         records = int(work.size * scale / RECORD_SIZE / load.BATCH_RECORDS) * load.BATCH_RECORDS

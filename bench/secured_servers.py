@@ -1,7 +1,7 @@
-"""Both sides with listeners for clients that log in, beside the plain one, and such clients.
+"""Both sides with additional listeners for clients that log in, and the properties of these clients.
 
-The listeners are called as their protocols, SASL_PLAINTEXT and SASL_SSL. Logins are those of PLAIN: the work of
-SCRAM is done once for a connection, and most of it by the client. Keys are elliptic curves (P-256).
+The listeners have the names of their protocols, SASL_PLAINTEXT and SASL_SSL. Logins use PLAIN: the work of
+SCRAM is done once per connection, and most of it by the client. Keys are elliptic curves (P-256).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
 def secured_isotherm(directory: Path, settings: Mapping[str, str] | None = None) -> IsothermServer:
-    """`settings` go over those that the listeners need."""
+    """`settings` override those that the listeners need."""
     return IsothermServer(directory, {**_security(directory), **(settings or {})}, _listeners())
 
 
@@ -65,7 +65,7 @@ def authority_of(directory: Path) -> Path:
 
 
 def client_properties(server: Server, protocol: str) -> dict[str, str]:
-    """librdkafka's, without the address."""
+    """librdkafka's properties for the login, without the address."""
     if protocol == PLAINTEXT:
         return {}
     return {
@@ -78,7 +78,7 @@ def client_properties(server: Server, protocol: str) -> dict[str, str]:
 
 
 def java_client_config(server: Server, protocol: str) -> Path | None:
-    """The same as a file of Kafka's own clients."""
+    """A file with the same properties for Kafka's own clients; None for PLAINTEXT."""
     if protocol == PLAINTEXT:
         return None
     path = server.directory / f"{protocol}.properties"

@@ -1,7 +1,7 @@
 """The two sides of every comparison, each in a process and a folder of its own.
 
 Both run with the settings of `oracle.kafka.EAGER_SETTINGS`, a local folder as the remote tier, and
-nothing else changed from their defaults; Kafka has the 1 GiB heap of its own start script.
+their defaults otherwise; Kafka has the 1 GiB heap of its own start script.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import psutil
 from isotherm.testing.local_servers import free_ports
 from oracle.kafka import EAGER_SETTINGS, KafkaOracle, broker_answers
 
-# Ten thousand partitions take either side minutes where others work too.
+# On a busy machine ten thousand partitions take minutes on either side.
 START_TIMEOUT_S = 300
 STOP_TIMEOUT_S = 300
 KAFKA_HEAP = "1g"

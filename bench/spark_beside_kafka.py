@@ -3,7 +3,7 @@
 Run: python -m bench.spark_beside_kafka [--quick] [--rounds N] [--share S] [--case "1024 B none"]
 
 An Apache Kafka broker with tiered storage (LocalTieredStorage, a local folder in the page cache)
-holds a topic whose closed segments are in the remote tier alone. Spark reads the same topic on the
+holds a topic with its closed segments in the remote tier alone. Spark reads the same topic on the
 same cores, in turn (A B C D A B C D ...) after a round that warms up:
 
     kafka       format("kafka"): through the broker, which reads the remote tier
@@ -11,8 +11,8 @@ same cores, in turn (A B C D A B C D ...) after a round that warms up:
     read        isotherm.spark.read: the same rows through mapInArrow
     parquet     the same rows, written by Spark with the same codec
 
-bench/spark_queries.py says what is asked and what is counted; the broker's CPU-seconds are its own
-process's. With --case the other cases keep the figures that they have.
+bench/spark_queries.py describes the queries and the figures. The broker's CPU-seconds are those of its
+process. With --case the other cases keep their stored figures.
 """
 
 from __future__ import annotations

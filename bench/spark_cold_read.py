@@ -15,8 +15,8 @@ a round that warms up:
     tasks, one thread       the tasks of the source read in this process: no Spark, CPU-seconds of
                             the thread that decodes and of those that fetch
 
-The last side also counts what the tasks ask of the store: ranged GETs and bytes, beside the bytes
-that the segments hold. MB are 10^6 bytes of keys and values. Prints JSON, and keeps it in
+The last side also counts the tasks' requests to the store: ranged GETs and their bytes, beside the bytes
+of the segments. MB are 10^6 bytes of keys and values. Prints JSON, and keeps it in
 bench/results/ unless --quick.
 """
 
@@ -81,7 +81,7 @@ POINTS = (
 
 
 class CountingStorage:
-    """A storage manager that counts what is asked of the store."""
+    """A storage manager that counts its requests to the store."""
 
     def __init__(self, inner: ObjectStoreRemoteStorageManager) -> None:
         self._inner = inner
@@ -99,7 +99,7 @@ class CountingStorage:
     def fetch_segment_metadata(
         self, metadata: RemoteLogSegmentMetadata
     ) -> RemoteLogSegmentMetadata | None:
-        # A manifest that is read again: only where an object is missing, and not counted.
+        # A manifest is read again only if an object is missing; that is not counted.
         return self._inner.fetch_segment_metadata(metadata)
 
     def _counted(self, data: Any) -> Any:
@@ -109,7 +109,7 @@ class CountingStorage:
 
 
 def fill_bucket(folder: Path, point: Point) -> int:
-    """Write the segments of one point; the number of records."""
+    """Write the segments of one point; return the number of records."""
     bucket = folder / "bucket"
     settings = ObjectStoreSettings(url=bucket.as_uri())
     maker = RecordSegmentMaker(folder / "made", ObjectStoreRemoteStorageManager(settings))
@@ -132,7 +132,7 @@ def fill_bucket(folder: Path, point: Point) -> int:
 
 
 def _templates(point: Point) -> list[bytearray]:
-    """Values are half random, half repeated, so that codecs have something to do."""
+    """Batches with values that are half random and half repeated, so that codecs can compress them."""
     rng = random.Random(1)
     half = point.value_size // 2
     per_batch = BATCH_SIZE // (point.value_size + len(KEY))
@@ -181,7 +181,7 @@ def read_three_columns(frame: DataFrame) -> int:
 
 
 def read_tasks(folder: Path) -> tuple[int, CountingStorage]:
-    """All tasks in this thread; the number of rows and what was asked of the store."""
+    """Run all tasks in this thread; return the number of rows and the requests to the store."""
     url = (folder / "bucket").as_uri()
     schema = full_schema(include_headers=False)
     reader = IsothermReader(parse_options({"path": url, "subscribe": TOPIC}), schema)
@@ -246,7 +246,7 @@ def measure(spark: SparkSession, folder: Path, point: Point, rounds: int) -> dic
 def run_in_turn(
     sides: Mapping[str, Callable[[], int]], records: int, rounds: int
 ) -> dict[str, list[tuple[float, float]]]:
-    """(seconds of the clock, CPU-seconds of this process) of each side and round."""
+    """(wall seconds, CPU-seconds of this process) of each side and round."""
     measured: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     for round_number in range(rounds + 1):
         for name, read in sides.items():

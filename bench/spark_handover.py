@@ -2,13 +2,13 @@
 
 Run: python -m bench.spark_handover [--quick]
 
-The floor under every source in Python: each of four tasks gives the same Arrow batch again and
-again, of the columns that a read of a topic has.
+The lower bound of every source in Python: each of four tasks returns the same Arrow batch repeatedly, with
+the columns of a read of a topic.
 
     source      as a Python data source
     mapped      as the output of mapInArrow, the way of isotherm.spark.read
 
-bench/spark_queries.py says what is asked and what is counted. Prints JSON, and keeps it in
+bench/spark_queries.py describes the queries and the figures. Prints JSON, and keeps it in
 bench/results/ unless --quick.
 """
 
@@ -64,7 +64,7 @@ def batches_of_a_task(schema: StructType, value_size: int, rows: int) -> Iterato
 
 
 class EmptyWork(DataSource):
-    """Options: `value_size`, `rows`."""
+    """A source of equal batches. Options: `value_size`, `rows`."""
 
     @classmethod
     def name(cls) -> str:

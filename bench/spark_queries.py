@@ -1,13 +1,13 @@
-"""What the Spark benches ask of each side, and what it costs: clock and CPU-seconds.
+"""The queries of the Spark benches, and their cost in wall and CPU-seconds.
 
     all columns                     every column of every row to Spark's `noop` writer
     key, value, offset              the same with three columns
     partition, offset, timestamp    the same with three numbers
     count                           `count()` of the rows
 
-A side is a function from columns (None: all) to a DataFrame that reads no more than these, if it
-can. CPU-seconds are those of the driver's JVM, which is the executor too in a local session, of the
-Python workers, and of the driver's Python; they tell more than the clock on a machine that is shared.
+A side is a function from columns (None: all) to a DataFrame that reads only these, if it can. CPU-seconds
+are those of the driver's JVM, which is also the executor in a local session, of the Python workers, and
+of the driver's Python. On a shared machine they say more than the clock.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _cpu_s() -> dict[str, float]:
 
 
 def ask(side: Side, query: str, records: int) -> None:
-    """Run a query to its end; a count must be right."""
+    """Run a query to its end, and check the result of `count`."""
     frame = side(QUERIES[query])
     if query == COUNT:
         rows = frame.count()

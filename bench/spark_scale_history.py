@@ -90,7 +90,7 @@ def metadata_topic() -> Iterator[tuple[dict[str, Any], str]]:
 def fill_metadata_topic(
     properties: dict[str, Any], topic: str, count: int, size: int
 ) -> tuple[list[TopicIdPartition], int]:
-    """The partitions, and where each of them ends."""
+    """Write the events of `count` segments; return the partitions, and the end offset of each."""
     producer = Producer(
         {**properties, "linger.ms": 50, "queue.buffering.max.messages": 2 * count + 1}
     )
@@ -109,7 +109,7 @@ def fill_metadata_topic(
 
 
 def fill_store(store: MemoryStore, settings: ObjectStoreSettings, count: int, size: int) -> None:
-    """Names, manifests, and of each log a byte for every `SIZE_UNIT` that it stands for."""
+    """Put the objects of `count` segments: whole manifests, empty indexes, and a byte per `SIZE_UNIT` of each log."""
     layout = settings.create_layout()
     indexes = {
         kind: StoredIndex(0, 0) for kind in INDEX_MEMBERS if kind is not IndexType.TRANSACTION
@@ -148,7 +148,7 @@ _VALUE_SIZE, _PER_BATCH = 1000, 16
 
 
 def fill_year(folder: Path, kind: str, *, day_size: int) -> Year:
-    """`day_size` bytes a day, of two partitions together."""
+    """Write a year of two partitions with `day_size` bytes a day together."""
     settings = _settings(folder, kind, chunk_size=64 * 1024)
     bucket = folder / "bucket"
     bucket.mkdir()
@@ -182,7 +182,7 @@ def _batch_at(start: int, per_day: int, rng: random.Random) -> bytearray:
 
 
 def write_large_segment(folder: Path, kind: str, size: int) -> tuple[dict[str, str], int]:
-    """Options that read it, and its records of 1 KB, half of which a codec can take away."""
+    """Write a segment of 1 KB records that compress to half; return the options that read it, and the record count."""
     config = _config(folder, kind, chunk_size=4 * 2**20)
     storage = ObjectStoreRemoteStorageManager(ObjectStoreSettings.from_config(config))
     rng, per_batch = random.Random(1), 64

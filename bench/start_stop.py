@@ -2,14 +2,14 @@
 
     1,000 segments     one partition, started after a clean stop
     1,000 partitions   of ten topics, each with a record, started after a clean stop
-    killed             started after SIGKILL, with the given MiB past the recovery point, in batches as
-                       a producer makes them, or of a record each as in the metadata topic of a tier
+    killed             started after SIGKILL, with the given MiB past the recovery point, in a producer's
+                       batches, or in batches of one record as in the metadata topic of a tier
 
-Each side starts on files that the same client made on it. A start lasts from the making of the
-process, imports or JVM and all, until a Metadata request is answered; a stop from SIGTERM to the
-end of the process. What a round changed is there for the next one. In the first seconds one client
-asks every millisecond how the broker is, while another produces its first record: the times of the
-former's answers tell whether work left over from the start keeps others waiting.
+Each side starts on files that the same client made on it. A start lasts from the creation of the process,
+with imports or JVM, to the answer of a Metadata request; a stop from SIGTERM to the end of the process.
+Changes of a round stay for the next one. In the first seconds one client sends a request every
+millisecond, while another produces its first record: the former's waits show whether work left over
+from the start delays requests.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ RECORD_SIZE = 1000
 SEGMENT_BYTES = 1_048_576
 SINGLE_BATCHES = 400_000
 SMALL_SIZE = 100
-# A request for more may take longer than a client waits, where others work too.
+# On a busy machine a request for more may exceed the client's timeout.
 PARTITIONS_OF_A_TOPIC_MAX = 250
 
 FIRST_SECONDS = 2.0
@@ -56,8 +56,11 @@ METADATA_REQUEST = struct.pack(">ihhihci", 15, 3, 1, 1, 1, b"b", 0)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`fill` runs once; `disturb` before each round's start, on the running broker, which is then
-    killed if `is_killed`, and else stopped."""
+    """A state of the broker before its start.
+
+    `fill` runs once. `disturb` runs in each round on the running broker, which is then killed if `is_killed`,
+    and stopped otherwise.
+    """
 
     name: str
     fill: Callable[[Server], None]
@@ -93,7 +96,7 @@ def _fill_segments(server: Server, *, count: int) -> None:
 
 
 def fill_partitions(server: Server, *, count: int) -> None:
-    """Ten topics or more with so many partitions together, a record in each."""
+    """Create ten topics or more with `count` partitions in all, and write a record to each."""
     topics_count = max(10, count // PARTITIONS_OF_A_TOPIC_MAX)
     for number in range(topics_count):
         create_topic(server.bootstrap_server, f"partitions-{number}", count // topics_count, {})
@@ -105,7 +108,7 @@ def fill_partitions(server: Server, *, count: int) -> None:
 
 
 def _produce(server: Server, *, topic: str, size: int, is_single: bool = False) -> None:
-    """`is_single` for small records, each in a batch of its own."""
+    """Produce `size` bytes; with `is_single` as small records, each in its own batch."""
     producer = Producer(
         {
             "bootstrap.servers": server.bootstrap_server,
@@ -160,7 +163,7 @@ def _first_seconds(server: Server) -> dict[str, float]:
 
 
 def stop(server: Server) -> None:
-    """End it cleanly; a Server's own stop may kill."""
+    """Stop the server cleanly; its own `stop` may kill it."""
     if isinstance(server, KafkaServer):
         KafkaOracle.stop(server)  # KafkaServer.stop kills
     else:
@@ -168,7 +171,7 @@ def stop(server: Server) -> None:
 
 
 def start(server: Server) -> float:
-    """Seconds until it answers. The server's own way of waiting is too coarse to measure by."""
+    """Start the server; return the seconds until it answers. The server's own polling is too coarse for that."""
     began = time.perf_counter()
     starting = threading.Thread(target=server.start)
     starting.start()

@@ -2,8 +2,8 @@
 
 Run: python -m bench.table [--quick] [--rounds N]
 
-An Apache Kafka broker with tiered storage (as in bench/spark_beside_kafka.py) holds a topic of JSON and
-one of Avro, whose schema a registry has. Closed segments are in the remote tier alone.
+An Apache Kafka broker with tiered storage (as in bench/spark_beside_kafka.py) holds a topic of JSON, and one
+of Avro with its schema in a registry. Closed segments are in the remote tier alone.
 
 Making: the whole topic becomes a new table, in turn (A B A B ...) after a round that warms up, in one
 Spark session that both sides share:
@@ -128,7 +128,7 @@ class Bench:
 
 
 def flight(number: int) -> dict[str, Any]:
-    """Values that repeat as those of a timetable do, and some that do not."""
+    """A flight, with fields that repeat as in a timetable and some that do not."""
     mixed = number * 2654435761 % 2**32
     return {
         "carrier": ("AA", "UA", "DL", "WN", "B6")[mixed % 5],
@@ -158,7 +158,7 @@ def encoders(registry: str) -> dict[str, Callable[[dict[str, Any]], bytes]]:
 
 
 def fill(bench: Bench, topic: str, encode: Callable[[dict[str, Any]], bytes]) -> None:
-    """The first records; wait until all of their closed segments are only in the remote tier."""
+    """Write the first records, and wait until their closed segments are only in the remote tier."""
     config = {
         "remote.storage.enable": "true",
         "segment.bytes": str(bench.segment_bytes),
@@ -188,7 +188,7 @@ def produce(
 
 
 def make(bench: Bench, topic: str, value: str, lake: Path) -> Callable[[], int]:
-    """A new table in a new warehouse: what counts its rows, which is not part of the making."""
+    """Make a table in a new warehouse; return a function that counts its rows and is not timed."""
     source = table_source_options(bench.own_options(topic))
     registry = registry_settings(bench.registry if value == AVRO else None, None)
     target = open_table(topic, TablePlace(warehouse=str(lake)), writes=True)
@@ -210,7 +210,7 @@ def make(bench: Bench, topic: str, value: str, lake: Path) -> Callable[[], int]:
 
 
 def make_by_spark(bench: Bench, topic: str, value: str, lake: Path) -> Callable[[], int]:
-    """The same columns by Spark's own readers and its Parquet writer."""
+    """Make the same columns with Spark's own readers and Parquet writer."""
     frame = bench.through_kafka(topic)
     decoded = {
         RAW: lambda: col("value"),

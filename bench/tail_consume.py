@@ -1,11 +1,11 @@
 """How fast does a broker serve records from its disk?
 
-The topic is not tiered; its segments are in the page cache, as the tail of a busy topic's are. One,
-five and twenty consumers read the same records, all at once; rates are of all of them together.
+The topic is not tiered; its segments are in the page cache, like the tail of a busy topic. One, five and
+twenty consumers read the same records at the same time; rates are totals.
 
-librdkafka and the Java consumer make messages of what they get, which takes them longer than either
-broker's work where there are cores for one consumer only; `bench.fetch_client` just takes the bytes,
-so that it is the broker that is measured.
+librdkafka and the Java consumer turn records into messages. With cores for one consumer only, that takes
+longer than either broker's work. `bench.fetch_client` only receives the bytes, so that the broker is
+measured.
 """
 
 from __future__ import annotations

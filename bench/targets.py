@@ -1,4 +1,4 @@
-"""The targets in targets.toml, and what the results say of them."""
+"""The targets in targets.toml, and whether the results meet them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def read_targets() -> list[Target]:
 
 
 def table(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Each target beside what was measured: one row, cases from the worst to the best."""
+    """A row for each target with its measured ratios, from the worst case to the best."""
     by_question = {document["question"]: ratios_of(document) for document in documents}
     yield "| what | target | measured | met |"
     yield "|---|---:|---:|---|"
@@ -59,7 +59,7 @@ def table(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def headline(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The rows marked `headline` with their direction and target, and how many of all are met."""
+    """The rows marked `headline` with their direction and target, and the number of all met targets."""
     by_question = {document["question"]: ratios_of(document) for document in documents}
     yield "| Isotherm / Kafka | ratio | better is | target | met |"
     yield "|---|---:|---|---:|---|"

@@ -1,4 +1,4 @@
-"""Brokers of either kind in a cluster of one controller: the demo and tests put it together of them."""
+"""Brokers of both kinds in a cluster with one controller, for the demo and for tests."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ Member: TypeAlias = IsothermMember | KafkaMember
 
 
 def wait_for(is_true: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
-    """Raises TimeoutError that says what did not come about."""
+    """Wait for a condition. TimeoutError names the one that did not come about."""
     deadline = time.monotonic() + timeout_s
     while not is_true():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Kafka's jars, and what Spark lacks of sources, resolved by Maven and kept in the checkout."""
+"""Kafka's jars, and Spark's connectors, resolved by Maven and kept in the checkout."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def resolve_iceberg_catalog() -> Path:
 def _resolve_file(artifact: str) -> Path:
     require_command("java")
     directory = CACHE_DIRECTORY / artifact.replace(":", "-")
-    # Without its pom: its parent's is not in every mirror, and the file has all it needs.
+    # Without its pom: not every mirror has the parent's, and the jar contains all it needs.
     goals = ["dependency:copy", f"-Dartifact={artifact}"]
     _fill(directory, lambda partial: _run_maven([*goals, f"-DoutputDirectory={partial}"]))
     (file,) = directory.iterdir()
@@ -80,8 +80,9 @@ def _resolve_file(artifact: str) -> Path:
 
 
 def resolve(pom_path: Path, name: str) -> Path:
-    """The folder with what `pom_path` asks for at run time; `name` begins its name. Otherwise as
-    `resolve_jars`."""
+    """The folder with the run-time dependencies of `pom_path`; its name begins with `name`. Otherwise as
+    `resolve_jars`.
+    """
     require_command("java")
     digest = hashlib.sha256(pom_path.read_bytes()).hexdigest()[:12]
     directory = CACHE_DIRECTORY / f"{name}-{digest}"
@@ -99,7 +100,7 @@ def require_command(name: str) -> str:
 
 
 def _fill(directory: Path, fill: Callable[[Path], None]) -> None:
-    """Make the folder unless it is there; one process does."""
+    """Make the folder unless it exists. Only one process makes it."""
     if directory.is_dir():
         return
     require_command("mvn")
@@ -131,7 +132,7 @@ def _run_maven(arguments: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def cache_lock(name: str) -> Iterator[None]:
-    """Among the processes that fill the cache; `name` is its file's."""
+    """Hold a file lock against other processes that fill the cache; `name` is the file's."""
     CACHE_DIRECTORY.mkdir(exist_ok=True)
     with (CACHE_DIRECTORY / name).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

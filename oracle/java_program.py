@@ -1,4 +1,4 @@
-"""A Java program of our own on the jars that a pom names, compiled once and kept with them."""
+"""Our own Java programs on the jars that a pom names, compiled once and kept with the jars."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ OPTIONS = (
 def class_path(pom_path: Path, sources: Iterable[Path]) -> str:
     """The jars of `pom_path` and the classes of `sources`.
 
-    OracleUnavailableError when something is missing that makes them; AssertionError with what the
-    compiler says of a source.
+    OracleUnavailableError if a tool or jar is missing; AssertionError with the compiler's output if a
+    source does not compile.
     """
     jars = resolve(pom_path, pom_path.stem)
     return f"{compiled(jars, list(sources))}{os.pathsep}{jars}/*"

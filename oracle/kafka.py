@@ -247,18 +247,18 @@ def java_command(
 
 
 class _ArchivedKafka(KafkaOracle):
-    """Writes an archive of its classes, and begins without one. Others wait for it."""
+    """A broker that writes the archive of its classes, and starts without one. Other processes wait for it."""
 
     shares_classes = False
     start_timeout_s = 300
 
     def _answers(self) -> bool:
-        # A broker that is stopped before its remote tier is ready never ends.
+        # A Kafka broker that gets SIGTERM before its remote tier is ready never ends.
         return super()._answers() and _TIER_IS_READY in self.log_since_start()
 
 
 def _write_archive(options: tuple[str, ...]) -> None:
-    """The classes of a broker, most of which its tools and its clients need too."""
+    """Write the archive with a broker: its tools and clients need most of its classes too."""
     with tempfile.TemporaryDirectory() as folder:
         oracle = _ArchivedKafka(Path(folder), java_options=[CHEAP_COMPILER, *options])
         oracle.start()
@@ -327,10 +327,10 @@ def running_kafka(
     java_options: Iterable[str] = (),
     files_are_kept: bool = False,
 ) -> Iterator[KafkaOracle]:
-    """A started KafkaOracle, killed at the end of the block, or stopped cleanly where its files are
-    looked at afterwards: for tests, not to be measured.
+    """A started KafkaOracle for tests, not for measurements.
 
-    It has the cheap compiler alone, since what the other saves in a test it has cost before.
+    It is killed at the end of the block, or stopped cleanly if `files_are_kept`, for a look at its files. It has the
+    cheap compiler alone: in a test the other costs more than it saves.
     """
     oracle = KafkaOracle(directory, overrides, java_options=[CHEAP_COMPILER, *java_options])
     oracle.start()

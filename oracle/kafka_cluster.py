@@ -23,7 +23,7 @@ CONTROLLER_NODE_ID = 100
 # A cluster's processes start at once, beside clients that go on working.
 START_TIMEOUT_S = 300
 
-# Of brokers, several of which run beside a controller on a small machine.
+# The heap of a broker: several run beside a controller on a small machine.
 LEAN_HEAP = "320m"
 LEAN_OPTIONS = (
     "-XX:TieredStopAtLevel=1",
@@ -34,7 +34,7 @@ LEAN_OPTIONS = (
     "-XX:ReservedCodeCacheSize=48m",
 )
 
-# Failures are noticed within seconds, on a busy machine as well.
+# Failures must be noticed within seconds, also on a busy machine.
 CLUSTER_SETTINGS: Mapping[str, str] = {
     "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "6000",
@@ -81,7 +81,7 @@ class ControllerOracle(KafkaOracle):
 
 
 class QuorumOracle:
-    """Several controllers, one of which leads: a dynamic quorum (KIP-853). `stop` ends all of them."""
+    """Several controllers in a dynamic quorum (KIP-853); one leads. `stop` ends all of them."""
 
     def __init__(self, directory: Path, size: int = 3) -> None:
         ports = free_ports(size)
@@ -100,7 +100,7 @@ class QuorumOracle:
         }
 
     def start(self) -> None:
-        """All at once: none answers before most of them are there."""
+        """Start all controllers at once: none answers before a majority is there."""
         with ThreadPoolExecutor(len(self.controllers)) as executor:
             for started in [executor.submit(each.start) for each in self.controllers.values()]:
                 started.result()
@@ -151,7 +151,7 @@ class BrokerOracle(KafkaOracle):
         heap: str = LEAN_HEAP,
         java_options: Iterable[str] = LEAN_OPTIONS,
     ) -> None:
-        """`remote_dir` is shared by all brokers of the cluster; this broker's own by default."""
+        """All brokers of a cluster share `remote_dir`; the default is a folder of this broker alone."""
         self.node_id = node_id
         self._controller = controller
         self._shared_remote_dir = remote_dir

@@ -1,4 +1,4 @@
-"""Elects leaders by requests to a cluster's brokers: a JVM of Kafka's tools takes longer than the move."""
+"""Elects leaders by raw requests to a cluster's brokers: the JVM of Kafka's tools takes longer than the move."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ANSWER_BYTES_MAX = 1 << 20
 
 
 def elect_leader(servers: str, topic: str, partition: int, replicas: Sequence[int]) -> bool:
-    """Make the first of the partition's replicas its leader; whether the controller did so.
+    """Make the partition's first replica its leader; return whether the controller did so.
 
     The set of replicas stays as it is. ConnectionError if none of the servers answers.
     """

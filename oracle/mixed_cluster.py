@@ -41,7 +41,7 @@ class MixedCluster:
         settings: Mapping[str, str] | None = None,
         controller_settings: Mapping[str, str] | None = None,
     ) -> None:
-        """`settings` of the brokers go over TIER_SETTINGS. A kind for each node id."""
+        """`kinds` has a kind for each node id. `settings` of the brokers override TIER_SETTINGS."""
         self.bucket = root / "bucket"
         self.bucket.mkdir(parents=True)
         self.controller = ControllerOracle(root / "controller", controller_settings)
@@ -96,7 +96,7 @@ class MixedCluster:
         return ",".join(member.bootstrap_server for member in self.members.values())
 
     def create(self, topic: str, *assignment: Sequence[int], **configs: str) -> None:
-        """A partition for each list of replicas, the leader first. Returns when all are in sync."""
+        """Create a topic with a partition for each list of replicas, leader first. Return when all are in sync."""
         texts = {"min.insync.replicas": "2", "retention.ms": "-1", **configs}
         replicas = [list(each) for each in assignment]
         new = NewTopic(topic, len(replicas), replica_assignment=replicas, config=texts)
@@ -116,7 +116,7 @@ class MixedCluster:
         return set(found.isrs) if found else set()
 
     def leader(self, topic: str, partition: int = 0) -> int:
-        """-1 while there is none, or no broker tells."""
+        """The leader's node id; -1 while there is none, or while no broker answers."""
         found = self._partition(topic, partition)
         return int(found.leader) if found else -1
 
@@ -135,7 +135,7 @@ class MixedCluster:
         )
 
     def move_leader(self, topic: str, partition: int, node_id: int) -> None:
-        """Make a replica of the partition the preferred one, and elect it. Returns when it leads."""
+        """Make a replica the preferred leader and elect it. Return when it leads."""
         if self.leader(topic, partition) == node_id:
             return
         others = sorted(set(self._partition(topic, partition).replicas) - {node_id})

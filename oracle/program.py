@@ -1,4 +1,4 @@
-"""A process beside a broker, which a test may kill and start again."""
+"""A process beside a broker that a test may kill and start again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LINES_SHOWN = 60
 
 
 class Program:
-    """Runs from construction to its end or `kill`. What it prints goes to `log_path`."""
+    """A process that runs from construction to its end or `kill`. Its output goes to `log_path`."""
 
     def __init__(self, command: list[str], log_path: Path) -> None:
         self.log_path = log_path
@@ -17,29 +17,29 @@ class Program:
         self.start()
 
     def start(self) -> None:
-        """Again, after its end; its log goes on."""
+        """Start the process again after its end; the log is continued."""
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT
             )
 
     def require_running(self) -> None:
-        """AssertionError with the end of its log when it has ended by itself."""
+        """AssertionError with the end of the log if the process has ended by itself."""
         status = self._process.poll()
         assert status is None, f"the program has ended: exit={status}\n{self.log_end()}"
 
     def end_input(self, timeout_s: float) -> None:
-        """Close its standard input and wait for its end; TimeoutExpired when it goes on."""
+        """Close its standard input and wait for its end; TimeoutExpired if it keeps running."""
         self._close_input()
         self._process.wait(timeout_s)
 
     def terminate(self, timeout_s: float) -> None:
-        """SIGTERM, and wait for its end; TimeoutExpired when it goes on."""
+        """Send SIGTERM and wait for its end; TimeoutExpired if it keeps running."""
         self._process.terminate()
         self._process.wait(timeout_s)
 
     def kill(self) -> None:
-        """SIGKILL; harmless when it has ended."""
+        """Send SIGKILL; harmless if it has ended."""
         self._process.kill()
         self._process.wait()
         self._close_input()

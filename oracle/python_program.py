@@ -1,4 +1,4 @@
-"""A Python program on packages of its own, which may need others than the tests have."""
+"""A Python program in its own environment: its packages may conflict with those of the tests."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ STARTS_MAX = 100
 
 
 def environment(requirements: Path) -> Path:
-    """The interpreter of an environment with these requirements, made the first time.
+    """The interpreter of an environment with these requirements. The first call makes the environment.
 
-    OracleUnavailableError when they cannot be installed.
+    OracleUnavailableError if they cannot be installed.
     """
     digest = hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]
     directory = CACHE_DIRECTORY / f"python-{requirements.stem}-{digest}"
     python = directory / "bin" / "python"
     if not (directory / "installed").exists():
-        # An environment knows its own path, so it is made in place, and marked when it is whole.
+        # An environment contains its own path, so it is made in place, and marked when it is complete.
         shutil.rmtree(directory, ignore_errors=True)
         venv.create(directory, with_pip=True)
         command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -42,14 +42,14 @@ def environment(requirements: Path) -> Path:
 
 
 class SupervisedPython(Program):
-    """Ends when its clients give up a broker that is away; a supervisor starts it again."""
+    """A program that ends when its clients give up an unreachable broker, and that a supervisor restarts."""
 
     def __init__(self, python: Path, source: Path, *arguments: str, log_path: Path) -> None:
         super().__init__([str(python), str(source), *arguments], log_path)
         self.starts = 1
 
     def start_again_if_ended(self) -> None:
-        """AssertionError with the end of its log when that has happened too often."""
+        """Restart the program if it has ended. AssertionError with the end of its log after too many restarts."""
         if self._process.poll() is not None:
             self.starts += 1
             assert self.starts <= STARTS_MAX, self.log_end()

@@ -1,8 +1,8 @@
 """Requests as bytes, to any broker: also requests that no client library would send.
 
 `request_frame` fills a request from a few named fields, `ask` sends it on a connection of its own
-and returns the answer or how there was none, `outcomes` takes the error codes and messages of a
-response apart by what they belong to, so that two brokers' answers can be compared.
+and returns the answer or why there was none, `outcomes` maps the error codes and messages of a response
+to the things that they belong to, so that two brokers' answers can be compared.
 """
 
 from __future__ import annotations
@@ -124,8 +124,10 @@ def _outcomes(value: Any, path: str) -> Iterator[tuple[str, Outcome]]:
 
 @functools.cache
 def annotations_of(entity_type: Any) -> Mapping[str, Any]:
-    """The types of a class's fields. Kept: a request may have a hundred thousand elements of one
-    class, and its hints are parsed texts."""
+    """The types of a class's fields.
+
+    Cached: type hints are parsed from text, and a request may have a hundred thousand elements of one class.
+    """
     return typing.get_type_hints(entity_type)
 
 

@@ -1,10 +1,10 @@
-"""A pytest plug-in that keeps what real clients send, for the fuzzer to start from.
+"""A pytest plug-in that records real clients' requests, from which the fuzzer starts.
 
     .venv/bin/python -m pytest -p oracle.record_requests -m "not slow" tests/interop
 
-writes `tests/fault/recorded_requests.txt`: the payloads of request frames, as hexadecimal digits, of
-each API and version that any client used against a broker within the test process. Of each the
-shortest, the longest below SIZE_MAX and one between are kept, so that the file stays small.
+writes `tests/fault/recorded_requests.txt`: payloads of request frames, as hexadecimal digits, for each API
+and version that a client used with a broker within the test process. To keep the file small, only the
+shortest, the longest below SIZE_MAX and one in between are kept for each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _frames: dict[tuple[int, int], set[bytes]] = defaultdict(set)
 
 
 def pytest_sessionstart() -> None:
-    # Not before: what the broker imports must not come before pytest's own plug-ins.
+    # Imported late: the broker's imports must not come before pytest's own plug-ins.
     from isotherm.broker.dispatch.dispatch import Dispatcher
 
     handle_frame = Dispatcher.handle_frame

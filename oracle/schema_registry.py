@@ -23,7 +23,7 @@ _JVM = ("-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 def schema_registry(
     directory: Path, bootstrap_servers: str, start_timeout_s: float = WAIT_TIMEOUT_S
 ) -> Iterator[str]:
-    """Runs in `directory`, with its topics at the brokers, while the `with` block does: its URL.
+    """Run the registry in `directory`, with its topics on the brokers, while the `with` block runs; yield its URL.
 
     Raises OracleUnavailableError if java, mvn or the registry's jars are not available.
     """
@@ -42,7 +42,7 @@ def schema_registry(
 
 
 def register(url: str, subject: str, schema: object, kind: str = "AVRO", **more: object) -> int:
-    """The id of the schema, a text or what is one as JSON."""
+    """Register a schema, a text or an object to write as JSON; return its id."""
     text = schema if isinstance(schema, str) else json.dumps(schema)
     body = {"schema": text, "schemaType": kind, **more}
     request = urllib.request.Request(

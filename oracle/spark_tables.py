@@ -1,6 +1,6 @@
-"""A Spark that has Iceberg's jars and Delta's, as other teams have one: what it reads of tables.
+"""Reads tables with a Spark that has the jars of Iceberg and Delta, as other teams run it.
 
-Its release is one that both support, older than PySpark's here. So it is a Java program, on jars of its own.
+Its release is the newest that both support, older than the PySpark here. So it is a Java program on its own jars.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SETTINGS = {
 def query_by_spark(
     settings: Mapping[str, str], queries: Mapping[str, str], folder: Path
 ) -> dict[str, Path]:
-    """A Parquet file of each query's rows, by the query's name. `folder` is there.
+    """Run queries; return a Parquet file of each query's rows, by the query's name. `folder` must exist.
 
     OracleUnavailableError if that Spark is not available; AssertionError with the end of its log if it fails.
     """

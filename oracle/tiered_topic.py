@@ -16,8 +16,8 @@ from oracle.topics import SEGMENT_BYTES_MIN, create_topic, wait_until
 class TieredTopic:
     """A topic with closed segments in the remote tier only and its tail on the broker's disk.
 
-    `expected` is what a consumer reads from the beginning (Kafka serves the history from the
-    remote tier), by partition, then offset. `local_start_offsets` is, by partition, the first
+    `expected` are the records that a consumer reads from the beginning (Kafka serves the history from
+    the remote tier), by partition, then offset. `local_start_offsets` is, by partition, the first
     offset still on the broker's disk: everything below it exists in `remote_root` alone.
     """
 
@@ -53,7 +53,7 @@ def make_tiered_topic(
 def fill_tiered_topic(
     bootstrap_server: str, log_dir: Path, name: str, partitions: int, records: int
 ) -> None:
-    """Create a tiered topic, write to it, wait until the broker has tiered all it will.
+    """Create a tiered topic, write to it, and wait until the broker has copied all closed segments.
 
     Values are 1000 bytes, so each partition closes about one segment per thousand records. Keys
     repeat, every 7th key, 11th value and 13th header value is null; headers on every third record;
@@ -74,7 +74,7 @@ def fill_tiered_topic(
 
 
 def fully_tiered(log_dir: Path, topic: str, partitions: int) -> bool:
-    """Whether nothing but the active segment of each partition is left of several."""
+    """Whether every partition had several segments and has only its active one left on the disk."""
     base_offsets = (_local_base_offsets(log_dir, topic, p) for p in range(partitions))
     return all(len(offsets) == 1 and offsets[0] > 0 for offsets in base_offsets)
 
@@ -115,7 +115,7 @@ def _headers(i: int) -> list[tuple[str, bytes | None]]:
 
 
 def _incompressible(i: int) -> bytes:
-    """1000 bytes that no codec shrinks much, so that segments fill at the same pace."""
+    """1000 bytes that no codec compresses much, so that segments fill equally fast."""
     state, words = i + 1, []
     for _ in range(125):
         state = (state * 6364136223846793005 + 1442695040888963407) % (1 << 64)

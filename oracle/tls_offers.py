@@ -2,9 +2,9 @@
 
     python -m oracle.tls_offers localhost:9093 other:9093
 
-One connection for each version and each suite: the server answers a ServerHello to what it offers, and an
-alert, or nothing, to the rest. No library is between, so also what it has forgotten long ago is asked. A
-suite depends on the server's key: the answers of a server with an RSA key and of one with an EC key differ.
+There is a connection for each version and each suite. The server answers with a ServerHello if it offers it, and
+otherwise with an alert or nothing. No TLS library is involved, so versions and suites that libraries have
+dropped are tested too. Suites depend on the server's key: servers with an RSA key and with an EC key differ.
 Source: RFC 5246, RFC 8446, IANA's registry of cipher suites.
 """
 
@@ -157,7 +157,7 @@ def _sized(data: bytes) -> bytes:
 
 
 def _server_hello_version(connection: socket.socket) -> int | None:
-    """None for an alert, or a connection that is closed."""
+    """The version in the ServerHello; None for an alert or a closed connection."""
     head = receive(connection, 5)
     if len(head) < 5 or head[0] != _HANDSHAKE:
         return None

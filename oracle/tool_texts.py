@@ -26,13 +26,13 @@ _NORMAL_FORMS = [
     (re.compile(r"(Error while executing topic command :) .*"), r"\1"),
     (re.compile(r"(?<=Valid states are: ).*"), "<states>"),
     (re.compile(r"adminclient-\d+"), "adminclient"),
-    # With replicas to elect from (KIP-966) a cluster of Kafka's sets it for all brokers.
+    # With eligible leader replicas (KIP-966) a Kafka cluster sets it for all brokers.
     (re.compile(r"  min\.insync\.replicas=1 .*\n?|min\.insync\.replicas=1,?"), ""),
-    # Where a controller puts the replicas of these topics is chance.
+    # A controller places the replicas of these topics at random.
     (re.compile(r".*Topic: (__consumer_offsets|__remote_log_metadata)\tPartition: .*\n?"), ""),
     (re.compile(r"__consumer_offsets-\d"), "__consumer_offsets"),
     (re.compile(r"(<address> +)\(\d\)"), r"\1(<coordinator>)"),
-    # The leader's epoch of the metadata log, its end, and how long ago a replica was heard of.
+    # The leader epoch of the metadata log, its end offset, and the age of a replica's last fetch.
     (re.compile(r"(LeaderEpoch|HighWatermark|MaxFollowerLag(?:TimeMs)?): +\d+"), r"\1"),
 ]
 

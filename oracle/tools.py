@@ -1,4 +1,4 @@
-"""Kafka's command-line tools, several of them in one run of a JVM."""
+"""Runs several of Kafka's command-line tools in one JVM."""
 
 from __future__ import annotations
 
@@ -72,8 +72,7 @@ SCRIPTS = {
 
 
 def command_of(line: str, files: Path, server: str) -> list[str]:
-    """The class and arguments of a line of a list of runs: a tool of SCRIPTS and its words, of which
-    `@name` is a file in `files`."""
+    """The class and arguments of a command line: a tool of SCRIPTS and its words. `@name` is a file in `files`."""
     tool, *words = line.split()
     arguments = [str(files / word[1:]) if word.startswith("@") else word for word in words]
     return [SCRIPTS[tool], *arguments, "--bootstrap-server", server]
@@ -90,9 +89,9 @@ def run_tools(*commands: list[str]) -> list[str]:
 def run_tools_to_status(
     *commands: list[str], timeout_s: float = TOOL_TIMEOUT_S
 ) -> list[tuple[int, str]]:
-    """The exit status of each command, and what it printed."""
+    """The exit status and output of each command."""
     arguments = [argument for command in commands for argument in (*command, "---")][:-1]
-    # As a source file it would be compiled in each run, which takes longer than most tools.
+    # Compiled once: Java would compile a source file in each run, which takes longer than most tools.
     classes = compiled(resolve_jars(), [RUN_TOOLS])
     output = run_tool(RUN_TOOLS.stem, *arguments, timeout_s=timeout_s, classes=classes)
     results: list[tuple[int, str]] = []
@@ -108,7 +107,7 @@ def run_tools_to_status(
 
 
 class ToolProcess:
-    """A JVM that runs commands one after the other, for a test that looks at one before the next.
+    """A JVM that runs single commands, for a test that checks a result before the next command.
 
     Runs from construction to `close`. One thread at a time.
     """
@@ -128,7 +127,7 @@ class ToolProcess:
         self._process.communicate()
 
     def run(self, command: Sequence[str]) -> tuple[int, str]:
-        """The exit status, and what the command (a class and its arguments) printed."""
+        """Run a command, a class and its arguments; return its exit status and output."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\t".join(command) + "\n")

@@ -1,4 +1,4 @@
-"""Create topics on a broker, and wait for what happens in the background."""
+"""Create topics on a broker, and wait for work in the background."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def has_leaders(admin: AdminClient, topic: str, partitions: int) -> bool:
 def wait_until(
     condition: Callable[[], bool], subject: str, timeout_s: float = WAIT_TIMEOUT_S
 ) -> None:
-    """Poll a condition; TimeoutError naming the subject after the timeout."""
+    """Poll a condition; TimeoutError names the subject."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:

@@ -1,9 +1,9 @@
 """A pytest plug-in of mutants.py. Each mutant runs in a process that is forked from one with all tests imported.
 
 The first fork runs every test and notes which lines of the modules each of them reaches. A mutant's fork
-gives the module's functions their changed code, and runs those of the module's tests that reach the changed
-statement, the quickest first, until one fails. A change of what runs while the module is imported (a default, a constant
-of a class, a decorator) cannot be made so: its outcome is `IMPORTED`.
+gives the module's functions their changed code, and runs the tests that reach the changed statement, the
+quickest first, until one fails. A change of code that runs at import (a default, a class constant, a
+decorator) cannot be made in this way: its outcome is `IMPORTED`.
 
 The job is a JSON file, named by MUTANTS_JOB: for each module its name, its path, the paths of its tests and the
 mutants' sources; and the path for the outcomes.
@@ -37,7 +37,7 @@ IMPORTED = "runs at import"
 SAME = "compiles to the same code"
 BROKEN = "its tests fail without a mutant"
 
-# A test that takes so much longer than without the mutant does not end.
+# A test that takes this much longer than without the mutant counts as endless.
 _TIMEOUT_S, _TIMEOUT_FACTOR = 20.0, 10.0
 _BASELINE_TIMEOUT_S = 3600.0
 
@@ -182,7 +182,7 @@ def _replace(path: str, changed: Functions) -> None:
 
 
 def _load(names: list[str]) -> None:
-    """Modules that tests import when they run: once, rather than in each fork."""
+    """Import the modules that tests import when they run: once, instead of in each fork."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in names:
@@ -191,7 +191,7 @@ def _load(names: list[str]) -> None:
 
 
 def changed_functions(old: CodeType, new: CodeType) -> Functions | None:
-    """The outermost functions with other code; None if what runs at import is another, too."""
+    """The outermost functions with changed code; None if code that runs at import has changed too."""
     olds, news = list(_nested(old)), list(_nested(new))
     if _itself(old) != _itself(new) or len(olds) != len(news):
         return None
@@ -218,7 +218,7 @@ def _itself(code: CodeType) -> tuple[object, ...]:
 
 
 def statement_lines(source: str, mutated: str) -> set[int]:
-    """The lines of the innermost statements with a change, without those of statements within."""
+    """The lines of the innermost changed statements, without the lines of statements inside them."""
     before, after = source.splitlines(), mutated.splitlines()
     if len(before) != len(after):
         return set(range(1, len(before) + 1))
@@ -249,7 +249,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart() -> None:
     from hypothesis import Phase, settings
 
-    # A failing example is enough: to make it smaller takes minutes.
+    # One failing example is enough: shrinking it takes minutes.
     settings.register_profile(
         "mutants", settings.default, phases=(Phase.explicit, Phase.generate), database=None
     )

@@ -1,12 +1,12 @@
-"""How many mutants of a module its own tests kill, by a sample: `make mutants`.
+"""Counts how many of a sample of a module's mutants its own tests kill: `make mutants`.
 
     python scripts/mutants.py --per-module 10 --seed 1 [path ...]
 
 A mutant is one small change that cosmic-ray makes to a module (`>` to `>=`, a number one higher, a
 `not` left out). It is run against the tests that mirror the module, in a copy of the sources; the
-first failure kills it (mutant_runs.py). What survives is printed as a diff: either a test is missing, or
-the change makes no difference, which is for a reader to say. The sample is drawn by a seed, and another
-seed looks elsewhere.
+first failure kills it (mutant_runs.py). Survivors are printed as diffs: either a test is missing, or the
+change makes no difference, which a reader must decide. A seed draws the sample; another seed gives
+other mutants.
 """
 
 from __future__ import annotations
@@ -161,12 +161,12 @@ def _compiles(source: str) -> bool:
 
 
 class Copy:
-    """A copy of the sources, in which one module at a time is another."""
+    """A copy of the sources in which one module at a time is mutated."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         shutil.copytree(ROOT / "src", directory / "src")
-        # Compiled code is told from its source by size and second, which two mutants may share.
+        # Python recognizes stale bytecode by the source's size and second, which two mutants may share.
         compileall.compile_dir(
             directory / SOURCES,
             quiet=1,
@@ -241,7 +241,7 @@ class Copy:
 
 
 def report(sample: Sample, outcomes: list[str]) -> tuple[int, int]:
-    """Print a module's line and its survivors; how many were killed, and of how many."""
+    """Print a module's line and its survivors; return the numbers of killed and of all mutants."""
     tried = [
         (place, outcome)
         for place, outcome in zip(sample.places, outcomes, strict=True)
@@ -280,7 +280,7 @@ def main() -> int:
     samples.sort(key=_part)
     killed = tried = 0
     is_sound = True
-    # Tests of one part are run together: they share what takes longest, the look at what they reach.
+    # Samples with the same tests run together: they share the slowest step, the look at the lines that tests reach.
     for part, of_part in itertools.groupby(samples, key=_part):
         together = list(of_part)
         with tempfile.TemporaryDirectory(prefix="isotherm-mutants-") as directory:

@@ -35,7 +35,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """A file of the repository that is no page of the site is named, not linked."""
+    """Replace links to files that are no page of the site by the files' names."""
     del config
     if page.file.src_uri in _OF_THE_ROOT:
         folder = ROOT
@@ -65,7 +65,7 @@ def _served_apis() -> str:
 
 
 def _index_of_decisions() -> str:
-    """Every number up to the last: one without a page was given up before it was decided."""
+    """A row for every number up to the last. Numbers without a page belong to proposals that were dropped."""
     rows = {}
     for path in DECISIONS.glob("0*.md"):
         title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")

@@ -89,7 +89,7 @@ class TierState:
 
 
 def tier_state(broker: BrokerProcess, topic: str, partition_count: int) -> TierState:
-    """Look at the two folders themselves, not at what the broker says of them."""
+    """Measure the two folders themselves, not the broker's statements about them."""
     local = [_local_segments(broker.log_dir / f"{topic}-{p}") for p in range(partition_count)]
     manifests = _manifests(broker.bucket_dir, topic)
     joined = all(

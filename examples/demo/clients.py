@@ -24,7 +24,7 @@ def create_topic(bootstrap_server: str, topic: str, partitions: int, config: dic
 def produce_flights(
     bootstrap_server: str, topic: str, flights: Flights, progress: Progress
 ) -> Written:
-    """Every record is acknowledged when this returns; says which offset each flight got."""
+    """Produce all flights; return the offset of each once every record is acknowledged."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap_server,
@@ -71,7 +71,7 @@ def produce_flights(
 def read_back(
     bootstrap_server: str, topic: str, flights: Flights, written: Written, progress: Progress
 ) -> list[str]:
-    """Read all partitions from offset 0; returns what differs from what was written."""
+    """Read all partitions from offset 0; return the differences from the written records."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_server,

@@ -59,7 +59,7 @@ console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
 
 @dataclass
 class Report:
-    """Seconds and bytes of each step, and everything that was not as it should be."""
+    """Seconds and bytes of each step, and every failed check."""
 
     steps: list[tuple[str, float, int]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -200,7 +200,7 @@ def _make_table(broker: BrokerProcess, flights: Flights, report: Report) -> None
 
 @contextmanager
 def _children_log_to(path: Path) -> Iterator[None]:
-    """Processes started meanwhile write their standard error to `path`: the JVM and its workers."""
+    """Within the block, new processes (the JVM and its workers) write their standard error to `path`."""
     saved = os.dup(2)
     with path.open("wb") as log:
         os.dup2(log.fileno(), 2)

@@ -34,7 +34,7 @@ FONTS = "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 
 @dataclass(frozen=True)
 class Job:
-    """A command in the demo's folder, and the exit code that is right: 3 where it is to find."""
+    """A command in the demo's folder, and its expected exit code: 3 if it must find something."""
 
     name: str
     options: str
@@ -82,7 +82,7 @@ def _remove_what_is_made_here(folder: Path) -> None:
 
 
 def _damage(bucket: Path, copy: Path) -> None:
-    """A copy with one byte of a log changed, one object gone, and an upload that was cut off."""
+    """Copy the bucket with one byte of a log changed, one object missing, and an upload that was cut off."""
     shutil.copytree(bucket, copy, copy_function=os.link)
     logs = sorted(copy.rglob("*.log"))
     changed = bytearray(logs[0].read_bytes())

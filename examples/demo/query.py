@@ -40,7 +40,7 @@ def differences(
     found: Mapping[tuple[str, int], tuple[int, float]],
     expected: Mapping[tuple[str, int], tuple[int, float]],
 ) -> list[str]:
-    """Cells whose count differs, or whose mean differs by more than rounding."""
+    """Cells with a different count, or with a mean that differs by more than rounding."""
     return [
         f"{carrier} in month {month}: {found.get((carrier, month))} instead of {cell}"
         for (carrier, month), cell in expected.items()

@@ -76,8 +76,11 @@ class MultiBucketStorageManager:
         return bucket.fetch_index(inner, index_type)
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """A copy that failed has no custom metadata yet, and may have been a try in another
-        bucket before a bucket was added: it is deleted wherever it may be."""
+        """Delete a segment's objects.
+
+        A failed copy has no custom metadata, and an earlier attempt may be in another bucket if the list of buckets
+        has changed since. So its objects are deleted from every bucket.
+        """
         if not metadata.custom_metadata:
             for each in self._buckets.values():
                 each.delete_log_segment_data(metadata)
@@ -90,7 +93,7 @@ class MultiBucketStorageManager:
             bucket.close()
 
     def _choose(self, metadata: RemoteLogSegmentMetadata) -> str:
-        """The same bucket each time, so that copying again replaces the first try."""
+        """Choose the bucket by the segment's id, so that a repeated copy replaces the first attempt."""
         names = list(self._buckets)
         return names[metadata.segment_id.id.int % len(names)]
 
