@@ -27,7 +27,7 @@ from typing import NamedTuple
 from bench.harness import LATEST_DIRECTORY, REPOSITORY
 
 PATIENCE = 3.0
-"""The time limit of a question: this factor of its minutes, and two minutes more."""
+"""The time limit of a question is this factor times its minutes, plus two minutes."""
 
 
 class Task(NamedTuple):
@@ -60,10 +60,10 @@ COMPARED = (
     Task("spark_beside_kafka", 2.5, None, ("--share", "0.3", "--rounds", "1")),
 )
 """Each question of the table at the top of docs/benchmarks.md has its answer here, or in CLUSTERS.
-latency, tiering and history_readers take shares of the capacity that produce has found."""
+latency, tiering and history_readers use shares of the capacity that produce measures."""
 
 CLUSTERS = (Task("replication", 15.0, 6.0),)
-"""Beside a cluster of Apache Kafka: too long for the half hour."""
+"""Compared with a cluster of Apache Kafka: too long for the half hour."""
 
 FURTHER = (
     Task("growth", 3.0),

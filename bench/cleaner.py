@@ -73,7 +73,7 @@ class Point(NamedTuple):
     compression: CompressionType
     log_bytes: int
     keys: int | None = None
-    """The number of different keys; None: so many that each is in the log four times."""
+    """The number of different keys. With None each key is in the log four times."""
 
     @property
     def name(self) -> str:

@@ -13,7 +13,7 @@ from oracle.raw_requests import receive_frame, request_frame
 TIMEOUT_S = 60
 LOGIN_ANSWERS = 2
 ERROR_CODE = struct.Struct(">4xh")
-"""At the start of each answer to a login, behind the correlation id."""
+"""The error code in each answer to a login, after the correlation id."""
 _LOGIN_VERSION = 1
 
 

@@ -31,7 +31,7 @@ IDLE_S = 5.0
 class Point(NamedTuple):
     partitions: int
     is_quick: bool = False
-    """A first round does not count: it warms the machine's caches."""
+    """Whether --quick measures it too. Then a first round does not count: it warms the machine's caches."""
 
 
 POINTS = (Point(0, is_quick=True), Point(1_000), Point(10_000))

@@ -61,7 +61,7 @@ ROUNDS = 7
 PASSES = 2
 """Passes over the same bytes in a round, after one that warms caches and memory."""
 SLOW_SHARE = 8
-"""What makes an object of each record gets this part of the batches, in one pass without a warm one."""
+"""Sides that make an object of each record get one of this many parts of the batches, in one pass without a warm-up."""
 RECORDS = 140_000
 VALUE_SIZE = 100
 PIECE_SIZE = 2 * 1024 * 1024

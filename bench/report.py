@@ -50,11 +50,11 @@ section below; `bench/targets.toml` has the targets.
 
 """
 
-# Questions whose results do not carry their text.
+# The texts of questions that are not in their results.
 TEXTS = {"record_decode": "How fast do record batches become Arrow columns, on one thread?"}
 
 
-# Questions whose figures are their own: metric -> what the page calls it.
+# Questions with figures of their own: metric -> its name on the page.
 FIGURES = {
     "partitions": {
         "start_s": "s to start after a clean stop",

@@ -11,7 +11,7 @@ from typing import Any
 
 PROCESSORS = 2
 THROUGHPUT_TARGET = 1.5
-"""Of produce and tail, in times of Kafka's rate."""
+"""The target for produce and tail, as a factor over Kafka's rate."""
 COMPILED_CLIENTS = ("aiokafka", "java")
 
 Documents = Mapping[str, Mapping[str, Any]]

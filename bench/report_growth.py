@@ -13,7 +13,7 @@ from bench.report_rows import provenance, row
 PAGE = Path("docs/growth.md")
 PLOTS = Path("docs/benchmarks")
 LINEAR = 1.1
-"""Exponents up to this are taken for linear: the points are few and somewhat noisy."""
+"""Exponents up to this count as linear: the points are few and somewhat noisy."""
 
 HEAD = """\
 # How cost grows

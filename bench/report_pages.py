@@ -1,7 +1,7 @@
 """docs/performance.md and docs/capacity.md: the texts in bench/pages/ with figures from the results.
 
-In a text `{name}` stands for a figure that `figures` computes, in the unit that the text gives. One
-whose result has not been stored reads "(not measured)".
+In a text `{name}` stands for a figure that `figures` computes, in the unit that the text gives. It reads
+"(not measured)" if its result is not stored.
 """
 
 from __future__ import annotations

@@ -162,4 +162,4 @@ REMOTE_TIER: Mapping[str, Section] = {
     "fault_histories": _fault_histories,
     "console": _console,
 }
-"""By the question of the result."""
+"""Question of a result -> the writer of its section."""

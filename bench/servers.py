@@ -130,7 +130,7 @@ class IsothermServer:
 
 
 NewServer: TypeAlias = Callable[[Path], Server]
-"""Of a side, in a folder."""
+"""Makes the server of a side in a folder."""
 
 SERVERS: Mapping[str, NewServer] = {"isotherm": IsothermServer, "kafka": KafkaServer}
 
@@ -152,7 +152,7 @@ def running(
 
 
 class ServerUsage:
-    """What a server's process and its children used between two moments."""
+    """Resources of a server's process and its children between two moments."""
 
     def __init__(self, server: Server) -> None:
         self._process = psutil.Process(server.pid)

@@ -108,7 +108,7 @@ class FixedBrokers:
 class CountingClient(ObjectClient):
     gets = bytes = lists = 0
     size_unit = 1
-    """Bytes that a byte of a log stands for."""
+    """The bytes of a log that one stored byte represents."""
 
     def get(self, key: str, size_max: int) -> bytes:
         found = super().get(key, size_max)

@@ -53,7 +53,7 @@ class IsothermMember:
         (port,) = free_ports(1)
         self.data_dir = directory / "data"
         self.log_path = directory / "server.log"
-        """All that its lives have said, once each has ended."""
+        """The output of all its lives so far; each is added when it ends."""
         self.config_path = directory / "server.properties"
         properties = {
             "process.roles": "broker",

@@ -15,7 +15,7 @@ from pathlib import Path
 POM_PATH = Path(__file__).with_name("pom.xml")
 SPARK_SOURCE_POM_PATH = Path(__file__).with_name("spark-sql-kafka.xml")
 REGISTRY_ARTIFACT = "io.apicurio:apicurio-registry-app:3.0.9:tar.gz:all"
-"""The last version that Java 17 runs."""
+"""The last version that runs on Java 17."""
 AVRO_POM_PATH = Path(__file__).with_name("spark-avro.xml")
 DELTA_POM_PATH = Path(__file__).with_name("spark-delta.xml")
 ICEBERG_CATALOG_POM_PATH = Path(__file__).with_name("iceberg-catalog.xml")

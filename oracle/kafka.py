@@ -30,7 +30,7 @@ TOOL_TIMEOUT_S = 120
 LOG_LINES_SHOWN = 12
 
 CHEAP_COMPILER = "-XX:TieredStopAtLevel=1"
-"""The option of a JVM that is not measured. With it comes the archive of Kafka's classes."""
+"""The option of JVMs that are not measured. They also use the archive of Kafka's classes."""
 # A tool runs for a second: the time goes into starting the JVM, so the cheap compiler wins.
 TOOL_OPTIONS = ("-XX:+UseSerialGC", CHEAP_COMPILER, "-Xshare:auto", "-Xmx256m")
 # The collector options of Kafka's own start script.
@@ -68,7 +68,7 @@ class KafkaOracle:
     start_timeout_s: float = START_TIMEOUT_S
     stop_timeout_s: float = STOP_TIMEOUT_S
     shares_classes = True
-    """Whether a broker that is not measured begins with the archive of its classes."""
+    """Whether a broker that is not measured starts with the archive of its classes."""
 
     def __init__(
         self,

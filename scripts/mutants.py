@@ -136,7 +136,7 @@ class Sample:
     source: str
     places: list[Place]
     count: int
-    """Of all places."""
+    """The number of all places of mutations in the module."""
 
     @classmethod
     def draw(cls, module: str, size: int, rng: random.Random) -> Sample:

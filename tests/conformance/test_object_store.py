@@ -101,7 +101,7 @@ class TestMemoryAivenLayoutWithAllCustomMetadata(
     FillsBuffersConformance, RemoteStorageManagerConformance
 ):
     topic_length_max = 20
-    """With the key in it, Kafka's limit of 128 bytes leaves that much for the topic."""
+    """Custom metadata of 128 bytes (Kafka's limit) has this much room for the topic beside the key."""
 
     @pytest.fixture
     def store(self) -> StoreUnderTest:

@@ -35,7 +35,7 @@ FAULTS = [
     WireFault.BIT_FLIP,
 ]
 SLACK = 4
-"""Connections that the store's client keeps for the next request, and their ends in the stub."""
+"""Allows for connections that the store's client keeps open, and for their ends in the stub."""
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ class Run:
         self._more = more
         self._is_watched = crash_at is None
         self.moments: list[list[Record]] = []
-        """Of a run that does not stop, the records at each time the cleaner read or wrote."""
+        """In a run that does not stop: the records at each read and write of the cleaner."""
 
     def play(self) -> None:
         self.log = reopened(self.path, self.fs, **self._more)

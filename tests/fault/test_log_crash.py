@@ -49,7 +49,7 @@ def manager_over(path: Path, fs: FileSystem) -> LogManager:
 
 
 class Run:
-    """A fixed history; `durable_end` and `log_start` are what the log had confirmed to its caller."""
+    """A fixed history; `durable_end` and `log_start` are offsets that the log has confirmed to its caller."""
 
     def __init__(self) -> None:
         self.durable_end = 0

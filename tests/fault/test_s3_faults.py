@@ -275,7 +275,7 @@ def test_retries_hide_a_burst_of_failures(tmp_path: Path, stub: S3Stub) -> None:
 def test_two_leaders_that_copy_the_same_log_do_not_touch_each_others_objects(
     tmp_path: Path, stub: S3Stub
 ) -> None:
-    """Row 17. Each upload has an id of its own, so neither can spoil the other's."""
+    """Row 17. Each upload has its own id, so neither leader can damage the other's."""
     first, second = (StubPartition(tmp_path / name, stub, seed=n) for n, name in enumerate("ab"))
     first.damage_declared = second.damage_declared = "each sees the other's objects as leaked"
     for number in range(RECORDS):

@@ -1,4 +1,4 @@
-"""Access to the golden files; README.md beside this file says what they are."""
+"""Access to the golden files, which README.md beside this file describes."""
 
 from __future__ import annotations
 

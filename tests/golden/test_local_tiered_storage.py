@@ -13,7 +13,7 @@ from isotherm.segment.producer_snapshot import read_producer_snapshot
 
 
 def _segments(golden, topic: str) -> list[RemoteLogSegmentMetadata]:
-    """The topic's segments that Kafka's metadata says are finished, by start offset."""
+    """The topic's segments that are finished in Kafka's metadata, by start offset."""
     cache: RemoteLogMetadataCache | None = None
     for path in golden.log_dir.glob("__remote_log_metadata-*/*.log"):
         data = path.read_bytes()

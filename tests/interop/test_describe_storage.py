@@ -27,7 +27,7 @@ TOPIC = "events"
 
 @pytest.fixture(scope="module")
 def tiered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    """Two partitions: the history of `local` is in both tiers, of the other topic in the bucket alone."""
+    """Two tiered topics: the history of `local` is in both tiers, that of the other in the bucket alone."""
     with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         both = {**TIERED_TOPIC, "local.retention.bytes": "-2"}

@@ -1,4 +1,4 @@
-"""The wheel with one extra or none: each command works, or one line says what to install."""
+"""The wheel with one extra or none: each command works, or prints one line that names what to install."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ CONFIG = {
 }
 VALUE = bytes(800)
 ROLLING_COUNT = 105
-"""Records that fill more than one segment, and less than two."""
+"""This many records fill more than one segment, and fewer than two."""
 
 
 class TieredTopic:

@@ -1,4 +1,4 @@
-"""What a whole Isotherm broker left on its disk and in its bucket, read by Kafka's dump tool."""
+"""Kafka's dump tool reads the files that an Isotherm broker left on its disk and in its bucket."""
 
 from __future__ import annotations
 

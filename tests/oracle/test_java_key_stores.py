@@ -30,7 +30,7 @@ def test_trust_store(tmp_path: Path, authorities: list[Issued], kind: str) -> No
             *("-importcert", "-noprompt", "-alias", f"ca{number}", "-file", tmp_path / "ca.pem"),
             *("-keystore", store, "-storetype", kind, "-storepass", STORE_PASSWORD),
         )
-    # The declared type stays the default, in whichever format keytool wrote.
+    # Declared as JKS, the default, also if keytool wrote the other format.
     found = x509.load_pem_x509_certificates(read_trusted(store, JKS, STORE_PASSWORD))
     assert set(found) == {each.certificate for each in authorities}
     with pytest.raises(ValueError, match=r"(?i)password"):

@@ -150,8 +150,9 @@ def read_copy(settings: ObjectStoreSettings, topic: str) -> list[tuple[int, int,
 def test_killed_workers_cost_no_row_and_double_no_object(
     cluster: Cluster, kafka_tiered_topic: TieredTopic
 ) -> None:
-    """A worker dies while a topic of Kafka's is projected, one while its bucket is swept, and one
-    while it is copied compacted, when some of the copy's segments are there."""
+    """A worker dies while a topic of Kafka's is projected, one while its bucket is swept, and one while it is copied
+    compacted and some segments of the copy exist.
+    """
     topic = kafka_tiered_topic
     bucket = cluster.server.bucket_folder / "kafka"
     shutil.copytree(topic.remote_dir, bucket)

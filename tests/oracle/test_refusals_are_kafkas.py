@@ -1,9 +1,9 @@
-"""What a broker cannot do is refused as Apache Kafka refuses it: the same raw requests to both.
+"""Isotherm refuses requests as Apache Kafka does; both brokers get the same raw requests.
 
-Versions and APIs that are not served: the answer must be the same bytes, or the same hanging up.
-Sound requests for things that are unknown, illegal or too much (`refused_requests.jsonl`): the
-error codes must be the same; where Kafka explains itself Isotherm does too, and names the thing.
-What differs on purpose is listed here with its reason, and must go on differing
+For versions and APIs that are not served, the answers must be the same bytes, or both brokers must close the
+connection. For valid requests about unknown, illegal or too many things (`refused_requests.jsonl`), the
+error codes must be the same; if Kafka gives a message, Isotherm does too, and names the thing. Intended
+differences are listed here with their reasons, and must remain
 (docs/decisions/0020-error-responses-are-kafkas.md).
 """
 

@@ -1,4 +1,4 @@
-"""What Kafka offers of TLS by default, beside what Isotherm does: docs/security.md has the table."""
+"""The TLS versions and suites that Kafka and Isotherm offer by default: docs/security.md has the table."""
 
 from __future__ import annotations
 

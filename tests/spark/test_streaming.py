@@ -1,4 +1,4 @@
-"""Streams over a tier and a broker, each to the end of what is there."""
+"""Streams over a tier and a broker, each to the end of the available records."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def test_scrub_reads_through_the_class(spark: SparkSession, shelf: Shelf, tmp_pa
 def test_query_takes_the_list_of_the_class(
     spark: SparkSession, shelf: Shelf, tmp_path: Path
 ) -> None:
-    """What is not whole is no segment."""
+    """An incomplete copy is no segment."""
     history = shelf.load(spark, includeTail="false")
     listed = shelf.load(spark, metadata="bucket", includeTail="false")
     assert listed == history

@@ -65,7 +65,7 @@ class CompactedLog:
         segment_size_max: int = SEGMENT_SIZE_MAX,
         checkpoints: LogCheckpoints | None = None,
     ) -> None:
-        """`map_slots` are those of the offset map, `read_size` the bytes of one read."""
+        """`map_slots` is the size of the offset map, `read_size` the bytes of one read."""
         self.directory = directory
         self.clock = clock or SimClock()
         self.log = open_local_log(

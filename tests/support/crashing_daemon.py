@@ -1,4 +1,4 @@
-"""PySpark's daemon, whose workers end the driver at a durable write: see crashing_table.
+"""PySpark's daemon with workers that end the driver at a durable write: see crashing_table.
 
 Spark starts it by the setting spark.python.daemon.module. Each worker is a fork of it.
 """

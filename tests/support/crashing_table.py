@@ -2,8 +2,8 @@
 
     python -m tests.support.crashing_table 'then commit rows' after 1 pipeline table ...
 
-As a program it kills itself by SIGKILL, and Spark with it. In a test's process, `watched` raises
-`Killed` instead: then writes of executors do not count. The catalog, Iceberg's files and the object client are
+As a program it kills itself and Spark with SIGKILL. In a test's process, `watched` raises `Killed`
+instead, and writes of executors do not count. The catalog, Iceberg's files and the object client are
 wrapped; the command is unchanged.
 """
 
@@ -74,7 +74,7 @@ class Watch:
 
 
 class _Stream:
-    """A file that is there once it is closed."""
+    """A file that exists once it is closed."""
 
     def __init__(self, stream: Any, watch: Watch, name: str) -> None:
         self._stream = stream

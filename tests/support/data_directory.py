@@ -69,7 +69,7 @@ class Served(NamedTuple):
     log_end_offset: int
     records: Content
     committed: Content
-    """The partition as read_committed sees it."""
+    """The records that a read_committed consumer gets."""
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:

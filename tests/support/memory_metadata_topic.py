@@ -21,9 +21,9 @@ class MemoryMetadataTopic:
         self._partitions: list[list[MetadataTopicRecord]] = [[] for _ in range(partition_count)]
         self.before_append: Callable[[int, bytes | None], None] | None = None
         self.append_visible = True
-        """While False, appended records are stored but neither `read` nor `offsets` shows them."""
+        """While False, appended records are stored, but `read` and `offsets` do not show them."""
         self.is_behind = False
-        """Make it a replica that is behind its leader."""
+        """Whether the topic acts as a replica that lags behind its leader."""
         self._visible = [0] * partition_count
         self._ends = [0] * partition_count
 

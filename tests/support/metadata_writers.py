@@ -85,11 +85,11 @@ class Logs:
     def __init__(self) -> None:
         self.metadata, self.audit = MemoryMetadataTopic(1), MemoryMetadataTopic(1)
         self.ends: dict[MemoryMetadataTopic, list[Offset]] = {self.metadata: [0], self.audit: [0]}
-        """After each batch: no broker has or shows a part of one."""
+        """The end offsets after each batch: a broker has a batch as a whole or not at all."""
         self.audited, self.stored = FoldedTopic(), FoldedTopic()
         self.before_last: dict[RemoteLogSegmentId, State] = {}
         self.decided_on: dict[tuple[RemoteLogSegmentId, State, int], State | None] = {}
-        """By segment, target state and broker: the state that was seen."""
+        """Segment, target state and broker -> the state on which the broker decided."""
         self.late: list[Callable[[], None]] = []
 
     def append(

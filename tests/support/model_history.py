@@ -201,8 +201,10 @@ class ModelHistory:
         self.log.update_high_watermark(self.log.log_end_offset)
 
     def copy_of_another_replica(self, directory: Path) -> list[RemoteLogSegmentMetadata]:
-        """The same batches in segments that begin and end elsewhere, copied beside the others: what
-        a change of leader between two copies leaves."""
+        """Copy the same batches in segments with other borders, beside the existing ones.
+
+        A change of leader between two copies leaves such segments.
+        """
         log = open_local_log(directory / f"{TOPIC}-0", config=self.log.config)
         for segment in self.log.segments()[:-1]:
             content = segment.log_path.read_bytes()

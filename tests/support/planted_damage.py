@@ -31,8 +31,11 @@ _STATE = RemoteLogSegmentState
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """`plant` makes the damage. `sweep` and `scrub` are the exact kinds of findings of each job in
-    the topic; `verify` those of the differences from undamaged metadata."""
+    """A kind of damage.
+
+    `plant` makes it. `sweep` and `scrub` are the exact kinds of these jobs' findings in the topic; `verify` are the
+    kinds of differences from undamaged metadata.
+    """
 
     name: str
     plant: Callable[[PlantedTopic], None]

@@ -1,4 +1,4 @@
-"""A member of a cluster without the rest of a broker: the part of a start that concerns it."""
+"""The cluster membership of a broker, without the rest of it: the steps of its start that concern the quorum."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class QuorumNode:
         return self.metadata
 
     def join(self) -> None:
-        """The whole start: the broker is unfenced afterwards."""
+        """Do the whole start; the broker is unfenced afterwards."""
         self.follow()
         self.join_followed()
 
@@ -116,7 +116,7 @@ class QuorumNode:
         self.member.wait_until_unfenced(WAIT_S)
 
     def stop(self) -> bool:
-        """Whether the controller has agreed to its shutdown."""
+        """Stop cleanly; return whether the controller has agreed to the shutdown."""
         self._is_over = True
         self.member.begin_controlled_shutdown()
         has_let_go = self.member.wait_until_let_go(WAIT_S)

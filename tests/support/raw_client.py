@@ -1,4 +1,4 @@
-"""One connection of a client that sends what it likes: requests, parts of them, anything else."""
+"""A client connection that sends arbitrary bytes: requests, parts of them, anything else."""
 
 from __future__ import annotations
 

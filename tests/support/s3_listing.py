@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class ListingFault(enum.Enum):
-    """Faults of a page. A client that trusts the page continues as it says."""
+    """Faults of a page. A client that trusts the page continues where it points to."""
 
     LOST = "the page's keys are left out"
     CUT = "the listing ends with this page although it does not"

@@ -150,7 +150,7 @@ class S3Stub:
             return len(self._uploads)
 
     def put_object(self, key: str, content: bytes) -> None:
-        """Behind the manager's back."""
+        """Put an object past the storage manager."""
         with self._lock:
             self._objects[key] = content
 
@@ -182,7 +182,7 @@ class S3Stub:
         self._thread.start()
 
     def refuse(self) -> None:
-        """Listen no more: connections are refused."""
+        """Close the listening socket, so that connections are refused."""
         if self._server is not None and self._thread is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -253,7 +253,7 @@ class _Handler(BaseHTTPRequestHandler):
     store: S3Stub
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base's name
-        """Nothing is logged: faults are asked for."""
+        """Log nothing: tests inject the errors on purpose."""
 
     def handle_one_request(self) -> None:
         with contextlib.suppress(ConnectionError):

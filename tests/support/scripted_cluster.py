@@ -1,4 +1,4 @@
-"""A cluster as the console reads it, made by hand: any number of segments, any damage, no broker."""
+"""A scripted cluster for the console, without brokers: any number of segments, and any damage."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def remote_segment(
 
 
 def damaged_cluster(history: int = 100_000) -> ScriptedCluster:
-    """`orders` has every kind of span, in partition 1; `history` has so many segments but one."""
+    """`orders` has every kind of span, in partition 1; `history` has this many segments, less one."""
     cluster = ScriptedCluster()
     mib = 1 << 20
     sound = [remote_segment(n + 1, n * 1000, n * 1000 + 999) for n in range(12)]

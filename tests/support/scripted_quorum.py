@@ -43,7 +43,7 @@ class ScriptedQuorum:
         self.error = ErrorCode.none
         """Errors of the next fetch responses."""
         self.snapshot_errors = 0
-        """How many of the next requests for a snapshot fail."""
+        """The number of next FetchSnapshot requests that fail."""
         self.changes = threading.RLock()
         self.peer = ScriptedPeer(self._answer_whole)
         self.endpoints[controller_id] = (self.peer.address.host, self.peer.address.port)

@@ -1,4 +1,4 @@
-"""Records as the console reads them, made when they are asked for: any offset of any partition."""
+"""Generates the records that the console reads, at any offset of any partition."""
 
 from __future__ import annotations
 

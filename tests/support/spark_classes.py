@@ -1,6 +1,6 @@
 """The archive of Spark's classes, with which the JVMs of tests start in two thirds of the processor time.
 
-It is written by a session of its own, once in a checkout (oracle/class_archive.py).
+A separate session writes it, once in a checkout (oracle/class_archive.py).
 """
 
 from __future__ import annotations

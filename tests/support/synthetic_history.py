@@ -1,6 +1,6 @@
 """A history of any size that takes no space: segments are generated when they are read.
 
-Every batch is the same but for its base offset, which no CRC covers. Indexes have an entry for each
+All batches are equal except for the base offset, which no CRC covers. Indexes have an entry for each
 batch but the first, as with a broker's batches that exceed its index interval. The store counts its
 requests.
 """

@@ -60,7 +60,7 @@ _PRODUCERS = (11, 12)
 _GENERATIONS = 4
 
 DEAD = object()
-"""What a key or a value becomes that cannot be decoded."""
+"""The expected result for a key or value that cannot be decoded."""
 
 
 def _avro_schema(generation: int) -> dict[str, Any]:

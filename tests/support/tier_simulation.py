@@ -1,10 +1,10 @@
-"""The remote log manager, its tasks, the store and the clock from one seed, schedule and all.
+"""Simulates the remote log manager, its tasks, the store and the clock; one seed determines the schedule.
 
-Three partitions share a manager whose work runs where SimThreads says: copies, expirations, reads,
-look-ups by time, deletions of whole partitions and the reading of the metadata topic in any order,
-while the store and the metadata topic fail. What a consumer reads is compared with what was
-appended; at the end everything closed is copied, all of it is read back, and the scrub finds
-nothing lost or leaked. A difference is an AssertionError.
+Three partitions share a manager, and SimThreads runs its work in any order: copies, expirations, reads,
+look-ups by time, deletions of whole partitions, and reads of the metadata topic. Meanwhile the store and
+the metadata topic fail. A consumer's records are compared with the appended ones. At the end all closed
+segments are copied and read back, and the scrub finds nothing lost or leaked. A difference is an
+AssertionError.
 
 The store fails above obstore (isotherm.testing.faulty_store), or below it, on the wire, when an
 S3Stub is given.
@@ -73,7 +73,7 @@ _WIRE_FAULTS = [
     WireFault.WRONG_RANGE,
     WireFault.FULL_BODY,
 ]
-"""Those that take no time. BIT_FLIP is left out: a reader gets an error for damage, and has to retry."""
+"""Wire faults that take no time. BIT_FLIP is left out: a reader gets an error for damage, and has to retry."""
 _METHODS = ("PUT", "GET", "DELETE")
 
 

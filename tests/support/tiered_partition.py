@@ -1,7 +1,7 @@
-"""One partition with everything that tiers it, in a folder, without threads.
+"""A partition with its whole tier, in a folder and without threads.
 
-Real parts throughout: log, object store, index cache, metadata manager, tasks and reader. The
-clock is simulated, the metadata topic in memory, and the store fails when a test says so.
+Log, object store, index cache, metadata manager, tasks and reader are real. The clock is simulated, the
+metadata topic is in memory, and a test can make the store fail.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from tests.support.memory_metadata_topic import MemoryMetadataTopic
 
 BROKER_ID = 0
 SEGMENT_BYTES = 400
-"""Some four batches of one small record; tests count on no more than that segments are small."""
+"""About four batches of one small record. Tests rely on small segments only, not on this size."""
 
 
 class InlineExecutor(Executor):
@@ -112,7 +112,7 @@ class TieredPartition:
     """
 
     made: ClassVar[list[TieredPartition]] = []
-    """All of them, for the fixture that scrubs buckets; it empties the list."""
+    """All instances, for the fixture that scrubs buckets; it empties the list."""
 
     def __init__(
         self,
@@ -306,7 +306,7 @@ class TieredPartition:
         return memoryview(b"".join(self.read(offset, max_bytes, **options).records))
 
     def read_values(self, offset: Offset, max_bytes: int = 1 << 20) -> list[bytes | None]:
-        """Values of the remote tier from `offset` on, in one read."""
+        """Values of the remote tier from `offset`, in one read."""
         return [
             record.value
             for record in records_of(self.read_bytes(offset, max_bytes))

@@ -59,7 +59,7 @@ class Provider:
     def token(
         self, now_s: float, *, key: str = "rsa", algorithm: str = "RS256", **claims: Any
     ) -> str:
-        """`claims` replace those of a good token of an hour; None leaves one out."""
+        """A signed token. `claims` replace those of a valid one of an hour; None leaves a claim out."""
         return jwt.encode(
             _without_none(good_claims(now_s) | claims),
             self.keys[key],

@@ -1,4 +1,4 @@
-"""A bad network for tests: toxiproxy between a client and a server on this machine.
+"""Network faults for tests: toxiproxy between a client and a server on this machine.
 
 `scripts/toxiproxy.sh install` builds it from the Go module proxy. Tests skip without it.
 """

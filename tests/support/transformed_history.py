@@ -158,4 +158,4 @@ PLANTED_TRANSFORMS: dict[str, Callable[[ModelHistory, int], Changes]] = {
     "encryption-of-another": _of_another("encryption"),
     "places-of-indexes-of-another": _of_another("segmentIndexes"),
 }
-"""By name: the changes to the manifest of the segment of a number."""
+"""Name -> the changes to the manifest of the segment with a given index."""

@@ -1,8 +1,8 @@
-"""An environment that has one wheel and what it names as dependencies, and nothing else.
+"""An environment with only a wheel and the dependencies that it names.
 
-Dependencies are linked from the environment that runs the tests: to unpack them again takes longer
-than what is shown with them. Whether they are complete is pip's to say: it installs the wheel
-without an index, so it fails when a requirement is missing or has another version.
+Dependencies are linked from the environment that runs the tests, because unpacking them again takes longer
+than the tests. pip checks that they are complete: it installs the wheel without an index, so it fails if
+a requirement is missing or has another version.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def install_wheel(wheel: Path, environment: Path, extras: frozenset[str] = froze
 def required_distributions(
     requirements: list[str], extras: frozenset[str] = frozenset()
 ) -> list[Distribution]:
-    """The installed distributions that satisfy `requirements`, and what these need in turn.
+    """The installed distributions that satisfy `requirements`, and their own dependencies.
 
-    Left out is what is not installed here: pip names it when it installs the wheel.
+    Distributions that are not installed here are left out: pip names them when it installs the wheel.
     """
     found: dict[tuple[str, str], Distribution | None] = {}
     waiting = list(_applicable(requirements, extras))

@@ -33,8 +33,8 @@ SETTINGS = {
     "auto.create.topics.enable": "false",
 }
 BYTES_PER_BATCH = 12
-"""Of a time index: with an index interval of one byte it is full after so many batches, up to two;
-beyond that batches of the same millisecond leave no entry."""
+"""The bytes of a time index entry. With an index interval of one byte each batch leaves one, so that the index
+limits the batches of a segment. This holds for up to two: later batches of the same millisecond leave no entry."""
 
 Record = tuple[bytes, bytes]
 
@@ -49,7 +49,7 @@ def wait_until(condition: Callable[[], object], what: str) -> None:
 
 
 class Tiers:
-    """One broker and its clients."""
+    """A broker and its clients."""
 
     def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
         self.directory = directory

@@ -1,4 +1,4 @@
-"""A tiered log that moves to another log directory: copying, local retention and reading go on."""
+"""A tiered log moves to another log directory; copies, local retention and reads continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brokers with plug-ins of the remote tier: sick ones, and those of docs/plugins.md."""
+"""Brokers with plug-ins of the remote tier: faulty ones, and those of docs/plugins.md."""
 
 from __future__ import annotations
 

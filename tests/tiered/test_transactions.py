@@ -24,7 +24,7 @@ FENCED = {
     KafkaError.PRODUCER_FENCED,
     KafkaError.INVALID_PRODUCER_EPOCH,
 }
-"""How librdkafka words it depends on what it was doing."""
+"""The error codes with which librdkafka reports fencing, depending on its current operation."""
 READ_COMMITTED = {"isolation_level": "read_committed"}
 FORGETS_IDS = {
     # Longer than a producer takes from its id to its first record, on a busy machine too.
@@ -74,7 +74,7 @@ def write(producer: Producer, topic: str, *values: bytes, partition: int = 0) ->
 
 
 def flush(producer: Producer) -> int:
-    """How many records are still unanswered; KafkaException for a fatal error."""
+    """Flush; return the number of records without an answer. KafkaException for a fatal error."""
     try:
         return producer.flush(TIMEOUT_S)
     except SystemError as error:

@@ -41,7 +41,7 @@ KAFKA_SETTINGS = {
 }
 STORES = ("config", "offset", "status")
 GUARD_S = 240
-"""Of one wait; a framework waits for time-outs of its own after a kill."""
+"""The limit of one wait: after a kill a framework waits for its own timeouts."""
 TOPIC_CONFIG = {
     "remote.storage.enable": "true",
     "local.retention.bytes": "1",
@@ -323,7 +323,7 @@ class Run:
 
 
 SHORT = Load(records=4_000, kills=2, seed=1)
-# Each record is a transaction of its own, and a fault needs few of them to be found. Each partition gets
+# Each record is a transaction of its own, and few of them reveal a fault. Each partition gets
 # more than three batches in each life of the broker.
 SHORT_BY_TRANSACTION = replace(SHORT, records=1_500)
 LONG = Load(records=20_000, kills=5, seed=2)

@@ -48,7 +48,7 @@ Records = dict[tuple[int, int], tuple[str, str]]
 
 
 class GroupProcess:
-    """A member of a group that notes what it reads in a file; see GroupReader.java."""
+    """A group member that writes the records that it reads to a file; see GroupReader.java."""
 
     def __init__(self, command: list[str], path: Path) -> None:
         self._path = path

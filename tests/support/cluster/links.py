@@ -26,14 +26,14 @@ _BLOCK = 65536
 
 NodeId: TypeAlias = int
 Link: TypeAlias = tuple[NodeId, NodeId]
-"""From, to."""
+"""(sender, receiver)."""
 
 UNKNOWN: NodeId = -1
 """The source of a connection from a process that `set_pid` does not know."""
 
 
 class Links:
-    """Proxies on an event loop in a thread of its own, while the `with` block runs. Thread-safe."""
+    """Proxies on an event loop in a separate thread, while the `with` block runs. Thread-safe."""
 
     def __init__(self) -> None:
         self._pids: dict[NodeId, int] = {}
@@ -173,7 +173,7 @@ class Links:
 
 @dataclass(eq=False, slots=True)
 class _Connection:
-    """`ports` are that of the client and the proxy's."""
+    """`ports` are the client's and the proxy's."""
 
     ports: tuple[int, int]
     client: NodeId

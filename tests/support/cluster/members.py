@@ -1,4 +1,4 @@
-"""A cluster whose processes reach one another through `links`, while clients reach the brokers directly.
+"""A cluster of processes that reach one another through `links`, while clients reach the brokers directly.
 
 client ──► broker 1 PLAINTEXT      broker 1 ──► proxy ──► broker 2 REPLICATION
                                    broker 1 ──► proxy ──► controller
@@ -21,7 +21,7 @@ from tests.support.cluster.links import Link, Links
 KINDS: Final[Mapping[str, type[Member]]] = {"I": IsothermMember, "K": KafkaMember}
 
 _TIMEOUT_S: Final = 300.0
-"""A guard: of a start or a stop, on a machine with other work."""
+"""The limit of a start or a stop, also on a busy machine."""
 
 # Sessions and lags end within a pause or a split.
 TIMES: Final[Mapping[str, str]] = {

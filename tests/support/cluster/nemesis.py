@@ -19,30 +19,30 @@ from tests.support.cluster.members import COORDINATORS_PARTITIONS, LinkedCluster
 CALM_S: Final = (0.5, 3.0)
 AWAY_S: Final = (0.0, 3.0)
 HELD_S: Final = (1.0, 9.0)
-"""Of pauses and splits: shorter and longer than a session."""
+"""The range of pauses and splits: shorter and longer than a session."""
 
 
 class ClusterFault(enum.Enum):
     KILL = "kill"
-    """SIGKILL of a broker, which starts again."""
+    """SIGKILL to a broker, which is started again."""
     KILL_TWO = "kill-two"
-    """Two at once: what is left may not acknowledge anything."""
+    """SIGKILL to two brokers at once: the remaining replica must not acknowledge anything."""
     PAUSE = "pause"
-    """SIGSTOP, later SIGCONT: perhaps another leads by then."""
+    """SIGSTOP, later SIGCONT: by then another broker may lead."""
     STOP = "stop"
     """SIGTERM: the controlled shutdown."""
     SPLIT = "split"
-    """What one broker sends to another does not arrive."""
+    """Messages from one broker to another do not arrive."""
     DEAF = "deaf"
-    """Nothing that others send to a broker arrives."""
+    """No message to a broker arrives from the others."""
     MUTE = "mute"
-    """Nothing that a broker sends to others arrives."""
+    """No message from a broker arrives at the others."""
     UNHEARD = "unheard"
-    """What a broker sends to the controller does not arrive."""
+    """Messages from a broker to the controller do not arrive."""
     UNTOLD = "untold"
-    """What the controller sends to a broker does not arrive."""
+    """Messages from the controller to a broker do not arrive."""
     SPLIT_AND_KILL = "split-and-kill"
-    """A broker is killed while two others do not hear each other in one direction."""
+    """A broker is killed while the two others are split in one direction."""
     MOVE = "move"
     """Other brokers are elected for the partitions of all coordinators."""
 
@@ -63,7 +63,7 @@ WEIGHTS: Final[Mapping[ClusterFault, float]] = {
 
 
 class ClusterNemesis:
-    """`faults` counts what it has done."""
+    """Injects faults into a cluster. `faults` counts them."""
 
     def __init__(
         self,
@@ -84,8 +84,10 @@ class ClusterNemesis:
         self._say = say
 
     def run(self, stopping: threading.Event) -> None:
-        """Faults with calm in between until `stopping` is set; everything runs afterwards.
-        AssertionError if a broker ends that was not made to."""
+        """Inject faults, with pauses in between, until `stopping` is set; then mend everything.
+
+        AssertionError if a broker ends that no fault has ended.
+        """
         try:
             while not self._clock.wait(stopping, self._rng.uniform(*CALM_S)):
                 (fault,) = self._rng.choices(list(self._weights), list(self._weights.values()))

@@ -1,4 +1,4 @@
-"""The table of docs/cluster.md: what is done to a leader, by the kinds of a partition's replicas.
+"""Measures the table of docs/cluster.md: acts on a leader, by the kinds of a partition's replicas.
 
     python -m tests.support.cluster.placements [--brokers III IKK ...] [--acts kill wipe ...]
 
@@ -68,7 +68,7 @@ _WRITE_PAUSE_S = 0.005
 
 
 class Stage:
-    """A running cluster, and what is done to the broker LEADER. One thread."""
+    """A running cluster, and acts on the broker LEADER. Not thread-safe."""
 
     def __init__(self, cluster: LinkedCluster, directory: Path, clock: Clock) -> None:
         self.cluster = cluster
@@ -80,7 +80,7 @@ class Stage:
         self.clock.wait(threading.Event(), seconds)
 
     def leader(self, topic: str) -> int:
-        """-1 without one, or while no broker answers."""
+        """The leader of a topic; -1 without one, or while no broker answers."""
         try:
             found = self.admin.list_topics(topic, timeout=10).topics[topic]
         except KafkaException:

@@ -136,10 +136,10 @@ def read_log(folder: Path) -> LocalLog:
 def settled_logs(
     folders: Mapping[int, Path], clock: Clock, *, timeout_s: float
 ) -> tuple[Mapping[int, LocalLog], list[str]]:
-    """The replicas of one partition, and what differs between them.
+    """The logs of a partition's replicas, and their differences.
 
-    Each is read at another moment, and retention may go on in between. So they are read until
-    nothing differs, or until what differs has stayed the same for a while, or time is up.
+    Each is read at another moment, and retention may run in between. So they are read repeatedly, until they
+    are equal, or their differences have stayed the same for a while, or time is up.
     """
     deadline_s = clock.monotonic_s() + timeout_s
     before: Mapping[int, LocalLog] = {}

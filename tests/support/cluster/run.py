@@ -59,7 +59,7 @@ from tests.support.cluster.replicas import (
 ROUND_S: Final = 120.0
 HANGS_MAX: Final = 3
 FROZEN_S: Final = 3 * PATIENCE_S
-"""A round that ends so long after its work is frozen by a client that keeps the interpreter locked: the
+"""A round that has not ended this long after its work is frozen: a client keeps the interpreter lock. Then the
 stacks are printed, and the process ends without its brokers."""
 """Rounds that a call of a client may end without a result."""
 CLUSTERS: Final = {
@@ -70,9 +70,9 @@ CLUSTERS: Final = {
 """The brokers of the rounds, in turn: I is Isotherm, K Apache Kafka."""
 PROFILE: Final = Profile(level=0, write_pause_s=0.05, task_interval_ms=500, moves_leaders=True)
 LOCAL_RETENTION_WITH_KAFKA_BYTES: Final = 4 << 20
-"""More than a partition gets while a broker is away. A follower of Kafka 4.3 that has to start from
-the tier loses its producers and their open transactions (docs/cluster.md), so aborted records are read
-once it leads; and that is no finding about Isotherm."""
+"""More than a partition gets while a broker is away. A follower of Kafka 4.3 that starts from the tier loses
+its producers and their open transactions (docs/cluster.md). Once it leads, consumers read aborted records,
+which is no finding about Isotherm."""
 
 
 class ClientHangsError(Exception):

@@ -119,10 +119,9 @@ class Expected:
     retention_bytes: int | None = None
     """The smallest limit so far."""
     batch_size: int = 0
-    """Of a batch, which holds one record."""
+    """The bytes of a batch, which has one record."""
     is_untiered: bool = False
-    """The topic was untiered on request: records that only the remote tier has are deleted with
-    that."""
+    """Tiering was disabled on request, which deletes the records that only the remote tier has."""
 
 
 class Oracle:

@@ -79,7 +79,7 @@ MetadataManager = type[TopicBasedRemoteLogMetadataManager]
 
 @dataclass(slots=True)
 class Durable:
-    """The state at the start of the next process."""
+    """The durable state, from which the next process starts."""
 
     run: Scheduler
     directory: Path

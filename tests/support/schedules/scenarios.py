@@ -77,7 +77,7 @@ class World:
         return self.oracle.process
 
     def begin(self) -> None:
-        """A process that has not read its metadata yet."""
+        """Start a process that has not read its metadata yet."""
         process = self.oracle.process = BrokerProcess(self.durable)
         process.metadata.on_partition_leadership_changes([PARTITION], ())
         log, tier = process.logs[PARTITION], process.manager.tier

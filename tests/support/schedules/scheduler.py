@@ -42,7 +42,7 @@ class SimulatedThread:
         self.waits_at = ""
         self.deadline_ms: float | None = None
         self.held_until_ms = 0.0
-        """Until then the thread is suspended, as by the operating system or a disk."""
+        """The simulated time until which the thread is suspended, as by the operating system or a disk."""
         self.has_ended = False
         self.error: BaseException | None = None
 
@@ -97,7 +97,7 @@ class Scheduler:
         self.began_at = 0
         """The index of the process's first point."""
         self.is_quiet = True
-        """Within it points do not count: the preparation of a run is no part of its schedule."""
+        """While True, points do not count: the preparation of a run is no part of its schedule."""
         self.is_crashed = False
         self.threads: list[SimulatedThread] = []
         self.driver = SimulatedThread("driver", lambda: None, outside=True)
