@@ -15,11 +15,11 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /**
- * Consumers of Kafka's own client with its defaults, each in a thread of its own, that read the same
- * records of partition 0 from its beginning: arguments are address, topic, records, consumers.
+ * Consumers of Kafka's own client with its defaults, each in a thread, read the same records of
+ * partition 0 from its first offset. Arguments: address, topic, records, consumers.
  *
- * <p>They begin together, once all know the topic; the time runs from the first record that any of
- * them gets to the last that any of them waits for.
+ * <p>They begin together, once all know the topic. The time runs from the first record that any of
+ * them gets to the last record that any of them needs.
  */
 public final class KafkaConsumers {
     private record Run(long began, long ended, long bytes) {}

@@ -14,8 +14,8 @@ import org.apache.kafka.common.utils.Utils;
  * Decodes batches with the Java client's classes, as its consumer does for a listener that takes bytes:
  * CRC checked, then offset, timestamp, key and value of each record, the latter two as arrays.
  *
- * <p>A line on stdin names a file of batches, which is read, or says how many times to decode it; a line
- * on stdout has the file's size, or the records of one time.
+ * <p>A line on stdin names a file of batches to read, or the number of times to decode it. A line on
+ * stdout answers with the file's size, or with the number of records in it.
  */
 public final class KafkaDecode {
     private static long kept;
@@ -47,7 +47,7 @@ public final class KafkaDecode {
                     Record record = records.next();
                     byte[] key = Utils.toNullableArray(record.key());
                     byte[] value = Utils.toNullableArray(record.value());
-                    // What is not used might not be done.
+                    // The JIT may remove work with an unused result.
                     kept += record.offset() + record.timestamp() + key.length + value.length;
                     count++;
                 }

@@ -25,7 +25,7 @@ from oracle.kafka import java_command, run_tool
 LOAD_TIMEOUT_S = 300
 BATCH_RECORDS = 1000
 CONSUME_RECORDS = 10_000
-# As for the Java tools, so that both clients send similar batches.
+# The Java tools' value, so that both clients send similar batches.
 BATCH_BYTES = 65536
 LINGER_MS = 5
 IN_FLIGHT_BYTES_MAX = 100_000_000

@@ -133,7 +133,7 @@ def _send(
             delay.append(time.monotonic() - planned_s)
         for _ in range(count - 1):
             producer.produce(topic, value, partition=0)
-        # One record of each tick is timed: a callback for each would be the client's main work.
+        # Only one record of each tick is timed: a callback for every record would be most of the client's work.
         producer.produce(topic, value, partition=0, on_delivery=delivered)
     if producer.flush(TIMEOUT_S) or errors:
         raise RuntimeError(f"records were not sent: errors={errors[:3]}")

@@ -9,9 +9,9 @@ import org.apache.kafka.server.config.AbstractKafkaConfig;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * What Kafka makes of each server.properties file: a line "accepted" with its listeners, what it
- * advertises and the listener between brokers, or "refused" with the message, separated by tabs.
- * Without a file: every key that has a default, and the default.
+ * Lets Kafka parse server.properties files. For each it prints a line with tabs: "accepted", the
+ * listeners, the advertised listeners and the listener between brokers; or "refused" and the message.
+ * Without a file it prints every key that has a default, and the default.
  */
 public final class CheckConfigs {
     public static void main(String[] files) throws Exception {

@@ -3,10 +3,10 @@ import java.io.InputStreamReader;
 import org.apache.spark.sql.SparkSession;
 
 /**
- * Answers queries by a Spark with the jars of its class path.
+ * Answers queries with a Spark that has the jars of its class path.
  *
- * <p>Arguments: settings of Spark as NAME=VALUE. Each line of stdin is a folder, a tab, and a query,
- * whose rows become a Parquet file in the folder.
+ * <p>Arguments: settings of Spark as NAME=VALUE. Each line of stdin is a folder, a tab, and a query;
+ * the query's rows become a Parquet file in the folder.
  */
 public final class ReadTables {
     public static void main(String[] args) throws Exception {

@@ -12,8 +12,8 @@ import org.apache.kafka.common.utils.Exit;
 /**
  * Runs several of Kafka's command-line tools one after the other: starting a JVM takes longer than
  * any of them. Arguments are tool classes with their own arguments, separated by "---". Without
- * arguments each line of the standard input is a command, whose words are separated by tabs. What
- * each prints is followed by a line "=== <exit status>".
+ * arguments each line of the standard input is a command, with tabs between its words. The output of
+ * each command is followed by a line "=== <exit status>".
  */
 public final class RunTools {
     private static final PrintStream OUTPUT = System.out;

@@ -41,7 +41,7 @@ BROKEN = "its tests fail without a mutant"
 _TIMEOUT_S, _TIMEOUT_FACTOR = 20.0, 10.0
 _BASELINE_TIMEOUT_S = 3600.0
 
-# By name and first line.
+# The changed code objects, by qualified name and first line.
 Functions = dict[tuple[str, int], CodeType]
 
 

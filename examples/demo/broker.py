@@ -55,7 +55,7 @@ class BrokerProcess:
             try:
                 admin.list_topics(timeout=1)
             except KafkaException:
-                # Not up yet; the loop is bounded.
+                # Not started yet; the loop is bounded.
                 continue
             return
         raise SystemExit(f"the broker did not start; see {self.log_path}")

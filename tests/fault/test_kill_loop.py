@@ -46,6 +46,6 @@ def test_broker_that_dies_between_durable_writes_loses_nothing(tmp_path: Path) -
     told = "\n".join([f"seed={seed} directory={tmp_path}", *report.lines()])
     assert report.anomalies == [], told
     assert report.kills_and_pauses >= FAULTS, told
-    # Each process that is killed is followed by one with a crash point.
+    # After each killed process comes one with a crash point.
     assert report.faults[Fault.CRASH] == sum(report.hits.values()) >= FAULTS // 3, told
     assert report.segments_in_bucket > 0, told

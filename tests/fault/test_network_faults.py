@@ -91,7 +91,7 @@ def test_bad_network_between_broker_and_store_loses_and_leaks_nothing(
                     values.append(b"%06d" % len(values) + bytes(5000))
                     producer.produce("t", values[-1])
                     assert producer.flush(TIMEOUT_S) == 0
-                threading.Event().wait(0.3)  # of real time, in which tasks meet the toxic
+                threading.Event().wait(0.3)  # real time, in which the tasks meet the toxic
                 assert log.log_end_offset == len(values)
             held = consumed(servers, "t", len(values))
             assert held == values

@@ -91,7 +91,7 @@ class Machine:
         """Append a batch of up to three pages; each record's key is its offset."""
         first = self._appended[topic]
         count = self._rng.randint(1, 4)
-        # Before: the append that the power loss hits may be there.
+        # Counted before the append: the power may fail during it, and its records may be there.
         self._appended[topic] = first + count
         assert self._broker is not None
         append(self._broker, topic, range(first, first + count), self._rng.randint(0, 3000))

@@ -46,7 +46,7 @@ GROWTH_MAX = 64 * 1024 * 1024
 ATTEMPTS = 3
 TOPIC = "wanted"
 PARTITIONS = 100
-# Items of the outer arrays, one each, at most.
+# Reserved in the bound for the items of the outer arrays, one each.
 OUTER_ELEMENTS = 10
 TIMEOUT_S = 60
 
@@ -61,7 +61,9 @@ class Costs:
         stalls_ms, growths = [], []
         for _ in range(ATTEMPTS):
             gc.collect()
-            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak is as of now
+            Path("/proc/self/clear_refs").write_text(
+                "5", encoding="ascii"
+            )  # resets the peak memory
             before = _memory("VmRSS")
             self._watchdog.take_longest_ms()
             send()
@@ -136,7 +138,7 @@ def fields_of(
         item = typing.get_args(inner)[0] if is_array else inner
         if field.name != path[0]:
             value = LEGAL.get(field.name, _value(inner, topic_id))
-            # Other ids would be tagged fields, of which no client writes thousands.
+            # Other ids are tagged fields, and no client sends thousands of these.
             if value is not None and (inner is not uuid.UUID or field.name == "topic_id"):
                 fields[field.name] = value
             continue
@@ -162,7 +164,7 @@ def _value(annotation: Any, topic_id: uuid.UUID) -> Any:
     return None
 
 
-# Numbers of an ACL, of which others end the connection: a topic, literal, read, allow.
+# The numbers of a valid ACL (topic, literal, read, allow): others end the connection.
 LEGAL = {
     "resource_type": 2,
     "resource_type_filter": 2,

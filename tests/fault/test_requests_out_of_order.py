@@ -252,7 +252,7 @@ class Client:
     def __init__(self, known: Known, host: str, port: int) -> None:
         self._known = known
         self._address = (host, port)
-        # What its next SyncGroup should say, after a JoinGroup that went well.
+        # The fields of the next SyncGroup, after a successful JoinGroup.
         self._joined: dict[str, Any] = {}
 
     async def walk(self) -> None:

@@ -101,7 +101,7 @@ def test_stop_cuts_clients_that_take_no_answers(broker_process: Callable[..., An
     produce(broker, "t", 1000)
     host, port = broker.bootstrap_servers.split(":")
     with socket.create_connection((host, int(port))) as client:
-        # Fetch 4: everything of t-0, again and again, and never read.
+        # Fetch 4 of all records of t-0, sent repeatedly; the answers are never read.
         body = struct.pack(">hhihc", 1, 4, 1, 1, b"c") + struct.pack(
             ">iiiibih1siiqi", -1, 0, 0, 1 << 28, 0, 1, 1, b"t", 1, 0, 0, 1 << 28
         )

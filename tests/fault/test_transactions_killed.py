@@ -15,8 +15,8 @@ TIMEOUT_S = 60
 TOPIC = "transactions"
 PARTITIONS = 4
 
-# Run by the interpreter before anything else: a broker that kills itself with SIGKILL when it is
-# about to write the marker after `markers` others.
+# The interpreter runs this first: the broker kills itself with SIGKILL when it is about to write a
+# marker after `markers` others.
 DIES_AMONG_MARKERS = """
 import os, signal
 from isotherm.broker.transactions.transaction_markers import TransactionMarkers

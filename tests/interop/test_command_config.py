@@ -63,7 +63,7 @@ def test_other_commands(broker: SecuredBroker, tmp_path: Path) -> None:
     assert call("groups", "list").exit_code == 0
     call("remote", "segments", "tiered")
     call("remote", "events")
-    # It asks for features on a connection of its own.
+    # This command opens its own connection to ask for features.
     call("remote", "migrate", "--check")
     call("topics", "delete", "tiered")
 

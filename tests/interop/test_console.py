@@ -218,7 +218,7 @@ def test_records_are_found_in_steps_that_can_be_stopped(browser: Browser, addres
     browser.open(f"{address}/#/topics/history", "main a")
     browser.click("main p a")
     browser.wait(lambda: browser.all("form button"))
-    # Ten million offsets, of which none matches.
+    # None of ten million offsets matches.
     browser.all("input[name=value]")[0].send_keys("no such flight")
     browser.click("form button")
     browser.wait(lambda: "looked at" in browser.text("p[role=status]"))

@@ -385,7 +385,7 @@ def test_broker_shares_the_partitions_and_gives_them_on_when_a_member_leaves(
     values = [each.value() for each in poll_until(members, lambda: shares(members) == [1, 1, 2])]
     members.pop().close()
     values += [each.value() for each in poll_until(members, lambda: shares(members) == [2, 2])]
-    # What was read and not committed is read again after a move.
+    # Records that were read but not committed are read again after a move.
     while len(set(values)) < RECORDS:
         values += [each.value() for each in (m.poll(0.05) for m in members) if each is not None]
     assert sorted(set(values)) == values_of(RECORDS)

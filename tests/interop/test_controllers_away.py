@@ -138,7 +138,7 @@ def test_cluster_goes_on_under_another_controller(cluster: Cluster) -> None:
         assert cluster.produce("led", range(100, 200)) == []
         cluster.create("made-by-the-next", [2, 1])
         assert active_controller(cluster) != killed
-        # Heartbeats and AlterPartition have found it as well.
+        # Heartbeats and AlterPartition have found the new controller too.
         cluster.members[2].kill()
         cluster.await_partition("led", isr={1})
         cluster.members[2].start()
@@ -160,7 +160,7 @@ def test_without_controllers_what_is_led_is_served_and_nothing_new_promised(
         with pytest.raises(KafkaException) as refused:
             cluster.create("nobody", [1, 2], timeout_s=10)
         assert refused.value.args[0].name() in ("_TIMED_OUT", "REQUEST_TIMED_OUT")
-        # The ISR stays what it is, and so acks=all cannot be answered.
+        # The ISR cannot shrink, so the broker cannot answer acks=all.
         cluster.members[2].kill()
         errors = cluster.produce("alone", range(1000, 1001), timeout_s=15)
         assert len(errors) == 1

@@ -27,7 +27,7 @@ TOPIC = "events"
 
 @pytest.fixture(scope="module")
 def tiered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    """Two tiered topics: the history of `local` is in both tiers, that of the other in the bucket alone."""
+    """The history of `kept` is in both tiers, and that of TOPIC in the bucket alone. `plain` is not tiered."""
     with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         both = {**TIERED_TOPIC, "local.retention.bytes": "-2"}

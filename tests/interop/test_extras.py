@@ -18,7 +18,7 @@ NO_BROKER = (
     "isotherm: no broker is reachable at localhost:1: connection refused: nothing listens there"
 )
 
-# Every command of every group answers --help, in one process: a process each takes a minute.
+# Every command of every group answers --help, in one process: a process for each would take a minute.
 ALL_HELPS = """
 import typer
 from typer.testing import CliRunner
@@ -68,7 +68,7 @@ def test_every_command_has_help(installed: Callable[[str], Path], tmp_path: Path
     assert done.returncode == 0, done.stdout + done.stderr
     shown = done.stdout.splitlines()
     assert {"topics create", "consume", "pipeline audit", "serve", "doctor"} <= set(shown)
-    # Its own commands come with what they need.
+    # The extra's own commands have their dependencies.
     assert "remote" in shown
     assert "remote segments" not in shown
 

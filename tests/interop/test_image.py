@@ -18,7 +18,7 @@ import pytest
 _ROOT = Path(__file__).parents[2]
 _DOCKERFILE = _ROOT / "packaging" / "Dockerfile"
 _VOLUME = "/var/lib/isotherm"
-# Kernels are compiled into the volume where the installation has none for this processor.
+# Kernels are compiled into the volume if the installation has none for this processor.
 _TIMEOUT_S = 280
 
 _SCRIPT = """

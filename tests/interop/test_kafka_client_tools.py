@@ -123,7 +123,7 @@ def printed(broker: EmbeddedBroker) -> dict[str, str]:
             *(CLIENT_COMPATIBILITY, server, "--topic=compatible", "--num-cluster-nodes=1"),
             *("--offsets-for-times-supported=true", "--cluster-id-supported=true"),
             *("--create-topics-supported=true", "--describe-configs-supported=true"),
-            # Supported is an answer of the API, as Kafka without an authorizer gives it.
+            # The tool calls an API supported if it gets an answer, as from Kafka without an authorizer.
             *("--describe-acls-supported=true", "--idempotent-producer-supported=true"),
             "--expect-record-too-large-exception=false",
         ],
@@ -149,7 +149,7 @@ def printed(broker: EmbeddedBroker) -> dict[str, str]:
         "versions": [VERSIONS, server],
         "topics": [TOPICS, server, "--list", "--exclude-internal"],
     }
-    # A process of its own: it goes on to its end in a hook of the process's end.
+    # In a process of its own: the tool finishes in a shutdown hook.
     verified = run_tool(VERIFIABLE_PRODUCER, server, "--topic=verified", "--max-messages=50")
     return {
         "produce": verified,

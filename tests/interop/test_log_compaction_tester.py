@@ -15,7 +15,7 @@ from oracle.tools import LOG_COMPACTION_TESTER
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
 SETTINGS = {
-    # The smallest there are: only closed segments are cleaned.
+    # The smallest segments, because only closed ones are cleaned.
     "log.segment.bytes": "1048576",
     "log.cleaner.backoff.ms": "50",
     "log.cleaner.min.cleanable.ratio": "0.001",

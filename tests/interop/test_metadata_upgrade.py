@@ -28,7 +28,7 @@ SETTINGS = {
     "log.cleaner.backoff.ms": "20",
     "log.cleaner.dedupe.buffer.size": str(8 * 1024 * 1024),
     "log.segment.delete.delay.ms": "0",
-    # Less than the dirt of a topic of a few records.
+    # Lower than the dirty ratio of a topic with a few records.
     "rlmm.config.remote.log.metadata.topic.min.cleanable.dirty.ratio": "0.001",
 }
 TIERED = {
@@ -66,7 +66,7 @@ class Tiered:
         consumer.assign([TopicPartition(NAME, 0, 0)])
         found: list[bytes | None] = []
         while len(found) < len(self.values):
-            # It waits for so many, or for its timeout.
+            # The consumer waits for this many records, or for its timeout.
             messages = consumer.consume(len(self.values) - len(found), TIMEOUT_S)
             assert messages
             found += [message.value() for message in messages]

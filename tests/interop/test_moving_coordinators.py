@@ -86,7 +86,7 @@ class GroupMember:
         self._consumer.close()
 
     def _commit(self) -> None:
-        # librdkafka leaves the errors of a coordinator that moves to the application.
+        # librdkafka passes the errors of a moving coordinator on to the application.
         while not self._ends.is_set():
             with contextlib.suppress(KafkaException):
                 self._consumer.commit(asynchronous=False)

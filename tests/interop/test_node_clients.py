@@ -23,7 +23,7 @@ def test_kafkajs_writes_reads_and_asks(
     assert saw["records"] == [
         {"key": "a", "value": "committed", "headers": {"where": "here"}, "offset": 0},
         {"key": "a", "value": None, "headers": {}, "offset": 1},
-        # Offset 2 marks the commit, 3 was aborted, 4 marks that.
+        # Offset 2 is the COMMIT marker, 3 the aborted record, 4 its ABORT marker.
         *({"key": None, "value": f"x{n}", "headers": {}, "offset": 4 + n} for n in (1, 2, 3)),
     ]
     assert saw["end"] == saw["committed"] == 8

@@ -22,7 +22,7 @@ TIMEOUT_S = 60
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
-    # Sessions end often, so that the test of them is short.
+    # Short sessions keep the test of their end short.
     settings = {"listener.name.login.connections.max.reauth.ms": "1000"}
     with SecuredBroker(tmp_path_factory.mktemp("secured"), settings) as running:
         yield running

@@ -93,7 +93,7 @@ def test_connections_beyond_the_quota_of_their_address_are_closed_a_while_later(
 
     set_quota(1.0)
     assert ask(broker.bootstrap_servers, hello, TIMEOUT_S) != CLOSED
-    # The quota is in effect by the second, at the latest, if they come fast enough.
+    # The quota refuses the second connection at the latest, if they come fast enough.
     for _ in range(100):
         if ask(broker.bootstrap_servers, hello, TIMEOUT_S) == CLOSED:
             break

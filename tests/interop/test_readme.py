@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"(<!-- background -->\n)?```(sh|python)([^\n]*)\n(.*?)```", re.DOTALL)
 README = ROOT / "README.md"
 GUIDES = ROOT / "docs" / "guides"
-# A guard: a busy machine compiles kernels for minutes.
+# A guard only: a busy machine compiles kernels for minutes.
 RUN_TIMEOUT_S = 1200
 _ANSWER_TRIES = 600
 _TIERING_TRIES = 100
@@ -208,7 +208,7 @@ def test_readme_and_guides_work_word_for_word_from_the_wheel(
     serve, commands, program = blocks_of(README)
     assert serve.in_background
     assert python_tour[0].in_background
-    # The tour's broker tiers at once; that of the README would, within half a minute.
+    # The tour's broker copies segments at once; the README's needs half a minute.
     assert python_tour[0].text.startswith(serve.text.rstrip())
     broker = shell.start(python_tour[0])
     try:

@@ -35,7 +35,7 @@ class Hole:
         admin.create_topics([NewTopic(TOPIC, 1, config=TIERED_TOPIC)])[TOPIC].result()
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
         for number in range(COUNT):
-            # No two in a millisecond: a look-up by time finds the first that has it.
+            # No two records share a millisecond, because a look-up by time finds the first with it.
             producer.produce(TOPIC, bytes(300_000), key=str(number), timestamp=START_MS + number)
             producer.flush()
         services = broker.node.services

@@ -194,7 +194,7 @@ def test_passwords_of_keys_are_not_described(running: Running) -> None:
     location = entries[f"{PREFIX}keystore.location"]
     assert location.value == str(running.location)
     assert ConfigSource(location.source) is ConfigSource.DYNAMIC_BROKER_CONFIG
-    assert location.is_read_only  # as Kafka says of keys of a listener
+    assert location.is_read_only  # as Kafka answers for keys of a listener
     assert entries[f"{PREFIX}truststore.password"].is_sensitive
     assert not any("s3cret" in (entry.value or "") for entry in entries.values())
 

@@ -73,7 +73,7 @@ def create_topic(address: str, name: str) -> uuid.UUID:
     admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(WAIT_S)
     while (description := describe(admin, name)) is None:
         pass  # Kafka answers a creation before each broker has the topic
-    # librdkafka writes it in the other alphabet of base64.
+    # librdkafka writes the id in standard base64, not in the URL-safe alphabet.
     return uuid.UUID(bytes=base64.b64decode(f"{description.topic_id}=="))
 
 

@@ -20,10 +20,9 @@ import org.apache.kafka.storage.internals.log.UnifiedLog;
 import org.apache.kafka.storage.log.metrics.BrokerTopicStats;
 
 /**
- * Says which logs of a directory Kafka's cleaner would clean, and what of them, filthiest first.
+ * Prints the logs of a directory that Kafka's cleaner would clean, and their sections, filthiest first.
  *
- * <p>Arguments: the log directory, whose cleaner-offset-checkpoint is taken into account, and the
- * time. Each line of stdin is a log: topic, log start offset, min.cleanable.dirty.ratio,
+ * <p>Arguments: the log directory, with its cleaner-offset-checkpoint, and the time. Each line of stdin is a log: topic, log start offset, min.cleanable.dirty.ratio,
  * min.compaction.lag.ms, max.compaction.lag.ms. Each line of stdout: topic, first dirty offset,
  * first uncleanable offset, clean bytes, cleanable bytes.
  */

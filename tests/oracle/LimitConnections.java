@@ -12,12 +12,12 @@ import org.apache.kafka.common.network.ListenerName;
 import org.apache.kafka.common.utils.Time;
 
 /**
- * Asks Kafka's ConnectionQuotas what it says of connections that come and go at given times.
+ * Gives Kafka's ConnectionQuotas connections that come and go at given times.
  *
- * <p>Arguments: the listeners. stdin has the properties of the broker, an
- * empty line, then the events, each with its time in ms: "TIME turn LISTENER" counts a connection
- * in the rates, and prints in how many ms its turn comes. "TIME enter LISTENER" prints whether there is room, and
- * enters if so. "TIME leave LISTENER". "TIME excess LISTENER" prints whether one of this listener must go.
+ * <p>Arguments: the listeners. stdin has the properties of the broker, an empty line, and the events,
+ * each with its time in ms. "TIME turn LISTENER" counts a connection in the rates, and prints its
+ * throttle time in ms. "TIME enter LISTENER" prints whether there is room for a connection, and adds it
+ * if so. "TIME leave LISTENER" removes one. "TIME excess LISTENER" prints whether one must be closed.
  */
 public final class LimitConnections {
     private static final class GivenTime implements Time {

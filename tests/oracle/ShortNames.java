@@ -5,7 +5,7 @@ import org.apache.kafka.common.security.kerberos.KerberosName;
 import org.apache.kafka.common.security.kerberos.KerberosShortNamer;
 
 /**
- * Asks Kafka's KerberosShortNamer for the users of principals.
+ * Prints the users that Kafka's KerberosShortNamer makes of principals.
  *
  * <p>Argument: the default realm. Each line of stdin has the rules, with tabs between them, a second tab, and a
  * principal; the answer is a line with the user, "none" if no rule makes one, or "invalid" for the rules.

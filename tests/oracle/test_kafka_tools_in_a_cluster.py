@@ -30,7 +30,7 @@ RUNS = [
     for line in Path(__file__).with_name("cluster_tool_runs.txt").read_text("utf-8").splitlines()
     if line and not line.startswith("#")
 ]
-# One JVM runs so many lines.
+# The number of command lines that one JVM runs.
 LINES_PER_RUN = 30
 RUN_TIMEOUT_S = 600
 # Keyed and with an audit topic beside it on Isotherm brokers alone (KIP-1266), so its lines differ.

@@ -33,7 +33,7 @@ from tests.support.spark_driver import SparkDriver
 
 pytestmark = pytest.mark.spark
 
-# One command after the other; `<name>-under-way` says that tasks of it are running.
+# Runs the commands in turn; `<name>-under-way` appears while tasks of a command are running.
 COMMANDS = """
 from typer.testing import CliRunner
 import isotherm.spark

@@ -25,7 +25,7 @@ _PARTS = (
 )
 
 
-# Not compared is a continued line with nothing before its backslash: Java then passes over a comment in
+# Continued lines with nothing before the backslash are not compared: Java then skips a comment in
 # the next line, and has an entry without a name if there is none.
 _NOTHING_CONTINUED = re.compile(r"(?:^|[\r\n])[ \t\f]*\\(?:[\r\n]|$)")
 

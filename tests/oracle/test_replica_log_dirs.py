@@ -86,7 +86,7 @@ def move(server: str, root: Path) -> list[str]:
         "--reassignment-json-file",
         str(move_file(root, root / "two")),
     ]
-    # In which directories they begin is each broker's choice.
+    # Each broker chooses the directories in which replicas start.
     (begun,) = run_tools([REASSIGN_PARTITIONS, "--execute", *plan])
     texts = [begun.partition("Save this")[2]]
     for number in range(2):

@@ -94,7 +94,7 @@ def test_sql_names_topics(
     (before,) = spark.sql(sql).collect()
     assert before == (20, sum(n for n in range(20) if n % 11 != 5))
 
-    # What it is settles with the call, in each session of the application.
+    # The call fixes the frame's records, in each session of the application.
     put(tier, OWNER, documents(range(5)))
     assert spark.newSession().sql(sql).collect() == [before]
     isotherm.spark.register(isotherm.spark.topic(spark, "prices", read, warehouse=lake), "prices")

@@ -114,7 +114,7 @@ class CleaningHistory:
         self.first_dirty_offset = max(self.first_dirty_offset, cleaned.end_offset)
         return cleaned
 
-    # What happens to it
+    # Writes, rolls and the passing of time
 
     def _append_plain(self) -> None:
         for offset in self._append(None, is_transactional=False):

@@ -134,7 +134,7 @@ class CrashFileSystem:
         self._name_changes.setdefault(change.path.parent, []).append(change)
         _apply(self._inodes, change)
 
-    # What others do to files of this system themselves
+    # Changes that other code makes to files of this system
 
     def note_created(self, path: Path) -> None:
         with self._lock:

@@ -73,7 +73,7 @@ def segments(
 
 @st.composite
 def added(draw: st.DrawFn) -> Record:
-    # One in many is invalid: a segment is added in its first state only.
+    # A few are invalid: a segment may only be added in its first state.
     state = draw(st.sampled_from([RemoteLogSegmentState.COPY_SEGMENT_STARTED] * 9 + [None]))
     segment = draw(segments(state))
     return None, draw(st.sampled_from([encode_event, encode_keyed_event]))(segment)

@@ -150,7 +150,7 @@ class ScriptedQuorum:
             asked.snapshot_id.end_offset, asked.snapshot_id.epoch
         ):  # fmt: skip
             self.snapshot_errors -= 1
-            # As Kafka 4.3.1 answers every error of the partition.
+            # Kafka 4.3.1 answers every error of the partition like this.
             return {"error_code": ErrorCode.unknown_server_error}
         piece = found[1][asked.position : asked.position + request.max_bytes]
         partition = {

@@ -246,5 +246,5 @@ def test_transactions_with_tiered_store(tiers: Any) -> None:
     assert found == committed
     everything = tiers.consume("a", 16, isolation_level="read_uncommitted")
     assert len(everything) == 16
-    # One for each marker of an abort that is in the remote tier; the last one is local.
+    # One for each ABORT marker in the remote tier; the last marker is local.
     assert tiers.store.counts("a")["transaction"] == 3

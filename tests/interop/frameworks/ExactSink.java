@@ -15,9 +15,9 @@ import org.apache.kafka.connect.sink.SinkRecord;
 import org.apache.kafka.connect.sink.SinkTask;
 
 /**
- * A sink that is exact as Connect's sinks are: offsets lie beside the data, one line of
- * "OFFSET VALUE" a record, and reading goes on behind the last of them. "file" names the file, to
- * which the number of the partition is added.
+ * A sink that is exactly-once in the way of Connect's sinks: it keeps the offsets beside the data, as one
+ * line "OFFSET VALUE" for each record, and continues after the last of them. "file" names the file; the
+ * number of the partition is appended.
  */
 public final class ExactSink extends SinkConnector {
     private Map<String, String> settings;

@@ -14,8 +14,8 @@ import org.apache.kafka.common.errors.TimeoutException;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /**
- * A member of a group, which writes "PARTITION OFFSET" of each record that it reads to a file, and
- * then commits. Arguments: bootstrap servers, topic, group, its protocol, the file. Ends when its
+ * A group member that writes "PARTITION OFFSET" of each record that it reads to a file, and then
+ * commits. Arguments: bootstrap servers, topic, group, its protocol, the file. Ends when its
  * standard input does.
  */
 public final class GroupReader {
@@ -60,7 +60,7 @@ public final class GroupReader {
                     isCommitted = true;
                 } catch (CommitFailedException | RebalanceInProgressException
                         | TimeoutException error) {
-                    // The next poll tells what this member has now, and it commits again.
+                    // The next poll returns this member's new assignment, and it commits again.
                     System.err.println("commit: " + error);
                 }
             }

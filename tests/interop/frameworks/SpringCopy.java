@@ -14,9 +14,9 @@ import org.springframework.kafka.transaction.KafkaTransactionManager;
 import org.springframework.util.backoff.FixedBackOff;
 
 /**
- * A listener that sends each record of "input" on to "output", in the transaction that commits the
- * record's offset: one a record. It fails at some records once they are sent, the first time, so that
- * there are aborted ones. Arguments: bootstrap servers. Ends when its standard input does.
+ * A listener that copies each record of "input" to "output", in a transaction that also commits the
+ * record's offset. At some records it fails once, after it has sent them, so that there are aborted
+ * records. Arguments: bootstrap servers. Ends when its standard input does.
  */
 public final class SpringCopy {
     private static final int FAILS_EVERY = 200;
