@@ -70,6 +70,7 @@ class FetchClient:
         body = (
             _REQUEST_HEADER.pack(FETCH_KEY, FETCH_VERSION, 0, len(CLIENT_ID))
             + CLIENT_ID
+            # Replica id -1 (a consumer), min bytes 1, read_uncommitted, one topic.
             + _FETCH.pack(-1, WAIT_MS, 1, FETCH_MAX_BYTES, 0, 1)
             + struct.pack(">h", len(self._topic))
             + self._topic

@@ -139,7 +139,7 @@ def run_case(case: Case, servers: Sequence[Server], rounds: int) -> dict[str, An
             metrics["server_cpu_s"] = usage.cpu_s()
             metrics["server_cpu_s_per_gb"] = usage.cpu_s() / (case.bytes_moved / 1e9)
             metrics["server_resident_mb"] = usage.resident_mb()
-            if round_number:
+            if round_number:  # the first round warms the case up
                 measured[server.name].append(metrics)
                 print(_progress(case, server, metrics), file=sys.stderr, flush=True)
     for server in servers:

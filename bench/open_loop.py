@@ -126,8 +126,10 @@ def _send(
 
     padding = bytes(record_size - _PLANNED.size)
     for planned_s, count in planned_ticks(records_per_s, start_s, seconds):
+        # `poll` serves the delivery callbacks while the sender waits.
         while (left_s := planned_s - time.monotonic()) > 0:
             producer.poll(left_s)
+        # Sender and receiver share the machine's monotonic clock, so the value can carry the scheduled time.
         value = _PLANNED.pack(planned_s) + padding
         if planned_s >= counted_from_s:
             delay.append(time.monotonic() - planned_s)

@@ -61,9 +61,8 @@ class Costs:
         stalls_ms, growths = [], []
         for _ in range(ATTEMPTS):
             gc.collect()
-            Path("/proc/self/clear_refs").write_text(
-                "5", encoding="ascii"
-            )  # resets the peak memory
+            # "5" resets VmHWM, the peak, to the present size.
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
             before = _memory("VmRSS")
             self._watchdog.take_longest_ms()
             send()

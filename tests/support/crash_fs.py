@@ -89,7 +89,7 @@ class CrashFileSystem:
 
     @classmethod
     def adopting(cls, directory: Path, crash_at: int | None = None) -> CrashFileSystem:
-        """`directory` may have files; they are durable."""
+        """A file system over `directory`. Existing files are durable."""
         fs = cls(crash_at)
         for path in directory.rglob("*"):
             if path.is_file():
@@ -114,6 +114,7 @@ class CrashFileSystem:
     def _surviving_names(self, rng: random.Random, model: PowerLoss) -> dict[Path, _Inode]:
         names = dict(self._durable_names)
         for changes in self._name_changes.values():
+            # A prefix: a journaling file system keeps the order of a directory's changes.
             count = rng.randint(0, len(changes))
             if model in (PowerLoss.NAMES, PowerLoss.PAGES):
                 count = len(changes)
@@ -124,7 +125,7 @@ class CrashFileSystem:
         return names
 
     def _count(self) -> None:
-        """Count an operation; raises SimulatedCrash at `crash_at`."""
+        """Count an operation. Raises SimulatedCrash at `crash_at` and for every later operation."""
         self.operation_count += 1
         if self._crash_at is not None and self.operation_count >= self._crash_at:
             raise SimulatedCrash(f"operation={self.operation_count}")
@@ -142,7 +143,7 @@ class CrashFileSystem:
             self._change_name(_NameChange(path, _Inode()))
 
     def note_synced(self, path: Path) -> None:
-        """Make the content durable. Earlier writes were not."""
+        """Make the present content of a file durable."""
         with self._lock:
             self._count()
             self._inodes[path].durable = path.read_bytes()
@@ -159,7 +160,7 @@ class CrashFileSystem:
             try:
                 self._count()
             except SimulatedCrash:
-                # The write in progress may be cut at any byte.
+                # The interrupted write may reach the disk up to any byte.
                 inode.pending.append(write)
                 raise
             file.write_at(write.position, write.data)
@@ -308,6 +309,7 @@ def _surviving_content(inode: _Inode, rng: random.Random, model: PowerLoss) -> b
     if model is PowerLoss.PAGES:
         return _surviving_pages(inode.durable, _written(inode), rng)
     content = bytearray(inode.durable)
+    # Any subset may survive: without a sync a disk does not keep the order of writes.
     for operation in inode.pending:
         if rng.random() < 0.5:
             continue

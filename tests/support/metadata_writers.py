@@ -98,6 +98,7 @@ class Logs:
         """Append the record, and check the invariants on the result."""
         topic.append_at(0, end, records)
         self.ends[topic].append(end + len(records))
+        # Read back: the invariants need the records with their offsets.
         last = topic.read(0, end, 1 << 20)[-len(records) :]
         if topic is self.audit:
             (record,) = last
@@ -165,6 +166,7 @@ class BrokersTopic:
             case "request lost":
                 raise RequestTimedOutError("injected: nothing is appended")
             case "late":
+                # It may land after the broker has retried; the condition on the end offset must then refuse it.
                 world.logs.late.append(land)
                 raise RequestTimedOutError("injected: appended later")
         land()
@@ -203,6 +205,7 @@ class BrokersTopic:
         """Nothing is open."""
 
     def _replicate(self) -> None:
+        # A replica never goes back, although each draw of an end may be an older one.
         self._replica_end = max(self._replica_end, self._some_end())
 
     def _some_end(self) -> Offset:

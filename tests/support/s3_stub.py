@@ -189,7 +189,7 @@ class S3Stub:
             self._thread.join()
             self._server = None
 
-    # For the handlers.
+    # Called by the handlers
 
     def next_fault(
         self, method: str, key: str, query: Mapping[str, list[str]]
@@ -373,12 +373,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _met(
         self, method: str, key: str, query: dict[str, list[str]], *, body_is_read: bool = False
     ) -> Any:
-        """The fault of this request; _ANSWERED if it has been answered by that."""
+        """The fault of this request; _ANSWERED if the fault has already answered it."""
         fault = self.store.next_fault(method, key, query)
         length = 0 if body_is_read else int(self.headers.get("Content-Length", 0))
         if fault is WireFault.SLOW:
             threading.Event().wait(_SLOW_S)
         if fault in _RESETS:
+            # RESET_UNSTORED reads the whole body and stores nothing.
             share = {WireFault.RESET_BEFORE: 0, WireFault.RESET_MIDWAY: length // 2}
             self.rfile.read(share.get(fault, length))
             self.close_connection = True
@@ -420,6 +421,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is WireFault.BIT_FLIP and body:
             body = body[:-1] + bytes([body[-1] ^ 1])
         if fault in (WireFault.SHORT_BODY, WireFault.RESET_MID_BODY):
+            # Content-Length is already sent, so the client sees a truncated body.
             body = body[: len(body) - 1 if fault is WireFault.SHORT_BODY else len(body) // 2]
             self.close_connection = True
         if fault is WireFault.DRIP:

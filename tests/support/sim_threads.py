@@ -1,4 +1,4 @@
-"""The remote log manager's schedule from a seed: one piece of work at a time, in a drawn order."""
+"""Runs the remote log manager's work one piece at a time, in an order that a seed determines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Work:
 
 @dataclass(slots=True, eq=False)
 class _Repeated:
-    """`due_s` is None once its step has ended it."""
+    """A periodic step. `due_s` is None once the step has ended itself."""
 
     name: str
     step: Callable[[], float | None]

@@ -54,7 +54,7 @@ _STEPS = 60
 _PARTITIONS = 3
 _POLL_S = 0.5
 _QUIET_S = 100
-"""Three runs of every task, and more."""
+"""Longer than three runs of every task."""
 _FAULTS = [None, Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.THROTTLED, Fault.SLOW]
 _WIRE_FAULTS = [
     WireFault.RESET_BEFORE,
@@ -118,6 +118,7 @@ class SimulatedPartition:
         self.log.update_config(self.config)
 
     def delete_local(self) -> None:
+        # Local retention never deletes a segment that is not copied.
         self.log.update_config(replace(self.config, local_retention_bytes=0))
         self.log.delete_old_segments(self.clock.now_ms())
         self.log.update_config(self.config)
@@ -294,6 +295,7 @@ class Simulation:
     def disable_and_enable(self) -> None:
         """Disable tiering with deletion (KIP-950) and enable it again; remote-only records are gone on purpose."""
         partition = self.any_partition()
+        # As ReplicaManager does: the records below exist in the remote tier alone, which is deleted.
         partition.log.maybe_increment_log_start_offset(partition.log.local_log_start_offset)
         partition.change(remote_storage_enable=False)
         self.manager.stop_partitions([partition.id], delete_remote=True)

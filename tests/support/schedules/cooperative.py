@@ -1,9 +1,9 @@
 """Locks, events and threads of Python's `threading` that wait in a Scheduler, and the clock.
 
-`cooperative_threading` puts them in the place of `threading` within the modules of the remote tier
-and of the log, which make their locks and threads themselves. What other modules lock is never
-held at a point. Every lock of a module in POINTS is a point where it is taken; the locks of others
-only wait: they guard counters and caches, and more points make schedules longer, not other.
+`cooperative_threading` replaces `threading` by them within the modules of the remote tier and of the
+log, which make their own locks and threads. Locks of all other modules are never held at a point.
+Acquiring a lock of a module in POINTS is a point. The remaining locks only wait: they guard counters
+and caches, and more points would make schedules longer without new ones.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ POINTS = {
 
 
 class Running:
-    """The scheduler of the locks: one at a time in this process."""
+    """The scheduler of all simulated locks. A process has one at a time."""
 
     scheduler: Scheduler | None = None
 
@@ -49,7 +49,7 @@ def scheduler() -> Scheduler:
 
 
 class Lock:
-    """`threading.Lock`; with `is_recursive` an RLock. No `label`, no point."""
+    """`threading.Lock`; with `is_recursive` an RLock. Without a `label` it is no point."""
 
     def __init__(self, label: str = "", *, is_recursive: bool = False) -> None:
         self._label = f"lock {label}" if label else ""
@@ -60,7 +60,7 @@ class Lock:
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         schedule = Running.scheduler
         if schedule is None:
-            return True  # what is left of a run is thrown away
+            return True  # the run is over; its leftovers may still lock
         if self._is_recursive and self._owner is schedule.current:
             self._count += 1
             return True

@@ -1,4 +1,4 @@
-"""Threads of which exactly one runs, and points at which the scheduler may switch to another.
+"""Runs exactly one of several threads at a time, and may switch to another at certain points.
 
 Real threads pass a baton: production code and its libraries run unchanged. A thread passes the
 baton at a `point` (if the strategy decides so), when it waits (`block`), and at its end. So a run
@@ -20,7 +20,7 @@ from typing import Protocol
 from tests.support.crash_fs import SimulatedCrash
 
 POINTS_MAX = 100_000
-"""A run with more points is endless."""
+"""A run with more points counts as endless."""
 
 Ready = Callable[[], bool]
 
@@ -36,6 +36,7 @@ class SimulatedThread:
         self.name = name
         self.outside = outside
         self.run = run
+        # A bare lock instead of an Event: runs switch threads very often.
         self.baton = _thread.allocate_lock()
         self.baton.acquire()
         self.waits_for: Ready | None = None
@@ -122,6 +123,7 @@ class Scheduler:
         self.is_crashed = True
         for thread in list(self.threads):
             if not thread.outside:
+                # Each turn raises SimulatedCrash at the thread's next point, until it has unwound.
                 while not thread.has_ended:
                     self._hand_to(thread)
         self.threads = [each for each in self.threads if each.outside]
@@ -153,9 +155,11 @@ class Scheduler:
             self.is_crashed = True
             if not me.outside:
                 raise SimulatedCrash
+            # A thread outside the process survives the crash. The driver must notice it and start the next process.
             self._hand_to(self.driver)
             return
         self._hand_to(decision)
+        # Another thread may have crashed the process before this one got the baton back.
         if self.is_crashed and not me.outside:
             raise SimulatedCrash
 
@@ -206,6 +210,7 @@ class Scheduler:
         ready = self.ready()
         while not ready:
             dues = [due for each in self.threads if (due := each.due_ms()) is not None]
+            # Time jumps to the next deadline; without one no thread can ever continue.
             later = [due for due in dues if due > self.now_ms]
             if not later:
                 waiting = {each.name: each.waits_at for each in self.threads}
@@ -221,12 +226,13 @@ class Scheduler:
         if thread is me:
             return
         self.trace.append((thread.name, "goes on"))
+        # Set before the release: from then on the other thread runs and reads it.
         self.current = thread
         thread.baton.release()
         me.baton.acquire()
 
     def begin(self, thread: SimulatedThread) -> None:
-        """Run by a worker: waits for the thread's turn, runs it, and passes the baton."""
+        """Called by a worker: wait for the thread's baton, run the thread, and pass the baton on."""
         thread.baton.acquire()
         try:
             if not self.is_crashed:
@@ -236,6 +242,7 @@ class Scheduler:
         except BaseException as error:
             thread.error = error
         thread.has_ended = True
+        # A failed thread stays in the list, for `raise_errors`.
         if thread.error is None:
             self.threads.remove(thread)
         try:
@@ -249,7 +256,7 @@ class Scheduler:
 
 
 class _Workers:
-    """Threads of the operating system, used again: making one takes longer than a short run."""
+    """Reused threads of the operating system: to make one takes longer than a short run."""
 
     def __init__(self) -> None:
         self._idle: list[_Worker] = []
