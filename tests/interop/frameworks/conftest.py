@@ -96,7 +96,7 @@ class KafkaBroker:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`kills` fall between the first record and the last."""
+    """The input of a run. All `kills` fall between its first record and its last."""
 
     records: int
     kills: int
@@ -204,7 +204,7 @@ class Run:
 
     @staticmethod
     def feed_file(path: Path) -> Callable[[range], None]:
-        """Writes numbers to a file, a line each."""
+        """Write numbers to a file, one in a line."""
 
         def feed(numbers: range) -> None:
             with path.open("a") as lines:
@@ -219,8 +219,10 @@ class Run:
     def feed_and_kill(
         self, feed: Callable[[range], None], output: str, dies: Program | None = None
     ) -> None:
-        """Feed all numbers, part by part, and kill the broker while each part but the last is on
-        its way to `output`. `dies` is killed too, the first time, and its transactions with it."""
+        """Feed all numbers in parts, and kill the broker while a part is on its way to `output`, except the last.
+
+        The first time `dies` is killed too, and leaves open transactions.
+        """
         rng = random.Random(self.load.seed)
         part = -(-self.load.records // (self.load.kills + 1))
         for first in range(0, self.load.records, part):

@@ -84,9 +84,9 @@ class ClusterNemesis:
         self._say = say
 
     def run(self, stopping: threading.Event) -> None:
-        """Inject faults, with pauses in between, until `stopping` is set; then mend everything.
+        """Inject faults, each mended at its end, until `stopping` is set.
 
-        AssertionError if a broker ends that no fault has ended.
+        All brokers run afterwards. AssertionError if a broker ends that no fault has ended.
         """
         try:
             while not self._clock.wait(stopping, self._rng.uniform(*CALM_S)):
@@ -95,6 +95,7 @@ class ClusterNemesis:
                 self._do(fault, stopping)
                 self.check_all_run()
         finally:
+            # After an error the clients must stop too.
             stopping.set()
 
     def check_all_run(self) -> None:

@@ -69,7 +69,7 @@ def await_in_sync(servers: str, clock: Clock, *, timeout_s: float) -> list[Anoma
 
 
 def await_quiet(bucket: Path, clock: Clock, *, timeout_s: float) -> list[Anomaly]:
-    """Return once the bucket has stayed the same for a while: copies are over."""
+    """Return once the bucket has stayed the same for a while, since copies are then over."""
     deadline_s = clock.monotonic_s() + timeout_s
     before: frozenset[Path] = frozenset()
     quiet = 0
@@ -124,7 +124,7 @@ class LocalLog(NamedTuple):
 
 
 def read_log(folder: Path) -> LocalLog:
-    """Raises TimeoutError if files vanish each time that they are read."""
+    """Read a partition's segments. TimeoutError if files vanish during every attempt."""
     for _ in range(_READS_MAX):
         try:
             return LocalLog({path.name: path.read_bytes() for path in sorted(folder.glob("*.log"))})

@@ -58,10 +58,10 @@ from tests.support.cluster.replicas import (
 
 ROUND_S: Final = 120.0
 HANGS_MAX: Final = 3
+"""The number of rounds that a hanging client may end without a result."""
 FROZEN_S: Final = 3 * PATIENCE_S
 """A round that has not ended this long after its work is frozen: a client keeps the interpreter lock. Then the
 stacks are printed, and the process ends without its brokers."""
-"""Rounds that a call of a client may end without a result."""
 CLUSTERS: Final = {
     "isotherm": ("III",),
     "mixed": ("IKI", "KIK"),
@@ -76,8 +76,10 @@ which is no finding about Isotherm."""
 
 
 class ClientHangsError(Exception):
-    """A client's call has not returned long after its own timeout (seen of librdkafka 2.16's
-    send_offsets_to_transaction). What it did is not known, so no history can be checked."""
+    """A client's call has not returned long after its own timeout.
+
+    librdkafka 2.16's send_offsets_to_transaction can do that. Its effect is unknown, so no history can be checked.
+    """
 
 
 def run(
@@ -92,9 +94,12 @@ def run(
     weights: Mapping[ClusterFault, float] = WEIGHTS,
     local_retention_bytes: int | None = None,
 ) -> tuple[Report, Counter[ClusterFault], int]:
-    """Rounds for about `seconds` of work, one kind of cluster after the other; it ends with the first
-    anomaly, and keeps that round's folder. Returns also how many rounds a hanging client ended: these
-    are not counted, and their threads still wait. ClientHangsError after HANGS_MAX of them."""
+    """Run rounds for about `seconds` of work, over the kinds of clusters in turn.
+
+    The first anomaly ends the run and keeps that round's folder. The third result is the number of rounds that a
+    hanging client ended: the report does not count them, and their threads still wait. ClientHangsError after
+    HANGS_MAX of them.
+    """
     report, faults, hangs = Report(), Counter[ClusterFault](), 0
     left_s = seconds
     for number in itertools.count(1):
@@ -212,7 +217,7 @@ def _work(
     if hung:
         raise ClientHangsError(f"calls of clients do not return count={len(hung)}")
     # The error of a broker that does not start explains its clients' errors, so it comes first.
-    for future in reversed(running):
+    for future in reversed(running):  # the nemesis is the last
         future.result()
 
 

@@ -48,7 +48,7 @@ _DECODED_MAX = 4096
 
 
 class Lost(enum.Enum):
-    """Whether a failed access was executed: the error does not say."""
+    """The lost part of an access. The error does not tell whether the request or the reply was lost."""
 
     NOTHING = "nothing"
     REQUEST = "request"
@@ -68,7 +68,7 @@ class Faults:
         self._left[kind] = count
 
     def fail_next(self, kind: str) -> None:
-        """The next access of the kind fails without an effect."""
+        """Let the next access of the kind fail without an effect."""
         self._refused.add(kind)
 
     def end(self) -> None:
@@ -136,7 +136,7 @@ class ScheduledTopic(MemoryMetadataTopic):
         return columns_of(self.read(partition, start_offset, max_bytes), start_offset)
 
     def roll(self, partition: int) -> None:
-        """Nothing to do: `compact` leaves no record for being in an active segment."""
+        """Do nothing: `compact` also cleans the newest records, as if they were in closed segments."""
 
     def values(self, partition: int) -> list[MetadataTopicRecord]:
         """The records of a partition, for the oracle: the access is no point of the schedule."""
@@ -266,7 +266,7 @@ def _bytes_of(content: Path | bytes | Iterable[bytes]) -> bytes:
 
 
 class ScheduledStorage(ObjectStoreRemoteStorageManager):
-    """The real one, on `objects`."""
+    """The real storage manager, on `objects`."""
 
     def __init__(self, objects: ScheduledObjects) -> None:
         super().__init__(_SETTINGS, store=_NO_STORE)
@@ -282,7 +282,10 @@ _NO_STORE = MemoryStore()
 
 
 class ScheduledFileSystem(VolatileFileSystem):
-    """Writes of records survive a crash of the process: they are no points."""
+    """Local files with points at changes of names and at checkpoints.
+
+    Appends of records are no points: they survive a crash of the process.
+    """
 
     def __init__(self, run: Scheduler) -> None:
         self._run = run

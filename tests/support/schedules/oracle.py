@@ -35,7 +35,7 @@ class Violation(BaseException):
 
 
 class FoldedTopic:
-    """Live segments by id, after each record of one metadata partition."""
+    """Folds the records of one metadata partition; `segments` are the live ones by id."""
 
     def __init__(self) -> None:
         self.next = 0
@@ -67,8 +67,7 @@ class FoldedTopic:
             self._put(key, event)
 
     def fold_audited(self, record: MetadataTopicRecord) -> None:
-        """Apply an event of the audit topic. A start replaces the segment that was started under
-        its key."""
+        """Apply an event of the audit topic. A start replaces the segment that was started under its key."""
         _, event = decoded(None, record.value)
         if isinstance(event, RemoteLogSegmentMetadata):
             assert record.key is not None
@@ -151,6 +150,7 @@ class Oracle:
         segments: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
         for number, folded in enumerate(self._folded):
             records = self._durable.metadata_topic.values(number)
+            # Only new records are folded: this runs after every destructive step.
             first = bisect_left(records, folded.next, key=lambda record: record.offset)
             folded.fold(records[first:])
             segments.update(folded.segments)
@@ -167,7 +167,7 @@ class Oracle:
                 continue
             local_start = self._note_start(partition, expected)
             if expected.start >= local_start or storage is None:
-                continue
+                continue  # all records are local, or no process runs
             held = sorted(
                 (each.start_offset, each.end_offset_inclusive + 1)
                 for each in finished
@@ -183,7 +183,7 @@ class Oracle:
                 )
 
     def _note_start(self, partition: TopicIdPartition, expected: Expected) -> Offset:
-        """The local log start. Checks and records the log start."""
+        """Check and record the log start offset; return the local log start offset."""
         log = self.process.logs.get(partition) if self.process is not None else None
         if log is None:
             return 0  # nothing is deleted while no process runs or while one starts
@@ -223,7 +223,7 @@ class Oracle:
     # ---- once everything has settled
 
     def check_settled(self) -> None:
-        """Every partition is copied, and no crash or fault has left anything unfinished."""
+        """Check that every partition is copied, and that no crash or fault has left anything unfinished."""
         process, durable = self.process, self._durable
         assert process is not None
         self.check("settled")

@@ -59,7 +59,7 @@ from tests.support.schedules.scheduler import Scheduler
 from tests.support.tiered_partition import BROKER_ID, records_of
 
 SEGMENT_BYTES = 300
-"""Some three batches of one small record."""
+"""About three batches of one small record."""
 SETTINGS = TopicBasedSettings(
     remote_log_metadata_poll_interval_ms=5_000,
     remote_log_metadata_cleanup_interval_ms=20_000,
@@ -112,7 +112,7 @@ class Durable:
         )
 
     def folder(self, partition: TopicIdPartition) -> Path:
-        """Each incarnation's own: the broker renames the one of a deleted topic."""
+        """The folder of a partition. Each incarnation of a topic has its own: the broker renames a deleted one's."""
         return self.directory / f"{partition.topic}.{partition.topic_id.int}-{partition.partition}"
 
 
@@ -128,7 +128,7 @@ class _LogFiles(ScheduledFileSystem):
 
 
 class BrokerProcess:
-    """Created in a thread of the process, or by the driver before a schedule begins."""
+    """A broker's process. It is created in one of its own threads, or by the driver before a schedule begins."""
 
     def __init__(self, durable: Durable) -> None:
         self.durable = durable
@@ -145,6 +145,7 @@ class BrokerProcess:
             remote_storage_system_enable=True,
             checkpoint_log_start=self._checkpoint_log_start,
         )
+        # A restarted broker is elected again, under a new leader epoch.
         for each in self.cluster.partitions.values():
             each.leader_epoch += 1
             self._open_log(each)
@@ -229,7 +230,7 @@ class BrokerProcess:
             self._tasks.append(task)
 
     def stop(self) -> None:
-        """A clean stop."""
+        """Stop cleanly, with checkpoints and the marker of a clean shutdown."""
         self.upkeep.stop()
         self.manager.close(60)
         for task in self._tasks:
@@ -303,8 +304,7 @@ class BrokerProcess:
     # ---- requests of clients
 
     def append(self, partition: TopicIdPartition, count: int) -> None:
-        """Append `count` batches of one record, with its offset as value, each acknowledged on its
-        own."""
+        """Append `count` batches of one record, which has its offset in its value. Each is acknowledged separately."""
         log, hosted = self.logs.get(partition), self.cluster.partitions.get(partition)
         if log is None or hosted is None:
             return
@@ -349,7 +349,7 @@ class BrokerProcess:
             log.maybe_increment_log_start_offset(log.local_log_start_offset)
 
     def read_all(self, partition: TopicIdPartition) -> dict[Offset, bytes | None]:
-        """Read as a consumer from the log start on, each time at the end of the last answer."""
+        """Read everything as a consumer does, each time from the end of the last answer."""
         log = self.logs[partition]
         found: dict[Offset, bytes | None] = {}
         offset = log.log_start_offset

@@ -38,7 +38,7 @@ _START_MS = 1_700_000_000_000
 _ACTIONS = 14
 _PARTITIONS_MAX = 3
 _SETTLED_AFTER_S = 60
-"""Longer than the time after which a state counts as abandoned, and a clean-up after that."""
+"""Longer than the time until a state counts as abandoned and the next clean-up has run."""
 _FAILING = ("append metadata", "append audit", "put", "get", "delete", "list")
 
 
@@ -94,7 +94,7 @@ class RandomRun:
         }
 
     def play(self) -> Outcome:
-        """Raises Violation, or any other error of the run."""
+        """Play the run. Raises Violation, or any other error of the run."""
         with cooperative_threading(self.run), UnexpectedErrors():
             self.durable = Durable.empty(
                 self.run, self._directory, self._rng, level=min(self._level, 1)
@@ -144,12 +144,12 @@ class RandomRun:
         return process
 
     def _begin_process(self) -> None:
-        """Start the process, again after each crash, until it runs."""
+        """Start a process; repeat after each crash until one runs."""
         while not self._await(self.run.spawn("start", self._start)):
             self._end_process()
 
     def _await(self, thread: SimulatedThread) -> bool:
-        """Whether it ended without a crash."""
+        """Wait for a thread; return whether it ended without a crash."""
         return self.run.block(lambda: thread.has_ended, thread.name)
 
     def _start(self) -> None:
@@ -169,14 +169,14 @@ class RandomRun:
         self.oracle.process = None
 
     def _wait(self, wait_s: float) -> None:
-        """Let the other threads run for a while. After a crash start a new process."""
+        """Let the other threads run for a while; start a new process after a crash."""
         self.run.block(lambda: False, "pause", wait_s)
         if self.run.is_crashed:
             self._end_process()
             self._begin_process()
 
     def _ask(self, key: object, run: Callable[[], None]) -> None:
-        """Run it in a thread of the process, unless the last request of `key` is still running."""
+        """Run a request in a thread of the process, unless the last one of `key` is still running."""
         last = self._begun.get(key)
         if last is not None and not last.has_ended:
             return
@@ -256,6 +256,7 @@ class RandomRun:
             return
         limit = self._rng.choice([-1, 2 * SEGMENT_BYTES, 5 * SEGMENT_BYTES])
         expected = self.oracle.expected[partition]
+        # The smallest limit so far counts: an expiration may have begun under an earlier one.
         if limit >= 0:
             expected.retention_bytes = min(limit, expected.retention_bytes or limit)
         self._change(partition, retention_bytes=limit)
@@ -339,11 +340,11 @@ class RandomRun:
 
 
 def _void(_: object) -> None:
-    """The answer is not needed."""
+    """Drop an answer that is not needed."""
 
 
 class UnexpectedErrors(logging.Handler):
-    """Report an error that a task logs and retries although no fault was injected."""
+    """Raises Violation if a task logs an error of its own: no IsothermError or OSError, as injected faults cause."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
