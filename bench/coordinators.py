@@ -1,17 +1,17 @@
 """What does it cost a group that its coordinator moves?
 
-    killed     a broker that leads a group's partition of __consumer_offsets, and the partition that
-               the group reads, is killed. A producer writes every 20 ms. Seconds from the kill until
-               the group has read and committed a record that was written after it, and seconds from
-               the new leader's announcement on. A round kills several times and has their medians:
-               a client that asks again every second takes a second more or less by chance.
-    loaded     a broker that follows a partition of __consumer_offsets with 10,000 groups and 100,000
-               committed offsets is elected: seconds from the request until it answers for a group,
-               and how much its resident memory grew.
+    killed     kills a broker that leads a group's partition of __consumer_offsets and the partition that
+               the group reads, while a producer writes every 20 ms. The seconds last until the group
+               has read and committed a record written after the kill: from the kill, and from the
+               announcement of the new leader. A round has the medians of several kills, since a client
+               that retries every second takes a second more or less by chance.
+    loaded     elects a broker that follows a partition of __consumer_offsets with 10,000 groups and
+               100,000 committed offsets: seconds from the request until it answers for a group, and
+               the growth of its resident memory.
 
 A side is a controller of Apache Kafka and three brokers of one kind. Rounds go A B A B; the other
-side's cluster is stopped meanwhile, for six brokers do not fit two processors. The broker that loads
-was started just before, so that its memory has nothing of an earlier load.
+side's cluster is stopped meanwhile, because six brokers do not fit two processors. The broker that
+loads is started just before, so that its memory has nothing of an earlier load.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ OBJECTS_PER_SEGMENT = 3
 
 
 class Killed(BaseException):
-    """Nothing catches it: the process is gone."""
+    """The process is dead. A BaseException, so that no handler catches it."""
 
 
 class Writes:

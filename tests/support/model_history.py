@@ -59,7 +59,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The content of a history; these are upper bounds of random sizes and counts."""
+    """The shape of a history: upper bounds of random sizes and counts."""
 
     segments: int = 4
     batches_per_segment: int = 14
@@ -71,15 +71,18 @@ class Shape:
     reading: Mapping[str, str] = field(default_factory=dict)
     partition: int = 0
     codecs: tuple[CompressionType, ...] = tuple(CompressionType)
-    # Whether batches outside transactions are of an idempotent producer, every other time.
+    # Whether every other batch outside transactions is of an idempotent producer.
     idempotent: bool = False
     # Histories that differ in this alone have other values and times, and equal sizes without a codec.
     twin: int = 0
 
 
 class ModelHistory:
-    """`written` are all rows; `aborted` the offsets that no read_committed consumer may get. Every
-    transaction has ended below the end of `segments[-1]`."""
+    """A random history.
+
+    `written` are all rows; `aborted` are the offsets that no read_committed consumer may get. Every transaction
+    ends below the end of `segments[-1]`.
+    """
 
     def __init__(self, directory: Path, seed: int, shape: Shape = Shape()) -> None:
         self._rng = random.Random(seed)

@@ -1,7 +1,7 @@
-"""A leader with a log in this process. It answers followers by the rules of Kafka's leader.
+"""A leader with a log in this process, which answers followers by the rules of Kafka's leader.
 
-Source: Kafka Partition.fetchRecords, ReplicaManager.fetchOffset; facts of a run are in the docstrings of
-the tests that use it. It keeps no fetch sessions.
+Source: Kafka Partition.fetchRecords, ReplicaManager.fetchOffset; observations of a real leader are in the
+docstrings of the tests. It has no fetch sessions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from isotherm.types import TopicIdPartition
 
 @dataclass
 class ModelLeader:
-    """`faults` has errors for the next answers, by partition. `alter` changes each answer."""
+    """The leader. `faults` has errors for the next answers, by partition; `alter` changes each answer."""
 
     logs: dict[TopicIdPartition, PartitionLog]
     epochs: dict[TopicIdPartition, int]

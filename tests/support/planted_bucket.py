@@ -1,4 +1,4 @@
-"""A bucket of small topics in which to plant damage, with a metadata topic.
+"""A bucket of small topics with a metadata topic, for tests that plant damage.
 
 Every topic has the same three segments of a real log: several leader epochs, an idempotent
 producer, committed and aborted transactions.
@@ -70,7 +70,7 @@ class PlantedTopic:
         return self.bucket.folder / key
 
     def copy_more(self, like: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
-        """The objects of another copy of a segment, without metadata."""
+        """Write the objects of a second copy of a segment, without metadata."""
         copied = replace(
             like, segment_id=replace(like.segment_id, id=self.bucket.new_id()), state=_STATE(0)
         )
@@ -104,7 +104,7 @@ class PlantedTopic:
         self.change_bytes(segment, suffix, position, bytes([byte ^ 0x10]))
 
     def retell_manifest(self, segment: RemoteLogSegmentMetadata, **numbers: object) -> None:
-        """Change the manifest's fields of its segment, or of its log."""
+        """Change fields of a manifest, about its segment or its log."""
         path = self.path(segment, "rsm-manifest")
         members = json.loads(path.read_bytes())
         for name, number in numbers.items():

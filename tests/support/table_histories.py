@@ -1,9 +1,9 @@
-"""Random topics that become tables, with the table that a consumer's view of them makes.
+"""Random topics that become tables, with the tables expected from a consumer's records.
 
-Each partition is a log with batches of every codec, transactions of which some are aborted, odd keys,
-headers and times, and batches from which the cleaner has taken records. Closed segments are copied to
-a bucket, more of them before each run. A broker can be given the logs: then it has the tail, too. What a
-value becomes is decided here by Python's json, by fastavro and by the fields' types below, record by record.
+Each partition is a log with batches of every codec, committed and aborted transactions, odd keys, headers
+and times, and batches that the cleaner has filtered. Closed segments are copied to a bucket, more of them
+before each run. A broker can get the logs, and then also has the tail. The expected values come from
+Python's json, fastavro and the fields' types below, record by record.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _PARSED = {number: fastavro.parse_schema(schema) for number, schema in SCHEMAS.i
 
 @contextmanager
 def serve_schemas() -> Iterator[str]:
-    """The URL of SCHEMAS, by what of Confluent's API a reader needs. Anything else is refused."""
+    """Serve SCHEMAS with the part of Confluent's API that a reader needs; yield the URL. Refuses all else."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -149,7 +149,7 @@ class TableShape:
 
     @classmethod
     def of(cls, seed: int) -> TableShape:
-        """The formats of table and values come in turn, so that few seeds have them all."""
+        """The shape of a seed. Formats of table and values rotate, so that few seeds cover all of them."""
         rng = random.Random(f"shape-{seed}")
         return cls(
             topic=rng.choice(["prices", "a.b-c_D.9", "x" * 100]),
@@ -165,8 +165,9 @@ class TableShape:
 
 
 class Content:
-    """Random keys, values and headers of one format. What is dead is so in any order of the records,
-    once `first` is the first of them."""
+    """Random keys, values and headers of one format.
+
+    If `first` is the first record, the dead letters do not depend on the order of the others."""
 
     def __init__(self, rng: random.Random, shape: TableShape) -> None:
         self._rng = rng
@@ -174,7 +175,7 @@ class Content:
         self.generation = 0
 
     def first(self) -> NewRecord:
-        """Has every field of the first generation, with a value of its type."""
+        """A value with every field of the first generation, each of its type."""
         value = {
             "raw": b"one",
             "string": b"one",
@@ -443,7 +444,7 @@ class _Partition:
 
 
 def expected_row(record: Stored, key_format: str, value_format: str) -> tuple[Row, bool]:
-    """The row of a record, and whether it is a dead letter: then with the bytes."""
+    """The row of a record, and whether it is a dead letter, which has the bytes."""
     row: Row = {
         "partition": record.partition,
         "offset": record.offset,
