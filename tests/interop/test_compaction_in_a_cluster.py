@@ -79,7 +79,7 @@ def read(cluster: MixedCluster) -> dict[int, int]:
 
 
 def finished(cluster: MixedCluster) -> list[RemoteLogSegmentMetadata]:
-    """The finished segments; None while the leaders of the metadata topic change."""
+    """The finished segments; none while the leaders of the metadata topic change."""
     try:
         topic = KafkaMetadataTopic({"bootstrap.servers": cluster.servers, "log_level": 0})
         folded = fold_metadata_topic(topic, lambda partition: partition.topic == TOPIC)
