@@ -40,7 +40,7 @@ class GoldenRecord(NamedTuple):
 
 
 def golden_record(i: int) -> GoldenRecord:
-    """Record number i: nulls, empty fields, odd headers and times out of order, by turns."""
+    """Record number i, with nulls, empty fields, odd headers and unordered times in turn."""
     headers: list[tuple[str, bytes | None]] = []
     if i % 4 == 0:
         headers = [("trace", bytes([i % 256, 0, 255])), ("null", None), ("trace", b"")]
@@ -74,7 +74,7 @@ def write_all(kafka: KafkaOracle) -> None:
 
 
 def write_idempotent(server: str) -> None:
-    """Three idempotent producers by turns, over several segments: producer snapshots."""
+    """Write with three idempotent producers in turn over several segments, for producer snapshots."""
     create_topic(server, "idempotent", 1, {**_SMALL, "internal.segment.bytes": "2048"})
     producers = [_producer(server, enable_idempotence=True) for _ in range(3)]
     for turn in range(30):
@@ -82,7 +82,7 @@ def write_idempotent(server: str) -> None:
 
 
 def write_transactions(server: str, topic: str, config: dict[str, str]) -> None:
-    """Interleaved transactions, aborted and committed by turns, and records outside of any."""
+    """Write interleaved transactions, aborted and committed in turn, and records outside of any."""
     create_topic(server, topic, 1, {**_SMALL, **config})
     first, second = (_transactional(server, f"{topic}-{n}") for n in (1, 2))
     plain = _producer(server)
@@ -107,7 +107,7 @@ def open_transaction(server: str, topic: str) -> Producer:
 
 
 def write_compacted(kafka: KafkaOracle) -> None:
-    """Few keys, many values, tombstones; returns when the cleaner has passed once.
+    """Write few keys, many values and tombstones; return when the cleaner has run once.
 
     The cleaner leaves batches with holes and, on those with tombstones, a delete horizon.
     """
@@ -136,7 +136,7 @@ def write_compacted(kafka: KafkaOracle) -> None:
 
 
 def write_tiered(kafka: KafkaOracle) -> None:
-    """Three tiered topics: with transactions; with expired remote segments; deleted again."""
+    """Make three tiered topics: with transactions, with expired remote segments, and deleted again."""
     server = kafka.bootstrap_server
     tiered = {
         "remote.storage.enable": "true",

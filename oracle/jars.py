@@ -24,7 +24,7 @@ RESOLVE_TIMEOUT_S = 600
 
 
 class OracleUnavailableError(Exception):
-    """There is no Kafka to ask here; the message says what is missing (tests skip with it)."""
+    """The oracle is not available on this machine; the message names what is missing. Tests skip with it."""
 
 
 def kafka_version() -> str:

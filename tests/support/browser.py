@@ -1,4 +1,4 @@
-"""Chromium as tests use it: one for a test module, since it takes seconds to start."""
+"""Chromium for tests: one for a test module, since it takes seconds to start."""
 
 from __future__ import annotations
 

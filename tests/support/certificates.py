@@ -1,4 +1,4 @@
-"""Certificates of an authority that lasts as long as a test, and the stores that Kafka's users keep them in."""
+"""Certificates of a test's own authority, in the stores that Kafka's users have."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Issued(NamedTuple):
         return self.certificate_pem + self.issuers
 
     def write_pem(self, path: Path, password: str | None = None) -> Path:
-        """Key and chain in one file, readable by its owner alone."""
+        """Write key and chain to one file, readable by its owner alone."""
         encryption = (
             NoEncryption() if password is None else BestAvailableEncryption(password.encode())
         )

@@ -18,7 +18,7 @@ _STATUS = Path("/proc/self/status")
 
 
 def memory_can_be_measured() -> bool:
-    """Skip unless /proc has the peak memory of a process."""
+    """Skip the test unless /proc has the peak memory of a process."""
     return _STATUS.exists()
 
 

@@ -14,7 +14,7 @@ from tests.support.crash_fs import CrashFileSystem
 
 @contextmanager
 def folder_noted(fs: CrashFileSystem) -> Iterator[None]:
-    """Within it, the folder store writes to `fs`.
+    """Let the folder store write to `fs` within the block.
 
     Deletions are not recorded: after a crash the deleted objects exist again.
     """

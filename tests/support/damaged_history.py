@@ -34,8 +34,11 @@ class Question:
     expected: tuple[Row, ...]
 
     def wrong_answer(self, folder: Path) -> str | None:
-        """None if the rows are correct (or fewer, without failOnDataLoss), or if there is a clear
-        error. Other exceptions are raised."""
+        """What is wrong with a query's answer.
+
+        None if the rows are correct (or fewer, without failOnDataLoss), or if there is a clear error. Raises all
+        other exceptions.
+        """
         for mode in (STRICT, LENIENT):
             try:
                 found = rows(folder, {**self.options, **mode})
@@ -86,7 +89,7 @@ def _between(known: list[Row], start: int, end: int) -> tuple[Row, ...]:
 
 
 def flipped_bits(history: ModelHistory, suffix: str, rng: random.Random) -> Iterator[Changes]:
-    """Flips one bit of one object, in an endless sequence."""
+    """An endless sequence of changes that flip one bit of one object."""
     while True:
         path = history.objects(rng.choice(history.segments))[suffix]
         content = bytearray(path.read_bytes())

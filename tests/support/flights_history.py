@@ -52,7 +52,7 @@ Event = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate
 
 
 def write_flights_history(directory: Path, end_ms: int = END_MS) -> None:
-    """Log files of the metadata topic under `directory`, with the events before `end_ms`."""
+    """Write log files of the metadata topic under `directory`, with the events before `end_ms`."""
     events = sorted(_events(), key=lambda event: event.event_timestamp_ms)
     happened = [event for event in events if event.event_timestamp_ms < end_ms]
     for number in range(METADATA_PARTITIONS):

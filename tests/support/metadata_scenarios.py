@@ -148,7 +148,7 @@ class Leader:
         self.tier.publish(self.tier.update_of(metadata, FINISHED, None))
 
     def segments(self) -> list[RemoteLogSegmentMetadata]:
-        """None once the deletion of the partition is finished."""
+        """The partition's segments; none once its deletion is finished."""
         self.metadata.poll()
         try:
             return self.metadata.list_remote_log_segments(PARTITION)

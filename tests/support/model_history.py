@@ -126,7 +126,7 @@ class ModelHistory:
         return {"read_uncommitted": self.written, "read_committed": self.committed()}
 
     def first_not_before(self, timestamp_ms: int) -> Offset:
-        """The first offset of records and markers at or after a time; the end if there is none."""
+        """The first offset of a record or marker at or after a time; the end if there is none."""
         times = [(row.offset, row.timestamp_ms) for row in self.written] + self.markers
         young = [offset for offset, time in times if time >= timestamp_ms]
         return min(young, default=self.end)

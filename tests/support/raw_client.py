@@ -18,7 +18,7 @@ TIMEOUT_S = 60
 
 
 class RawClient:
-    """Every wait ends after TIMEOUT_S, with a TimeoutError."""
+    """A client connection. Every wait ends after TIMEOUT_S with a TimeoutError."""
 
     def __init__(self, bootstrap_server: str, plain: socket.socket | None = None) -> None:
         host, _, port = bootstrap_server.rpartition(":")
@@ -42,7 +42,7 @@ class RawClient:
         self.send(struct.pack(">i", len(payload)) + payload)
 
     def receive_frame(self) -> bytes | None:
-        """None if the connection was closed."""
+        """The next frame; None if the connection was closed."""
         head = self._receive(4)
         return None if head is None else self._receive(*struct.unpack(">i", head))
 

@@ -149,7 +149,7 @@ def remote_segment(
     age_ms: int = 60_000,
     epoch: int = 0,
 ) -> RemoteLogSegmentMetadata:
-    """`number` makes its id; its event and its newest record are `age_ms` old."""
+    """A segment with `number` as its id. Its event and its newest record are `age_ms` old."""
     owner = TopicIdPartition(_TOPIC_IDS, "any", 0)
     return RemoteLogSegmentMetadata(
         segment_id=RemoteLogSegmentId(owner, uuid.UUID(int=number)),

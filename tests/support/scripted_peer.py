@@ -17,8 +17,11 @@ from isotherm.protocol.framing import REQUEST_KIND, read_request_frame, version_
 
 
 class ScriptedPeer:
-    """`answer` gets the entity of one request at a time. It returns fields of the response (the
-    others are blank), or None to hang up. `stop` ends all threads."""
+    """A node with scripted answers.
+
+    `answer` gets the entity of one request at a time. It returns fields of the response (the others are blank),
+    or None to close the connection. `stop` ends all threads.
+    """
 
     def __init__(self, answer: Callable[[Any], Mapping[str, Any] | None]) -> None:
         self.requests: list[Any] = []

@@ -19,7 +19,7 @@ class ScriptedRecords:
     7 is `key-7`; every 500th value is not UTF-8; every 50th record has a header."""
 
     def __init__(self, *, reads_bucket: bool = False, frame: bytes = b"") -> None:
-        """`frame` is before each value."""
+        """`frame` precedes each value."""
         self._reads_bucket = reads_bucket
         self._frame = frame
 

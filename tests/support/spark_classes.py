@@ -38,9 +38,9 @@ gateway.proc.wait()
 
 @functools.cache
 def java_options() -> str:
-    """Options of a JVM of Spark's that lives as long as tests do, as Spark's settings have them.
+    """Options for a Spark JVM of tests, in the form of Spark's settings.
 
-    The optimizing compiler costs it more than it saves.
+    In so short a life the optimizing compiler costs more than it saves.
     """
     jars = Path(pyspark.__file__).parent / "jars"
     try:

@@ -109,7 +109,7 @@ class SparkDriver:
             raise RuntimeError(f"the driver has failed log={self._log_end()}")
 
     def kill(self) -> None:
-        """SIGKILL to driver and Java, unless they are gone."""
+        """Send SIGKILL to driver and Java if they run."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

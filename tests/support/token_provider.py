@@ -120,9 +120,11 @@ def served(
     provider: Provider | None = None,
     requests: list[str] | None = None,
 ) -> Iterator[str]:
-    """The address, without a slash, of a server of these pages: https with a PEM file, or http. A page
-    that begins with `https:` is a redirect. With a provider, `/token` gives CLIENT_ID a token of its; the
-    bodies of the requests for them go to `requests`."""
+    """Serve these pages, by https with a PEM file or else by http; yield the address without a slash.
+
+    A page that begins with `https:` is a redirect. With a provider, `/token` gives CLIENT_ID one of its tokens;
+    the bodies of these requests go to `requests`.
+    """
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:

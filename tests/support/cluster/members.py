@@ -52,7 +52,7 @@ class LinkedCluster:
     """A controller and brokers with ids from 1 on, each an Isotherm (I) or Apache Kafka (K)."""
 
     def __init__(self, root: Path, kinds: str, links: Links) -> None:
-        """`kinds` has a letter for each broker. Nothing is started."""
+        """`kinds` has a letter for each broker. Starts nothing yet."""
         self.bucket = root / "bucket"
         self.bucket.mkdir(parents=True)
         self._links = links

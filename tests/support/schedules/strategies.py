@@ -140,7 +140,7 @@ class ListedChoices:
 
 
 class Exploration:
-    """Every list of choices, depth first: those after the last one that a run was given follow."""
+    """Enumerates all lists of choices, depth first."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[int, ...]] = [()]
