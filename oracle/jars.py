@@ -72,7 +72,7 @@ def resolve_iceberg_catalog() -> Path:
 def _resolve_file(artifact: str) -> Path:
     require_command("java")
     directory = CACHE_DIRECTORY / artifact.replace(":", "-")
-    # Without its pom: not every mirror has the parent's, and the jar contains all it needs.
+    # Without its pom: its parent cannot be resolved everywhere, and the file contains all it needs.
     goals = ["dependency:copy", f"-Dartifact={artifact}"]
     _fill(directory, lambda partial: _run_maven([*goals, f"-DoutputDirectory={partial}"]))
     (file,) = directory.iterdir()
