@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyarrow import dataset
 
 from isotherm.record.batch import NewRecord, build_batch
@@ -34,11 +35,13 @@ KINDS: dict[str, tuple[str, ...]] = {
     "iceberg": ("--to", "iceberg"),
     "latest": ("--to", "iceberg", "--mode", "latest"),
     "parquet": ("--to", "parquet"),
+    "delta": ("--to", "delta"),
 }
 OF_EXECUTORS = {
     "iceberg": ("write rows", "write dead letters"),
     "latest": ("write rows", "write dead letters", "write tombstones", "write rewritten rows"),
     "parquet": ("stage rows", "stage dead letters"),
+    "delta": ("stage rows", "stage dead letters"),
 }
 State = tuple[list[Any], list[Any]]
 KilledRun = Callable[[Point], None]
@@ -93,6 +96,8 @@ class Table:
         if self.kind == "parquet":
             files = (self.lake / f"prices{suffix}").glob("*.parquet")
             found = [row for file in files for row in dataset.dataset(file).to_table().to_pylist()]
+        elif self.kind == "delta":
+            found = DeltaTable(self.lake / f"prices{suffix}").to_pyarrow_table().to_pylist()
         else:
             table = load_table(self.lake, f"kafka.prices{suffix}")
             found = table.scan().to_arrow().to_pylist()

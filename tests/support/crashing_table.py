@@ -3,8 +3,8 @@
     python -m tests.support.crashing_table 'then commit rows' after 1 pipeline table ...
 
 As a program it kills itself and Spark with SIGKILL. In a test's process, `watched` raises `Killed`
-instead, and writes of executors do not count. The catalog, Iceberg's files and the object client are
-wrapped; the command is unchanged.
+instead, and writes of executors do not count. The catalog, Iceberg's files, delta-rs and the object
+client are wrapped; the command is unchanged.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn, Self
 
+from deltalake import DeltaTable
+from deltalake.table import TableAlterer
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.table.update import AddSnapshotUpdate
@@ -98,11 +100,15 @@ class _Stream:
 
 
 def install(watch: Watch, patch: Callable[[Any, str, Any], None] = setattr) -> None:
+    """Let `watch` count, and end the run at, each durable write of the command in this process."""
+    for wrapped in (_iceberg_writes, _delta_writes, _object_writes):
+        for owner, name, watched in wrapped(watch):
+            patch(owner, name, watched)
+
+
+def _iceberg_writes(watch: Watch) -> Iterator[tuple[Any, str, Any]]:
     create_table, commit_table = SqlCatalog.create_table, SqlCatalog.commit_table
     create_file, delete_file = PyArrowFile.create, PyArrowFileIO.delete
-    put, create, copy, delete = (
-        getattr(ObjectClient, name) for name in ("put", "create", "copy", "delete")
-    )
 
     def created_table(self: Any, identifier: Any, *given: Any, **named: Any) -> Any:
         with watch.write(f"create table{_of(str(identifier[-1]))}"):
@@ -121,6 +127,38 @@ def install(watch: Watch, patch: Callable[[Any, str, Any], None] = setattr) -> N
         with watch.write(f"delete {_file(str(location))}"):
             delete_file(self, location)
 
+    yield SqlCatalog, "create_table", created_table
+    yield SqlCatalog, "commit_table", committed
+    yield PyArrowFile, "create", created_file
+    yield PyArrowFileIO, "delete", deleted_file
+
+
+def _delta_writes(watch: Watch) -> Iterator[tuple[Any, str, Any]]:
+    create_table, add_columns = DeltaTable.create, TableAlterer.add_columns
+    write = DeltaTable.create_write_transaction
+
+    def created(uri: Any, *given: Any, **named: Any) -> Any:
+        with watch.write(f"create table{_of(str(uri))}"):
+            return create_table(uri, *given, **named)
+
+    def committed(self: Any, *given: Any, **named: Any) -> None:
+        with watch.write(f"commit snapshot{_of(self.table_uri.rstrip('/'))}"):
+            write(self, *given, **named)
+
+    def altered(self: Any, *given: Any, **named: Any) -> None:
+        with watch.write("commit columns"):
+            add_columns(self, *given, **named)
+
+    yield DeltaTable, "create", created
+    yield DeltaTable, "create_write_transaction", committed
+    yield TableAlterer, "add_columns", altered
+
+
+def _object_writes(watch: Watch) -> Iterator[tuple[Any, str, Any]]:
+    put, create, copy, delete = (
+        getattr(ObjectClient, name) for name in ("put", "create", "copy", "delete")
+    )
+
     def stored(self: Any, key: str, content: Any) -> None:
         with watch.write(f"stage {_file(key)}"):
             put(self, key, content)
@@ -138,17 +176,10 @@ def install(watch: Watch, patch: Callable[[Any, str, Any], None] = setattr) -> N
         with watch.write(f"delete staged {_file(key)}"):
             delete(self, key)
 
-    for owner, name, watched in (
-        (SqlCatalog, "create_table", created_table),
-        (SqlCatalog, "commit_table", committed),
-        (PyArrowFile, "create", created_file),
-        (PyArrowFileIO, "delete", deleted_file),
-        (ObjectClient, "put", stored),
-        (ObjectClient, "create", made),
-        (ObjectClient, "copy", copied),
-        (ObjectClient, "delete", deleted),
-    ):
-        patch(owner, name, watched)
+    yield ObjectClient, "put", stored
+    yield ObjectClient, "create", made
+    yield ObjectClient, "copy", copied
+    yield ObjectClient, "delete", deleted
 
 
 def _of(name: str) -> str:
