@@ -776,3 +776,20 @@ KAFKAS_CASES = {
 def test_every_case_of_kafkas_has_one_here() -> None:
     assert len(KAFKAS_CASES) == 31
     assert [name for name in KAFKAS_CASES.values() if not callable(globals().get(name))] == []
+
+
+def test_rebuilt_transaction_index_counts_like_one_that_was_fetched(tmp_path: Path) -> None:
+    setup = Setup(tmp_path)
+    rebuilt = bytes(2 * ENTRY_SIZE)
+    cache = setup.cache(4, rebuild_transactions=lambda _: rebuilt)
+    resident, other = setup.segment(), setup.segment(start_offset=INDEX_ENTRIES)
+    cache.get(resident)
+    size = cache.size_in_bytes
+    cache.rebuild_transaction_index(resident)
+    assert cache.size_in_bytes == size + len(rebuilt)
+    # The second has no other file here; there is no room for both.
+    cache.rebuild_transaction_index(other)
+    assert cache.size_in_bytes == len(rebuilt)
+    assert setup.files() & setup.live_files(resident, other) == {
+        setup.path(other, ".txnindex").name
+    }

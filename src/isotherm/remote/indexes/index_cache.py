@@ -185,13 +185,15 @@ class RemoteIndexCache:
             self.remove([metadata.segment_id])
             return
         content = self._rebuild_transactions(metadata)
-        path = self._directory / index_files(metadata).name(IndexType.TRANSACTION)
+        files = index_files(metadata)
+        path = self._directory / files.name(IndexType.TRANSACTION)
         with self._lock, self._disk_errors():
             self._check_open()
             self._store(path, content, durably=True)
-            entry = self._memory.pop(metadata.segment_id.id, None)
-            if entry is not None:
-                self._memory_size -= entry.size
+            # The new size counts, also of a segment that was evicted meanwhile, and the entry in memory, which
+            # has the old content, goes.
+            self._settle(files, None)
+        self._report_removals()
 
     def evict_expired(self) -> None:
         """Evict expired entries, and unlink `.deleted` files that are due."""
