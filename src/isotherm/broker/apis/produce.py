@@ -41,6 +41,7 @@ from isotherm.broker.requests.served_api import Api, Charge
 from isotherm.broker.transactions.admission import PendingAdmission
 from isotherm.broker.transactions.produce_admission import (
     NO_VERDICTS,
+    Asked,
     Verdicts,
     admit_batch,
     await_admissions,
@@ -81,7 +82,7 @@ from isotherm.record.compression import CompressionType
 from isotherm.record.conditional_batch import take_condition
 from isotherm.record.few_records import FEW_RECORDS_MAX
 from isotherm.record.validation import AppendOrigin, count_without_kernels
-from isotherm.types import REMOTE_LOG_METADATA_TOPICS, TopicPartition
+from isotherm.types import REMOTE_LOG_METADATA_TOPICS
 
 logger = logging.getLogger(__name__)
 
@@ -173,7 +174,7 @@ async def _append_once_admitted(
     context: RequestContext,
     request: ProduceRequest,
     origin: AppendOrigin,
-    waiting: Mapping[TopicPartition, PendingAdmission],
+    waiting: Mapping[Asked, PendingAdmission],
 ) -> ProduceResponse | None:
     """Append, once the transaction coordinator has answered for all partitions."""
     verdicts = await await_admissions(waiting)

@@ -40,20 +40,23 @@ if TYPE_CHECKING:
 FIRST_ABORTABLE_VERSION = 11
 FIRST_ADDING_VERSION = 12
 
-Verdicts: TypeAlias = Mapping[TopicPartition, IsothermError | None]
-"""The coordinators' answers: None for an admitted batch, else the error that refuses it."""
+# A request may have batches of several producers for one partition.
+Asked: TypeAlias = tuple[TopicPartition, ProducerIdAndEpoch]
+
+Verdicts: TypeAlias = Mapping[Asked, IsothermError | None]
+"""The coordinators' answers: None for admitted batches, else the error that refuses them."""
 
 NO_VERDICTS: Verdicts = {}
 
 
 def start_admissions(
     context: RequestContext, request: ProduceRequest
-) -> dict[TopicPartition, PendingAdmission]:
-    """Ask for the transactional batches; returns the admissions to wait for, by partition.
+) -> dict[Asked, PendingAdmission]:
+    """Ask for the transactional batches; returns the admissions to wait for.
 
     A batch that is refused at once is left out here. `admit_batch` refuses it again.
     """
-    waiting = {}
+    waiting: dict[Asked, PendingAdmission] = {}
     for topic in request.topics:
         for produced in topic.partitions:
             records = produced.records
@@ -65,24 +68,28 @@ def start_admissions(
                 partition = context.services.replica_manager.find_partition(
                     topic.name, topic.topic_id, produced.partition
                 )
-                asked = _admit(context, request, partition, read_batch_header(records))
+                header = read_batch_header(records)
+                asked = _asked(partition, header)
+                if asked in waiting:
+                    continue
+                pending = _admit(context, request, partition, header)
             except IsothermError:
                 continue
-            if asked is not None:
-                waiting[partition.topic_partition] = asked
+            if pending is not None:
+                waiting[asked] = pending
     return waiting
 
 
-async def await_admissions(waiting: Mapping[TopicPartition, PendingAdmission]) -> Verdicts:
+async def await_admissions(waiting: Mapping[Asked, PendingAdmission]) -> Verdicts:
     """The verdicts, once all are known. They hold until the end of this loop iteration."""
     refusals = await asyncio.gather(*(each.wait() for each in waiting.values()))
-    verdicts: dict[TopicPartition, IsothermError | None] = {}
-    for (partition, pending), refusal in zip(waiting.items(), refusals, strict=True):
-        verdicts[partition] = None
+    verdicts: dict[Asked, IsothermError | None] = {}
+    for (asked, pending), refusal in zip(waiting.items(), refusals, strict=True):
+        verdicts[asked] = None
         try:
             pending.settle(refusal)
         except IsothermError as error:
-            verdicts[partition] = error
+            verdicts[asked] = error
     return verdicts
 
 
@@ -107,8 +114,9 @@ def admit_batch(
     if ability is None:
         return
     try:
-        if partition.topic_partition in verdicts:
-            verdict = verdicts[partition.topic_partition]
+        asked = _asked(partition, header)
+        if asked in verdicts:
+            verdict = verdicts[asked]
             if verdict is not None:
                 raise verdict
         else:
@@ -126,6 +134,11 @@ def admit_batch(
         ):
             raise
         raise NotEnoughReplicasError(str(error)) from error
+
+
+def _asked(partition: Partition, header: BatchHeader) -> Asked:
+    producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
+    return partition.topic_partition, producer
 
 
 def _ability(context: RequestContext) -> ClientAbility | None:

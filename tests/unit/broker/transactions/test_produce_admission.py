@@ -137,6 +137,22 @@ def test_refusal_is_that_of_its_partition_alone(
     broker.run(scenario)
 
 
+def test_producers_of_one_partition_are_asked_for_each_by_itself(broker: Any) -> None:
+    async def scenario() -> None:
+        leader = Leader(broker)
+        both = request_of(0)
+        (other,) = request_of(0, producer=ProducerIdAndEpoch(8, 0)).topics
+        both.topics[0].partitions.extend(other.partitions)
+        producing = leader.produce(12, both)
+        await asyncio.sleep(0)
+        leader.coordinator.answers[0].set_result(None)
+        leader.coordinator.answers[1].set_exception(ProducerFencedError())
+        assert await producing == [E.none, E.invalid_producer_epoch]
+        assert leader.end_offset(0) == 1
+
+    broker.run(scenario)
+
+
 def test_marker_before_the_last_answer_refuses_what_was_admitted_already(broker: Any) -> None:
     """Its records would lie behind the marker that ends their transaction."""
 
