@@ -1,7 +1,7 @@
 """`isotherm serve` as a process: signals and exit status.
 
 SIGTERM, SIGINT    orderly stop, also during the start; a second signal kills the process at once
-SIGHUP             reload the configuration (see isotherm.config.reload)
+SIGHUP             reload the configuration (see isotherm.config.reload), during the start as soon as it ends
 a failed broker    orderly stop with status 1
 """
 
@@ -58,6 +58,8 @@ async def _serve(read_config: Callable[[], BrokerConfig]) -> int:
     stopping = asyncio.Event()
     _stop_on_signal(stopping.set)
     node = BrokerNode(read_config())
+    started = asyncio.Event()
+    _reload_on_signal(node, read_config, started)
     stop = asyncio.ensure_future(stopping.wait())
     if not await _start(node, stop):
         return 0
@@ -65,7 +67,7 @@ async def _serve(read_config: Callable[[], BrokerConfig]) -> int:
     # about 80 ms. None is run here before the freeze: the first clients wait already, and hardly any object of
     # the start is garbage.
     gc.freeze()
-    _reload_on_signal(node, read_config)
+    started.set()
     try:
         await asyncio.wait((stop, node.failed), return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -104,16 +106,24 @@ def _stop_on_signal(stop: Callable[[], None]) -> None:
         loop.add_signal_handler(number, begin)
 
 
-def _reload_on_signal(node: BrokerNode, read_config: Callable[[], BrokerConfig]) -> None:
+def _reload_on_signal(
+    node: BrokerNode, read_config: Callable[[], BrokerConfig], started: asyncio.Event
+) -> None:
+    """Without a handler the signal would end the process, so it is set before the start."""
     loop = asyncio.get_running_loop()
     # The event loop keeps only weak references to tasks.
     reloads: set[asyncio.Task[None]] = set()
 
+    # One at a time: of two readings the later one must be applied last.
+    reloading = asyncio.Lock()
+
     async def reload() -> None:
-        try:
-            await node.reload(await loop.run_in_executor(None, read_config))
-        except ConfigError:
-            logger.exception("configuration is left as it was")
+        await started.wait()
+        async with reloading:
+            try:
+                await node.reload(await loop.run_in_executor(None, read_config))
+            except ConfigError:
+                logger.exception("configuration is left as it was")
 
     def begin() -> None:
         task = loop.create_task(reload())
