@@ -192,7 +192,7 @@ def test_keys_by_schemas(spark: SparkSession, registered: Registered, tmp_path: 
     ]  # fmt: skip
     assert [row["reason"].partition(":")[0] for row in dead] == ["key", "value", "key"]
     assert dead[0]["reason"] == "key: the registry has no such schema schema_id=65536"
-    with pytest.raises(ConfigError, match="key_format=avro wanted=raw"):
+    with pytest.raises(ConfigError, match="option=--key its_value=avro value=raw"):
         registered.table("sales", tmp_path, "json")
 
 

@@ -205,7 +205,7 @@ def test_change_events_of_debezium_are_rows(tier: Tier, tmp_path: Path) -> None:
         (b"a", {"id": 1, "name": "Ann"}),
         (b"c", {"id": 4}),
     ]
-    with pytest.raises(ConfigError, match="unwrap=debezium wanted=none"):
+    with pytest.raises(ConfigError, match="option=--unwrap its_value=debezium value=none"):
         run_table("prices", tier.folder, *options)
 
 
@@ -217,7 +217,7 @@ def test_what_cannot_be_is_named(spark: SparkSession, tier: Tier, tmp_path: Path
     with pytest.raises(ConfigError, match="a folder cannot have newest values"):
         run_table("prices", tier.folder, *options, "--mode", "latest", "--to", "parquet")
     run_table("prices", tier.folder, *options, "--mode", "latest")
-    with pytest.raises(ConfigError, match="mode=latest wanted=append"):
+    with pytest.raises(ConfigError, match="option=--mode its_value=latest value=append"):
         run_table("prices", tier.folder, *options)
     with pytest.raises(ConfigError, match="the table has the newest values only"):
         isotherm.spark.topic(spark, "prices", {"path": str(tier.folder)}, warehouse=str(tmp_path))

@@ -115,7 +115,7 @@ def test_files_are_of_one_day_and_readers_open_those_of_theirs(
     read = {"path": tier.folder.as_uri()}
     frame = isotherm.spark.topic(spark, "prices", read, to=to, warehouse=str(lake))
     assert places(frame) == sorted((at, offset) for _, at, offset in tier.records)
-    with pytest.raises(ConfigError, match="partition_by=day wanted=none"):
+    with pytest.raises(ConfigError, match="option=--partition-by its_value=day value=none"):
         run_table("prices", tier.folder, "--to", to, "--warehouse", str(lake))
 
 
