@@ -1,4 +1,5 @@
-"""What tests of several folders share: brokers, and the one Spark session of a run."""
+"""Configuration and fixtures that tests of several folders share: the order of files, brokers,
+Kafka's jars, and the one Spark session of a run."""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ from oracle.jars import OracleUnavailableError, resolve_jars, resolve_spark_sour
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# How long an example takes is the machine's matter, never a test's.
+# No deadline for examples: how long one takes depends on the machine, and no test depends on that.
 settings.register_profile("isotherm", deadline=None, print_blob=True)
 settings.load_profile("isotherm")
 
-# The files that take longest, the longest first: a minute and more each.
+# The files that take a minute or more, the longest first.
 LONGEST = (
     "interop/test_readme.py",
     "interop/test_suites.py",
@@ -56,15 +57,19 @@ LONGEST = (
     "oracle/test_registered_values.py",
     "unit/kernels/test_machine_code.py",
 )
-# Files of these come next.
+# Files of these folders run after LONGEST and before all other files.
 LONG_FOLDERS = ("oracle", "spark", "interop", "fault")
 
-# What takes minutes by itself takes an hour where others are at work too.
+# A test that takes minutes on an idle machine takes an hour on a busy one.
 SOAK_TIMEOUT_S = 4 * 3600
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long begins first: begun last, one file would keep one worker busy alone."""
+    """Order the files so that long ones start first. A long file that starts last would keep one
+    worker busy alone.
+
+    Soak tests without a timeout of their own get SOAK_TIMEOUT_S.
+    """
     items.sort(key=lambda item: turn_of(item.path.relative_to(Path(__file__).parent)))
     for item in items:
         if item.get_closest_marker("soak") and not item.get_closest_marker("timeout"):
@@ -72,21 +77,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is collected stays to the end: a hundred times as many objects as a test makes, which
-    every full collection of garbage would look at again."""
+    """Exclude the collected items from garbage collection. They live to the end of the run and are
+    a hundred times as many objects as a test makes; every full collection would visit them."""
     gc.collect()
     gc.freeze()
 
 
 def turn_of(path: Path) -> int:
-    """Of a file of tests; lower comes first."""
+    """The sort key of a test file: lower values run first."""
     if path.as_posix() in LONGEST:
         return LONGEST.index(path.as_posix())
     return len(LONGEST) + (path.parts[0] not in LONG_FOLDERS)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says what did not run, and the reason, which names what to install; and what failed once."""
+    """Print how many tests were skipped for each reason, which names what to install, and the
+    failure of each test that ran a second time."""
     skipped = terminalreporter.stats.get("skipped", [])
     reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in skipped)
     if reasons:
@@ -100,14 +106,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    """One broker for a module's tests, which use topics of their own."""
+    """One broker for all tests of a module. Each test uses topics of its own."""
     with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as started:
         yield started
 
 
 @pytest.fixture
 def start_broker(tmp_path: Path) -> Iterator[Callable[..., EmbeddedBroker]]:
-    """Starts brokers with settings of their own, in the same folder unless told otherwise."""
+    """A function that starts a broker with the given settings, by default in the same folder each
+    time."""
     with contextlib.ExitStack() as started:
 
         def start(
@@ -122,7 +129,7 @@ def start_broker(tmp_path: Path) -> Iterator[Callable[..., EmbeddedBroker]]:
 
 @pytest.fixture
 def broker_process(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
-    """Starts `isotherm serve` in a folder that stays the same from start to start."""
+    """A function that starts `isotherm serve`. All starts of a test use the same folder."""
     started: list[BrokerProcess] = []
 
     def start(
@@ -142,8 +149,8 @@ def broker_process(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
 def kafka_tools() -> Path:
     """The folder of Kafka's jars, for tests that run its tools (`oracle.kafka.run_tool`).
 
-    Where they cannot be had the tests are skipped with the reason; with ISOTHERM_REQUIRE_ORACLE=1
-    (continuous integration) they fail instead.
+    Where the jars cannot be resolved, the tests are skipped with the reason. With
+    ISOTHERM_REQUIRE_ORACLE=1 (continuous integration) they fail instead.
     """
     try:
         return resolve_jars()
@@ -155,7 +162,8 @@ def kafka_tools() -> Path:
 
 @pytest.fixture(scope="session")
 def kafka_source_jars() -> list[Path]:
-    """Jars of Spark's own Kafka source; none where they cannot be had (and are not required)."""
+    """Jars of Spark's own Kafka source. Empty where they cannot be resolved and are not
+    required."""
     try:
         return resolve_spark_source_jars()
     except OracleUnavailableError as error:
@@ -168,7 +176,7 @@ def kafka_source_jars() -> list[Path]:
 def spark(
     tmp_path_factory: pytest.TempPathFactory, kafka_source_jars: list[Path]
 ) -> Iterator[SparkSession]:
-    """Small and quick to start. A process has room for one session, so there is no other."""
+    """The Spark session of the run, small and quick to start. A process can have only one."""
     import isotherm.spark
     from tests.support.spark_classes import java_options
 
@@ -191,8 +199,8 @@ def spark(
 
 
 def _end_jvm() -> None:
-    """A command that an earlier test has run in this process may have started Spark's JVM. Its class loader
-    would lack the jars of this session: only a new one gets them."""
+    """Stop the JVM that a command of an earlier test may have started in this process. Its class
+    loader lacks the jars of this session; only a new JVM loads them."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
@@ -205,7 +213,7 @@ def _end_jvm() -> None:
 
 @pytest.fixture(scope="session")
 def spark_with_kafka_source(spark: SparkSession, kafka_source_jars: list[Path]) -> SparkSession:
-    """The session, for tests that need `format("kafka")` in it."""
+    """The session, for tests that need `format("kafka")`. Without its jars they are skipped."""
     if not kafka_source_jars:
         pytest.skip("the jars of Spark's Kafka source cannot be resolved: is there mvn?")
     return spark

@@ -1,9 +1,9 @@
-"""Random lives of a compacted log against a model of a few lines, and everything that reads logs
-against what the cleaner left.
+"""Random histories of a compacted log against a small model, and every reader of logs on the
+cleaner's result.
 
-The model knows records and batches, not bytes: which records a round keeps, and which batches have
-a delete horizon. (What becomes of markers and empty batches, Kafka's own cleaner says:
-tests/oracle/test_cleaner.py.)
+The model knows records and batches, not bytes. It decides which records a round keeps, and which
+batches get a delete horizon. tests/oracle/test_cleaner.py checks markers and empty batches against
+Kafka's own cleaner.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RANDOM = st.randoms(use_true_random=False)
 CHECKED = settings(
     max_examples=40,
     suppress_health_check=list(HealthCheck),
-    # A history does not get smaller by smaller random numbers.
+    # No shrinking: smaller random numbers do not give a smaller history.
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
 )
 
@@ -42,14 +42,15 @@ class Model:
         self.history = history
         self.gone: set[Offset] = set()
         self.horizons: dict[Offset, TimestampMs] = {}
-        """By the base offset of the batch."""
+        """Delete horizons by the base offset of the batch."""
 
     def alive(self) -> list[Written]:
         written = self.history.written
         return [written[offset] for offset in sorted(written) if offset not in self.gone]
 
     def clean(self, to_clean: LogToClean, end_offset: Offset, bases: list[Offset]) -> None:
-        """A round that came to `end_offset`, over segments that began at `bases`."""
+        """Apply a round that came to `end_offset` to the model. `bases` are the base offsets of the
+        segments before it."""
         now_ms, latest = self.history.clock.now_ms(), end_offset - 1
         rewritten_end = next((base for base in bases if base >= end_offset), bases[-1])
         before = [each for each in self.alive() if each.record.offset < rewritten_end]
@@ -131,7 +132,7 @@ def test_round_keeps_what_the_model_keeps(rng: random.Random) -> None:
 @given(rng=RANDOM)
 @CHECKED
 def test_consumers_see_the_newest_value_of_every_key(rng: random.Random) -> None:
-    """A read_committed one that begins anywhere, and one that begins at the start."""
+    """One read_committed consumer begins at any offset, another one at the start."""
     for history, model in rounds(rng):
         log = history.log.log
         stable = log.last_stable_offset
@@ -199,7 +200,7 @@ def test_lookups_find_what_is_left(rng: random.Random) -> None:
 @given(rng=RANDOM)
 @CHECKED
 def test_recovery_rebuilds_what_the_cleaner_wrote(rng: random.Random) -> None:
-    """Indexes, epochs and producers, from the batches alone."""
+    """Recovery builds indexes, epochs and producers from the batches alone."""
     for history, _ in rounds(rng):
         end_offset = history.close()
         copy = history.directory.parent / "copy" / "topic-0"

@@ -1,4 +1,5 @@
-"""A follower's log against its leader's: the same bytes, epochs, producers and aborted transactions."""
+"""A follower's log has the bytes, epochs, producers and aborted transactions of its leader's
+log."""
 
 from __future__ import annotations
 
@@ -136,7 +137,7 @@ class FollowerMachine(RuleBasedStateMachine):
         start = self.follower.log_end_offset
         records = self.leader.read(start, max_bytes).records
         sent = records[: max(0, len(records) - cut)]
-        # The request was sent under this epoch; the leader may have had a later one since.
+        # An older request has an earlier epoch than the leader now has.
         epoch = self.epoch - 1 if older else self.epoch
         try:
             info = self.follower.append_as_follower(memoryview(bytes(sent)), epoch)
@@ -153,7 +154,8 @@ class FollowerMachine(RuleBasedStateMachine):
         self._follower_is_a_prefix()
 
     def _begin_anew(self, start: int, error: UnexpectedAppendOffsetError) -> None:
-        """The log is empty and begins within a batch."""
+        """Restart the follower's log at the base offset of a batch that begins before the log
+        start. The log must be empty."""
         assert start == self.follower.log_start_offset
         assert error.first_offset < start <= error.last_offset
         self.follower.truncate_fully_and_start_at(error.first_offset)
@@ -199,12 +201,12 @@ class FollowerMachine(RuleBasedStateMachine):
         self.directory = directory
         self._open_follower(checkpoints)
         assert self.follower.log_end_offset >= durable_end
-        # Offsets may be missing in the middle: begin anew where the durable part ends.
+        # A crash may leave a gap behind the durable part, so the follower continues at its end.
         self.follower.truncate_to(max(durable_end, self.follower.log_start_offset))
         self._follower_is_a_prefix()
 
     def _follower_is_a_prefix(self) -> None:
-        """As far as the follower's log goes, it is the leader's."""
+        """Check that the follower's log is a prefix of the leader's."""
         leader, follower = self.leader, self.follower
         start, end = follower.log_start_offset, follower.log_end_offset
         if start >= end:

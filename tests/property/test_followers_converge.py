@@ -1,4 +1,5 @@
-"""Replicas that take turns in leading, cleanly or not: whoever follows ends with its leader's log."""
+"""Replicas that lead in turn, after clean and unclean elections: every follower ends with the log
+of the last leader."""
 
 from __future__ import annotations
 
@@ -97,7 +98,8 @@ class ReplicasMachine(RuleBasedStateMachine):
 
     @rule(leader=st.sampled_from(REPLICAS), skipped=st.integers(0, 1))
     def elect(self, leader: int, skipped: int) -> None:
-        """Any replica, also one that lacks records or has records that nobody else has."""
+        """Elect any replica, also one that lacks records or has records that no other replica
+        has."""
         self.epoch += 1 + skipped
         self._lead(leader)
 
@@ -117,7 +119,7 @@ class ReplicasMachine(RuleBasedStateMachine):
 
     @rule(number=st.sampled_from(REPLICAS))
     def stop_and_start(self, number: int) -> None:
-        """Of a follower; its high watermark is what was checkpointed."""
+        """Restart a follower. Its high watermark is the one that was checkpointed."""
         replica = self.replicas[number]
         if replica.fetcher is None:
             return

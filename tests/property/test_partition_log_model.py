@@ -1,4 +1,4 @@
-"""`PartitionLog` against a list of batches: whatever is done to it, it holds what the list says."""
+"""`PartitionLog` against a list of batches, under random operations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ PRODUCER_ID = 7
 
 
 class Batch(NamedTuple):
-    """`stored` is what the log must give back; `sequence` the last one, None without producer."""
+    """A batch of the model. `stored` is what the log must return; `sequence` is the last sequence,
+    None without a producer."""
 
     base_offset: int
     last_offset: int
@@ -156,10 +157,10 @@ class PartitionLogMachine(RuleBasedStateMachine):
         kept = [batch for batch in self.history if batch.last_offset < offset]
         self.history = kept
         if offset < self.end:
-            # The whole batch that held the offset is gone.
+            # The log dropped the whole batch that held the offset.
             end_of_kept = kept[-1].last_offset + 1 if kept else 0
             self.end = self.log.log_end_offset
-            # Equal, but for what a crash took before.
+            # Unequal only if an earlier crash left a gap there.
             assert max(self.log_start, end_of_kept) <= self.end <= offset
 
     @rule(back=st.integers(0, 40))
@@ -202,7 +203,8 @@ class PartitionLogMachine(RuleBasedStateMachine):
         self.epoch += 1
 
     def _forget_what_the_crash_took(self, durable_end: int) -> None:
-        """What was not durable may be missing, also in the middle; the rest is as it was."""
+        """Remove from the model what a crash lost. Any batch that was not durable may be lost, not
+        only the last ones; all others are unchanged."""
         found: set[bytes] = set()
         for segment in self.log.segments():
             data = segment.log_path.read_bytes()

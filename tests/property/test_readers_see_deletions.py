@@ -1,6 +1,6 @@
-"""KIP-534: a reader learns of every deletion if it gets from a key's value to the key's tombstone
-within delete.retention.ms, at whatever speed it reads and whenever the cleaner runs meanwhile.
-"""
+"""The promise of KIP-534: a reader sees every deletion if it gets from a key's value to the key's
+tombstone within delete.retention.ms. It holds at any speed of the reader and for rounds of the
+cleaner at any time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Seen(NamedTuple):
 
 
 class Reader:
-    """Follows the log one batch at a time, and keeps what it makes of the keys."""
+    """Reads the log one batch at a time, and keeps the last value of each key."""
 
     def __init__(self, log: PartitionLog, clock: SimClock) -> None:
         self._log = log
@@ -59,10 +59,10 @@ class Reader:
         self.position: Offset = 0
         self.seen: dict[bytes, Seen] = {}
         self.passed_ms: list[tuple[Offset, TimestampMs]] = []
-        """Positions it came to, and when."""
+        """The positions reached, and when."""
 
     def read_batch(self) -> bool:
-        """False at the end of the log."""
+        """Read the next batch. False at the end of the log."""
         if self.position >= self._log.high_watermark:
             return False
         records = self._log.read(self.position, 1).records
@@ -81,7 +81,7 @@ class Reader:
 
 
 class World:
-    """A log, its writer, the broker's cleaner and a reader, under one clock."""
+    """A log, its writer, the broker's cleaner and a reader, with one clock."""
 
     def __init__(self, log: PartitionLog, worker: CleanerWorker, clock: SimClock) -> None:
         self.log = log
@@ -99,9 +99,10 @@ class World:
             self.written[key] = (first + index, value)
 
     def clean(self, *, is_whole: bool = True) -> None:
-        """The active segment is closed first, so that all that was written is dirty.
+        """Roll the log, so that all of it is dirty but the new active segment, and clean it.
 
-        One round alone comes no further than its offset map.
+        With `is_whole=False` the cleaner makes one round, which reaches no further than its offset
+        map.
         """
         self.log.roll()
         if is_whole:
@@ -111,8 +112,11 @@ class World:
         self.log.delete_marked_files(self.clock.now_ms())
 
     def missed_stretches(self) -> list[int]:
-        """Read to the end, and compare with what was written; for each deletion that the reader
-        does not know of, how long it took from the value it has to where the tombstone was."""
+        """Read to the end and compare with what was written.
+
+        Returns, for each deletion that the reader missed, the time in ms between its reads of the
+        value it has and of the tombstone's offset.
+        """
         while self.reader.read_batch():
             pass
         stretches = []
@@ -168,7 +172,8 @@ CLEANS = st.booleans().map(lambda is_whole: lambda world: world.clean(is_whole=i
 HISTORIES = st.lists(st.one_of(WRITES, WRITES, READS, WAITS, CLEANS), max_size=30)
 
 
-# Of a map of two slots one is used: then a round ends in the middle of a batch, and the next goes on.
+# A map of two slots uses one: a round ends in the middle of a batch, and the next one continues
+# there.
 @given(history=HISTORIES, map_slots=st.sampled_from([2, 3, 1000]))
 @settings(max_examples=150)
 def test_reader_misses_no_deletion_within_the_retention_of_tombstones(
@@ -186,7 +191,7 @@ def test_reader_misses_no_deletion_within_the_retention_of_tombstones(
     ("stretch_ms", "missed"), [(RETENTION_MS - 1, []), (RETENTION_MS, [RETENTION_MS])]
 )
 def test_reader_that_takes_longer_misses_the_deletion(stretch_ms: int, missed: list[int]) -> None:
-    """The promise ends with delete.retention.ms, to the millisecond: so it is one."""
+    """The promise ends exactly at delete.retention.ms."""
     with opened_world() as world:
         world.write((b"a", b"1"))
         world.write((b"a", None))
@@ -199,7 +204,8 @@ def test_reader_that_takes_longer_misses_the_deletion(stretch_ms: int, missed: l
 
 
 def test_tombstone_beyond_the_offset_map_is_kept_from_the_round_that_reaches_it() -> None:
-    """Kafka gives it its horizon at once, while older values of its key are still there."""
+    """Differs from Kafka, which sets the horizon at once, while the log still has older values of
+    the key."""
     with opened_world(map_slots=2) as world:
         world.write((b"a", b"1"), (b"b", b"1"), (b"a", None))
         world.clean(is_whole=False)

@@ -1,10 +1,10 @@
-"""A partition under random transactions in both tiers: no committed record is hidden from a
-read_committed consumer, and no aborted one is shown to it.
+"""A partition under random transactions in both tiers: a read_committed consumer gets every
+committed record and no aborted one.
 
-The model is a list: for each record its value, its producer and how its transaction ended, if it
-did. The consumer filters as Kafka's clients do, by the list of aborted transactions that comes
-with each read. A history follows from its seed; between the steps the log is rolled, copied to the
-remote tier, deleted locally and opened again.
+The model is a list with the value and producer of each record, and how its transaction ended. The
+consumer filters as Kafka's clients do, by the list of aborted transactions of each read. A history
+follows from its seed. Between the steps the log is rolled, copied to the remote tier, deleted
+locally and opened again.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ class History:
         return offsets
 
     def end(self) -> None:
-        """Also of a producer with nothing open: a marker too many does no harm."""
+        """End the transaction of any producer. It may have none open: an extra marker does no
+        harm."""
         producer = self.rng.choice(self.producers)
         commit = self.rng.random() < 0.5
         if self.rng.random() < 0.3:  # fenced, or a client of transaction version 2
@@ -138,7 +139,7 @@ class History:
     def restart(self) -> None:
         self.tiered.restart()
 
-    # ---- what is to be seen
+    # ---- what a consumer may see
 
     def last_stable_offset(self) -> Offset:
         return min(
@@ -181,7 +182,7 @@ class History:
         return found
 
     def check_bucket(self) -> int:
-        """What Spark reads of the bucket alone; how many records that is."""
+        """Check what Spark reads from the bucket alone. Return the number of records."""
         partition = self.tiered.partition.topic_partition
         pieces = lineage_pieces(self.tiered.segments())
         history = CommittedHistory(self.tiered.store, {partition: pieces})
@@ -251,7 +252,7 @@ def test_spark_reads_of_the_bucket_what_was_committed_and_nothing_else(
 
 
 def test_histories_reach_both_tiers_and_aborted_transactions(tmp_path: Path) -> None:
-    """Or the test above shows less than it says."""
+    """Without these counts the test above could pass on histories that test little."""
     aborted = remote = in_bucket = 0
     for seed in SEEDS:
         history = History(tmp_path / str(seed), seed)

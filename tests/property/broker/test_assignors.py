@@ -1,4 +1,5 @@
-"""Server-side assignors: every partition of a subscribed topic has one subscriber, evenly."""
+"""Server-side assignors: every partition of a subscribed topic has exactly one subscriber. The
+uniform assignor balances the members, and moves no more than it must."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Random histories of a classic group: whatever its members do, its invariants hold.
+"""Random histories of a classic group: its invariants hold whatever the members do.
 
-Members join (new, known, static), sync, send heartbeats, leave and fall silent in any order, with
+Members join (new, known, static), sync, send heartbeats, leave and stop sending in any order, with
 ids and generations that may be stale. The invariants are those at the head of
 `isotherm.broker.groups.classic_group`.
 """
@@ -40,7 +40,7 @@ STEPS = st.one_of(
 
 
 class History:
-    """Applies steps and checks what must hold after each."""
+    """Applies steps to a group and checks the invariants after each."""
 
     def __init__(self) -> None:
         self.now_ms = 0

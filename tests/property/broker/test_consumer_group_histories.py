@@ -1,5 +1,6 @@
-"""Random histories of a consumer-protocol group: no partition has two holders, and once members
-do as they are told every partition has one. Replaying the records gives the group again."""
+"""Random histories of a consumer group: no partition has two owners, and every partition has one
+once all members have followed their assignments. A replay of the group's records restores the
+group."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ STEPS = st.one_of(
 
 
 class Client:
-    """A member as a well-behaved client plays it. Slots 3 and 4 are static members."""
+    """The state that a well-behaved client keeps. Slots 3 and 4 are static members."""
 
     def __init__(self, slot: int, life: int) -> None:
         self.member_id = f"m{slot}.{life}"
@@ -164,7 +165,7 @@ def test_partitions_have_one_holder_and_settle_with_subscribers(
     history = History()
     for step in steps:
         getattr(history, step[0])(*step[1:])
-    # Whoever is not played any more is missed.
+    # Let the sessions of members that stopped without leaving expire.
     for _ in range(12):
         history.time(100)
         history.settle()
@@ -189,7 +190,7 @@ def test_replayed_records_give_the_group_again(steps: list[tuple[Any, ...]]) -> 
         getattr(history, step[0])(*step[1:])
     compacted: dict[bytes, bytes | None] = {}
     for key, value in history.log:
-        # What is kept is the last of each key, where it stood.
+        # Compaction keeps the last record of each key, at its own place.
         compacted.pop(key, None)
         compacted[key] = value
     for log in (history.log, list(compacted.items())):

@@ -1,6 +1,6 @@
-"""Whatever is done to the cluster's metadata, a restart finds it again; nothing else survives.
+"""A restarted controller has every change that was answered with success, and nothing else.
 
-The model is a dict of topics: what the answers said was made and not deleted since.
+The model is a dict of topics, made from the answers: created and not deleted since.
 """
 
 from __future__ import annotations

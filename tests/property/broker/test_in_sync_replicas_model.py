@@ -1,7 +1,7 @@
-"""The leader's view of its ISR against a controller and followers that only the model sees whole.
+"""The leader's view of its ISR, tested with a model of the controller and the followers.
 
-Whatever is lost, late or refused: no acknowledged record is missing on a replica that the controller
-may elect, and the high watermark never falls.
+Messages may be lost, late or refused. No replica that the controller may elect lacks an
+acknowledged record, and the high watermark never falls.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class IsrModel(RuleBasedStateMachine):
         self.min_isr = min_isr
         self.publish()
 
-    # ---- what the leader does
+    # ---- steps of the leader
 
     def find_broker(self, broker: int) -> BrokerImage:
         return BrokerImage(broker, 10, None, None, fenced=broker in self.fenced)
@@ -100,7 +100,7 @@ class IsrModel(RuleBasedStateMachine):
         self.unsent = change or self.unsent
         self.raise_high_watermark()
 
-    # ---- what the controller does
+    # ---- steps of the controller
 
     @precondition(lambda self: self.unsent is not None and self.unanswered is None)
     @rule()
@@ -146,7 +146,8 @@ class IsrModel(RuleBasedStateMachine):
 
     @rule()
     def publish(self) -> None:
-        """The metadata log reaches the leader. It may be behind an answer, and then changes nothing."""
+        """Deliver the metadata log to the leader. An image that is older than the last answer
+        changes nothing."""
         image = PartitionImage(0, (LEADER, *FOLLOWERS), self.isr, LEADER, 0, self.partition_epoch)
         if image.partition_epoch > self.replicas.partition_epoch:
             self.replicas.lead(
@@ -154,7 +155,7 @@ class IsrModel(RuleBasedStateMachine):
             )
             self.raise_high_watermark()
 
-    # ---- what must hold
+    # ---- invariants
 
     @invariant()
     def every_electable_replica_has_what_is_committed(self) -> None:

@@ -1,4 +1,5 @@
-"""Recovery reads many batches at a time. The model applies each batch by itself, as an append does."""
+"""Recovery reads many batches at a time. The model applies one batch after the other, as an append
+does."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ NO_EXPIRATION = 1 << 60
 
 
 class Step(NamedTuple):
-    """`count` batches of a producer, then a marker unless it is None."""
+    """`count` batches of one producer, then a marker unless `marker` is None."""
 
     producer_id: int
     epoch: int
@@ -118,7 +119,7 @@ def test_producers_are_those_of_all_batches(history: list[Step], cuts: list[int]
 
 
 class MemoryFile:
-    """A file in memory, that is only read."""
+    """A read-only file in memory."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -143,7 +144,7 @@ def test_sound_batches_end_where_the_first_damage_is(
     elif damaged_at is not None and data:
         data[damaged_at] ^= 1 << chosen.draw(st.integers(0, 7))
         sound_end = max(end for end in ends if end <= damaged_at)
-        # The CRC does not cover offset and leader epoch.
+        # The CRC does not cover the base offset and the leader epoch.
         in_batch = damaged_at - sound_end
         if in_batch < 8 or 12 <= in_batch < 16:
             return

@@ -1,4 +1,4 @@
-"""Random entities of any message class in kio's style."""
+"""Strategies for random entities of any message class in kio's style."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ def _entities(entity_type: type) -> st.SearchStrategy:
 
 @pytest.fixture(scope="session")
 def entities():
-    """A strategy for the entities of a message class."""
+    """A function from a message class to a strategy for its entities."""
     return _entities

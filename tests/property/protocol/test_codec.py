@@ -1,6 +1,6 @@
-"""Our codec against kio's, in both directions, on every message that is served.
+"""Isotherm's codec against kio's, in both directions, for every message that is served.
 
-kio's reader only ever sees bytes that were encoded here.
+kio's reader gets only bytes that these tests encoded.
 """
 
 from __future__ import annotations

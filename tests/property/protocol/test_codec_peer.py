@@ -1,6 +1,7 @@
-"""Our codec against kafka-python's, which comes from the same definitions by another way.
+"""Isotherm's codec against kafka-python's, which has its own generator for the same message
+definitions.
 
-What we encode, kafka-python must decode, and encode again to the same bytes.
+kafka-python must decode what Isotherm encodes, and encode it to the same bytes.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ PEER_MODULES = ("producer", "consumer", "metadata", "admin")
 
 
 def peer_class(api_key: int, suffix: str) -> type | None:
-    """kafka-python's class of a message; None when it has none."""
+    """kafka-python's class of a message. None if it has no such class."""
     name = "".join(part.title() for part in api_key_map[api_key].split("_")) + suffix
     with warnings.catch_warnings():
-        # importlib.resources.read_text, which kafka-python calls while it is imported
+        # kafka-python calls importlib.resources.read_text, which is deprecated, while it is
+        # imported.
         warnings.simplefilter("ignore", DeprecationWarning)
         modules = [importlib.import_module(f"kafka.protocol.{module}") for module in PEER_MODULES]
     return next((getattr(module, name) for module in modules if hasattr(module, name)), None)
@@ -40,7 +42,8 @@ CASES = [
     for api_key, versions in SERVED.items()
     for version in range(versions.min, versions.max + 1)
     for load, suffix in ((request_class, "Request"), (response_class, "Response"))
-    # kafka-python reads any ApiVersions response that carries an error as version 0.
+    # kafka-python reads an ApiVersions response with an error code as version 0, whatever its
+    # version.
     if (api_key, suffix) != (ApiKey.API_VERSIONS, "Response")
     and is_known_to_peer(api_key, version, suffix)
 ]
@@ -59,6 +62,6 @@ def test_codec_of_served_message_agrees_with_kafka_python(
     encoder(message)(entity, encoded)
 
     decoded = peer.decode(bytes(encoded), version=version)
-    decoded._header = None  # which a decoded message lacks, but its encoder asks for
+    decoded._header = None  # the encoder reads it, and decoding does not set it
 
     assert bytes(decoded.encode(version=version, header=False)) == bytes(encoded)

@@ -1,4 +1,4 @@
-"""The follower's side of Fetch against kio's own encoding of the same message."""
+"""The Fetch codec of a follower against kio's encoding of the same message."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ VERSIONS = range(13, 19)
 
 
 def as_a_follower_sends_it(entity, version):
-    """Without the fields of quorum replicas, and with a replica id."""
+    """The entity as a follower sends it: without the fields of quorum replicas, and with a replica
+    id."""
     topics = tuple(
         replace(
             topic,

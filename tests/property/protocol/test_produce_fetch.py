@@ -1,4 +1,4 @@
-"""The hand-coded Produce and Fetch against kio's own encoding of the same message."""
+"""The hand-written Produce and Fetch codecs against kio's encoding of the same message."""
 
 from __future__ import annotations
 
@@ -162,7 +162,8 @@ def diverging_epoch(partition):
 
 
 def without_fields_of_quorum_replicas(entity):
-    """Nobody but the controllers' quorum uses snapshot ids, and null records are sent as empty."""
+    """The entity as the broker sends it. Only the controllers' quorum uses snapshot ids, and null
+    records are sent as empty ones."""
     return replace(
         entity,
         responses=tuple(

@@ -1,4 +1,4 @@
-"""Random record batches, and the other implementations they are compared with."""
+"""Strategies for record batches, and kafka-python's classes that read and write them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RECORDS = st.builds(NewRecord, TIMESTAMPS, KEYS_AND_VALUES, KEYS_AND_VALUES, HEA
 
 @st.composite
 def batch_runs(draw, codecs=tuple(CompressionType)) -> bytearray:
-    """Up to four batches with rising offsets and gaps between them, some of them control."""
+    """Up to four batches with rising offsets and gaps between them. Some are control batches."""
     run = bytearray()
     base_offset = draw(st.integers(0, 2**40))
     for records in draw(st.lists(st.lists(RECORDS, min_size=1, max_size=6), max_size=4)):
@@ -44,9 +44,9 @@ def strategies() -> SimpleNamespace:
 
 @pytest.fixture(scope="session")
 def kafka_python() -> SimpleNamespace:
-    """The parts of kafka-python that read and write batches."""
+    """kafka-python's classes that read and write batches."""
     with warnings.catch_warnings():
-        # It reads its schemas with a function that Python 3.11 deprecates.
+        # kafka-python reads its schemas with a function that Python 3.11 deprecates.
         warnings.simplefilter("ignore", DeprecationWarning)
         from kafka import codec
         from kafka.record import MemoryRecords

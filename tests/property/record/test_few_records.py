@@ -1,4 +1,5 @@
-"""What plain Python vouches for is what the compiled check accepts; all else it leaves alone."""
+"""The check in plain Python accepts only batches that the compiled check accepts, and leaves all
+others to it."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ HEADER_SIZE = 61
 
 @st.composite
 def damaged_batches(draw, records) -> bytearray:
-    """A batch, some bytes of its records changed under a right CRC."""
+    """A batch with a few bytes of its records changed, and a right CRC."""
     batch = build_batch(
         draw(st.lists(records, min_size=1, max_size=5)),
         compression=draw(st.sampled_from([CompressionType.NONE] * 4 + list(CompressionType))),
@@ -71,7 +72,7 @@ def test_batches_end_alike_before_and_after_the_kernels_are_loaded(strategies, d
     before = outcome(batch, config, AppendOrigin.CLIENT_BEFORE_KERNELS)
     assert before == outcome(batch, config, AppendOrigin.CLIENT)
     counted = count_without_kernels(batch, TP, config=config, now_ms=NOW_MS, count_max=9)
-    # A header that does not fit its records is refused by what both have in common.
+    # The records were accepted, so only the rules for headers can refuse, which both ways share.
     if counted is not None and not isinstance(before[0], bytes):
         assert "record_index" not in before[1]
 

@@ -1,7 +1,7 @@
-"""Bytes that nobody meant: every decoder gives a value or its documented error.
+"""Hostile bytes: every decoder returns a value or raises its documented error.
 
-The column kernels are compiled without bounds checks, so they get their input right before a page
-that may not be touched: one byte read too far kills the process.
+The column kernels are compiled without bounds checks. Their input lies directly before a page
+without access rights, so a read of one byte too many kills the process.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PAGES_SIZE = 16 * mmap.PAGESIZE
 
 
 class GuardedMemory:
-    """Memory whose end is followed by a page that faults on any access."""
+    """Memory that ends at a page which faults on any access."""
 
     def __init__(self) -> None:
         self._map = mmap.mmap(-1, PAGES_SIZE + mmap.PAGESIZE)
@@ -70,7 +70,7 @@ def guarded() -> GuardedMemory:
 
 @st.composite
 def damaged(draw, run: bytearray, *, fix_crc: bool) -> bytearray:
-    """The run with some bytes changed, dropped or added; CRCs made right again if asked."""
+    """The batches with some bytes changed, dropped or added, and their CRCs right if `fix_crc`."""
     run = bytearray(run)
     for _ in range(draw(st.integers(0, 4))):
         if not run:
@@ -123,8 +123,11 @@ def decoded_or_none(
 
 
 def has_wrong_max_timestamp(header: BatchHeader, records: list[Record]) -> bool:
-    """Columns are of batches that a leader appended: it sets the largest timestamp (the reader of
-    single records is also for those that a producer sends)."""
+    """Whether the header's max timestamp differs from that of the records.
+
+    Columns are read from batches that a leader appended, and the leader sets this field. The reader
+    of single records also accepts what a producer sends, so it does not check the field.
+    """
     if not records or header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return False
     return max(-1, *(record.timestamp_ms for record in records)) != header.max_timestamp
@@ -177,7 +180,7 @@ def test_columns_and_reader_agree_on_damaged_batches(strategies, guarded, data) 
 @given(DATA)
 @MANY
 def test_columns_of_a_record_body_made_of_anything(guarded, data) -> None:
-    """Random bytes where the records should be, with a header that is right."""
+    """Random bytes in the place of the records, under a right header."""
     body = data.draw(st.binary(max_size=60))
     batch = build_batch([NewRecord(0, None, None)], max_timestamp=BODY_TIMESTAMP)[:61] + body
     struct.pack_into(">i", batch, 8, len(batch) - 12)
@@ -189,13 +192,15 @@ def test_columns_of_a_record_body_made_of_anything(guarded, data) -> None:
     assert (None if columns is None else rows(columns)) == records_or_none(buffer)
 
 
-# attributes, timestamp, offset, key of 2, value of 3, two headers: one with a value, one null
+# attributes, timestamp delta, offset delta, a key of 2 bytes, a value of 3, and two headers, the
+# second with a null value
 BODY = bytes.fromhex("00 82 02 00 04 6b6b 06 767676 04 02 61 04 7878 02 62 01")
 BODY_TIMESTAMP = 129
 
 
 def record_at_the_guard(guarded: GuardedMemory, size: int, body: bytes) -> memoryview:
-    """A batch of one record that claims `size` bytes and ends with `body` before the guard."""
+    """A batch of one record that claims `size` bytes and ends with `body`, directly before the
+    guard page."""
     batch = (
         build_batch([NewRecord(0, None, None)], max_timestamp=BODY_TIMESTAMP)[:61]
         + bytes([2 * size])

@@ -1,4 +1,5 @@
-"""Offsets, keys and values, beside the reader of whole records: for sound and for damaged batches."""
+"""The reader of offsets, keys and values against the reader of whole records, for sound and for
+damaged batches."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from isotherm.record.keyed_records import read_keyed_records
 DATA = st.data()
 TIMES = st.one_of(st.just(0), st.integers(0, 2**42))
 FIELDS = st.one_of(st.none(), st.binary(max_size=3), st.sampled_from([bytes(63), bytes(9000)]))
-# Coordinators write no headers, so most records have none here.
+# Coordinators write no headers, so most records here have none.
 HEADERS = st.one_of(st.just([]), st.just([]), st.just([("h", b"v")]))
 
 
 @st.composite
 def batches(draw) -> bytearray:
-    """Some have more than 64 records: their offsets take two bytes."""
+    """A batch of 1 to 160 records. From offset delta 64 on, a delta takes two bytes."""
     records = draw(st.lists(st.tuples(TIMES, FIELDS, FIELDS, HEADERS), min_size=1, max_size=4))
     return build_batch(
         records * draw(st.sampled_from([1, 1, 40])),
@@ -50,7 +51,7 @@ def test_fields_are_those_of_whole_records(batch: bytearray) -> None:
 @settings(max_examples=400)
 def test_damage_is_named_as_by_whole_records(data) -> None:
     batch = data.draw(batches())
-    # The counts of the header, and anything in the records.
+    # The fields of the header that hold counts, and any byte of the records.
     places = st.one_of(st.integers(23, 26), st.integers(57, min(len(batch) - 1, 90)))
     for _ in range(data.draw(st.integers(1, 2))):
         batch[data.draw(places)] = data.draw(st.sampled_from([0, 1, 2, 3, 0x40, 0x7F, 0x80, 0xFF]))

@@ -1,4 +1,4 @@
-"""Our bytes against kafka-python and kio, both ways."""
+"""Isotherm's batches read by kafka-python and kio, and theirs read by Isotherm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from isotherm.record.batch import (
 from isotherm.record.compression import compress, decompress
 from isotherm.record.varint import write_varint, write_varlong
 
-# kafka-python needs a package for snappy that nothing else here does.
+# kafka-python needs a package for snappy that no other test uses.
 KAFKA_PYTHON_CODECS = [codec for codec in CompressionType if codec is not CompressionType.SNAPPY]
 DATA = st.data()
 MANY = settings(max_examples=100)
@@ -58,7 +58,7 @@ def test_uncompressed_batch_is_kafka_pythons_byte_for_byte(kafka_python, strateg
         partition_leader_epoch=0,
     )
     theirs = builder.build()
-    ours[12:16] = theirs[12:16]  # the epoch is the leader's to set; writers differ
+    ours[12:16] = theirs[12:16]  # the leader sets the epoch; producers write different values
     assert ours == theirs
 
 
@@ -115,7 +115,7 @@ def test_codecs_are_kafka_pythons(kafka_python, piece: bytes, times: int) -> Non
 @given(DATA)
 @MANY
 def test_kio_reads_our_uncompressed_batch_and_writes_it_again(strategies, data) -> None:
-    # kio drops the milliseconds of timestamps, so they are whole seconds here.
+    # kio drops the milliseconds of timestamps, so these are whole seconds.
     records = [
         record._replace(timestamp_ms=record.timestamp_ms // 1000 * 1000)
         for record in data.draw(st.lists(strategies.records, min_size=1, max_size=6))

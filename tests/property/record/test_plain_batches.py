@@ -1,4 +1,5 @@
-"""A plain batch ends as `validation` alone would end it; a batch that is not plain is left to it."""
+"""The fast path for plain batches gives the result or the error of the general `validation`. It
+leaves batches that are not plain to the general code."""
 
 from __future__ import annotations
 
@@ -22,14 +23,15 @@ NOW_MS = 2**41
 ANY_TIME = TopicConfig(message_timestamp_after_max_ms=2**63 - 1)
 HEADER = struct.Struct(">qiibIhiqqqhii")
 INTERESTING = [-(2**15), -2, -1, *range(9), 16, 17, 32, 48, 64, 128, 2**15 - 1]
-# Those of the header that have a meaning for a producer: all but the epoch of the leader and the CRC.
+# The header fields that a producer sets: all but the leader epoch and the CRC.
 FIELDS = [0, 1, 3, 5, 6, 7, 8, 9, 10, 11, 12]
 INTERESTING_BYTES = [-128, -1, 0, 1, 2, 3, 127]
 
 
 @st.composite
 def batches(draw, records) -> bytearray:
-    """A producer's batch. Some fields of its header, or bytes of its records, may be others."""
+    """A producer's batch. A field of its header, bytes of its records, its CRC or its end may be
+    damaged."""
     producer = draw(
         st.sampled_from([{}, {"producer_id": 7, "producer_epoch": 1, "base_sequence": 5}])
     )

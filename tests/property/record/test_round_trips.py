@@ -1,4 +1,4 @@
-"""What is written is read again, by the reader and as columns."""
+"""What is written can be read, by the reader of records and as columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every bucket that a test leaves behind is held against its metadata."""
+"""The fixture that compares every bucket that a test leaves behind with its metadata."""
 
 from tests.support.scrubbed_buckets import scrubbed_buckets
 

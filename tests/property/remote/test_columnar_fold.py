@@ -1,4 +1,5 @@
-"""The fold by columns gives what the fold record by record gives, whatever the topic holds."""
+"""The columnar fold of a metadata topic gives the result of the fold record by record, whatever the
+topic holds."""
 
 from __future__ import annotations
 

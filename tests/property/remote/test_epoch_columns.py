@@ -1,4 +1,4 @@
-"""Leader epochs by columns, beside the same questions about one offset and one segment."""
+"""Leader epochs computed in columns, against the functions for one offset and one segment."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from isotherm.remote.history.epoch_columns import ExpectedEpochs, span_ends
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
 from isotherm.segment.leader_epochs import cut_at_epochs, epoch_for_offset
 
-# Few values, so that offsets meet borders; and those of damaged metadata.
+# A small range, so that offsets often equal borders; the extremes are those of damaged metadata.
 OFFSETS = st.integers(0, 12) | st.sampled_from([-(2**63), -1, 2**63 - 1])
 
 
 @st.composite
 def epochs_of_segments(draw: st.DrawFn) -> list[tuple[list[EpochEntry], int]]:
-    """Of damaged metadata, too: start offsets in any order."""
+    """Epochs and the end offset of several segments. Start offsets have any order, as in damaged
+    metadata."""
     found = []
     for _ in range(draw(st.integers(1, 4))):
         epochs = sorted(draw(st.sets(st.integers(0, 6), min_size=1, max_size=4)))

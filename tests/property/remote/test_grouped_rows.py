@@ -1,4 +1,4 @@
-"""Rows are grouped as a dictionary would group them, whatever their hashes are."""
+"""Rows are grouped as a dictionary groups them, whatever their hashes are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from isotherm.kernels import grouping
 from isotherm.remote.metadata.folding.lives import grouped
 
 TABLE = np.dtype([(name, np.int64) for name in "abc"])
-# Few, so that rows are equal; neighbours and extremes, since hashes are of single bits.
+# Few values, so that rows are equal; neighbours and extremes, because single bits decide the hash.
 NUMBERS = st.sampled_from([0, 1, 2, 1 << 32, -1, -(2**63), 2**63 - 1])
 
 
@@ -42,12 +42,12 @@ def test_rows_are_grouped_as_by_a_dictionary(
     expected = by_dictionary(chosen.tolist(), columns)
     assert as_lists(grouped(chosen, *columns)) == expected
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grouping, "group_rows", lambda *_: -1)  # too many hashes collide
+        patch.setattr(grouping, "group_rows", lambda *_: -1)  # as if too many hashes collided
         assert as_lists(grouped(chosen, *columns)) == expected
 
 
 def slot_of(value: int, slots_count: int) -> int:
-    """Where the kernel puts a row: the only slot that it fills."""
+    """The slot in which the kernel puts a row. It is the only slot filled."""
     column = np.array([value], np.int64)
     slots, groups = np.full(slots_count, -1, np.int32), np.empty(1, np.int32)
     out = np.empty(1, np.int64), np.empty(1, np.int64)

@@ -1,4 +1,5 @@
-"""Feature level 1 against its two models: level 0 for one leader, Scenario 2 of KIP-1266 for several."""
+"""Feature level 1 against its two models: level 0 for one leader, Scenario 2 of KIP-1266 for
+several."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ def publish(
     state: RemoteLogSegmentState,
     leader_epoch: int,
 ) -> None:
-    """As a task does; what cannot be finished any more is dropped, as at level 0."""
+    """Publish an event as a task does. An update of a segment that is gone is dropped, as at level
+    0."""
     if state is STARTED:
         manager.add_remote_log_segment_metadata(metadata).result()
         return
@@ -77,8 +79,8 @@ def publish(
 
 @st.composite
 def segments(draw: st.DrawFn) -> list[RemoteLogSegmentMetadata]:
-    """Of ends that differ, so that one leader has a key for each; starts and epochs are as wild as
-    they may be."""
+    """Segments with different end offsets, so that one leader has a key for each. Start offsets and
+    epochs are arbitrary."""
     ends = draw(st.lists(st.integers(3, 40), min_size=1, max_size=5, unique=True))
     made = []
     for number, end in enumerate(ends):
@@ -107,7 +109,7 @@ def unkeyed(metadata: RemoteLogSegmentMetadata | None) -> RemoteLogSegmentMetada
 
 
 def listed(manager: TopicBasedRemoteLogMetadataManager) -> set[object]:
-    """Every segment, and those of each epoch, without their mapping fields."""
+    """All segments, and the segments of each epoch, without `broker_leader_epoch`."""
     return {
         (epoch, each.segment_id, each.state, each.start_offset, each.end_offset_inclusive)
         for epoch in (None, *EPOCHS)
@@ -120,7 +122,8 @@ def listed(manager: TopicBasedRemoteLogMetadataManager) -> set[object]:
 def test_level_1_tells_of_one_leader_what_level_0_does(
     made: list[RemoteLogSegmentMetadata], data: st.DataObject
 ) -> None:
-    """Any events, also those that cannot follow one another, and a compaction at the end."""
+    """The events are arbitrary, also transitions that are not allowed. A compaction follows at the
+    end."""
     topics = Topics()
     old, new = Topics().manager(0), topics.manager()
     for _ in range(data.draw(st.integers(1, 15))):
@@ -143,8 +146,8 @@ def test_level_1_tells_of_one_leader_what_level_0_does(
     assert listed(compacted) == listed(old)
     for epoch in EPOCHS:
         for offset in OFFSETS:
-            # The highest offset of what is deleted is forgotten, and with it which of two
-            # overlapping segments answers: both hold the offset.
+            # Compaction drops the highest offset of deleted segments. It decides which of two
+            # overlapping segments answers; both hold the offset.
             before = old.remote_log_segment_metadata(PARTITION, epoch, offset)
             after = compacted.remote_log_segment_metadata(PARTITION, epoch, offset)
             assert (before is None) == (after is None)
@@ -152,7 +155,8 @@ def test_level_1_tells_of_one_leader_what_level_0_does(
 
 
 def upload(leader_epoch: int, end_offset: int) -> RemoteLogSegmentMetadata:
-    """Of the ten offsets up to `end_offset`, by the leader of an epoch."""
+    """The metadata of an upload of the ten offsets up to `end_offset`, by the leader of an
+    epoch."""
     return RemoteLogSegmentMetadata(
         segment_id=RemoteLogSegmentId(PARTITION, uuid.UUID(int=100 * leader_epoch + end_offset)),
         start_offset=end_offset - 9,
@@ -192,7 +196,7 @@ def test_uploads_of_several_leaders_end_as_scenario_2_says_in_whatever_order(
 def make_way(
     manager: TopicBasedRemoteLogMetadataManager, metadata: RemoteLogSegmentMetadata
 ) -> set[RemoteLogSegmentId]:
-    """As the copy task does before a start: what it deleted."""
+    """Delete the predecessor, as the copy task does before a start. Return the ids deleted."""
     predecessor = manager.predecessor(metadata)
     if predecessor is None or predecessor.state is STARTED:
         return set()
@@ -206,8 +210,11 @@ def make_way(
 def test_deletions_amid_the_uploads_of_several_leaders_lose_nothing_else(
     data: st.DataObject,
 ) -> None:
-    """The leader of the last epoch deletes uploads, its own too, while others still write. What it
-    deleted stays deleted; of what is left the latest leader's answers; compaction changes nothing."""
+    """The leader of the last epoch deletes uploads, also its own, while other leaders still write.
+
+    Deleted segments stay deleted. Of the others, the segment of the latest leader answers.
+    Compaction changes nothing.
+    """
     topics = Topics()
     leaders = {epoch: topics.manager() for epoch in (3, 4, 5)}
     steps = {(epoch, end): [STARTED, FINISHED] for epoch in leaders for end in (9, 19)}
@@ -255,7 +262,7 @@ def test_deletions_amid_the_uploads_of_several_leaders_lose_nothing_else(
 def test_records_of_leaders_that_do_not_see_each_other_end_alike_in_whatever_order(
     data: st.DataObject,
 ) -> None:
-    """Nothing fences a deposed leader's append: what it writes late takes nothing back."""
+    """No fence stops the late append of a deposed leader. It undoes no later event."""
     first, second = upload(3, 9), upload(4, 9)
     histories = {
         3: [replace(first, state=state) for state in (STARTED, FINISHED)],

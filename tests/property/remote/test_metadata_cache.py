@@ -1,10 +1,10 @@
-"""RemoteLogMetadataCache against Kafka's rules stated naively, over random histories.
+"""RemoteLogMetadataCache against Kafka's rules in their simplest form, over random histories.
 
-The model keeps, per epoch, a plain dict from start offset to segment, as Kafka does, and every
-finished segment beside it, also those that the dict has lost sight of. Where the dict answers, the
-cache gives the same segment, or one that holds the offset too and was lost. Where it does not, the
-cache still answers if a segment that no later one has set aside holds the offset. Those are the
-differences (docs/decisions/0011).
+The model keeps, per epoch, a dict from start offset to segment, as Kafka does. Beside it, the model
+keeps every finished segment, also those that the dict no longer finds. Where the dict answers, the
+cache gives the same segment, or one that holds the offset too and that the dict no longer finds.
+Where the dict does not answer, the cache still does if a segment holds the offset and no later
+segment replaced it. Those are the differences from Kafka (docs/decisions/0011).
 """
 
 from __future__ import annotations

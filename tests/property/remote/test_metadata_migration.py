@@ -1,8 +1,8 @@
-"""Migration to keyed records: what compaction leaves tells what the whole topic told.
+"""Migration to keyed records: the compacted topic has the same segments as the whole topic had.
 
 Histories are those of level 0: uploads that overlap or are tried again, deletions at every stage,
-partitions deleted. Events go on arriving between the rounds, and the migration is killed at any of
-its appends and begun again.
+deleted partitions. Events go on arriving between the rounds. The migration is killed at any of its
+appends and starts again.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ def append(topic: MemoryMetadataTopic, events: list[bytes]) -> None:
 
 
 def compacted(topic: MemoryMetadataTopic) -> MemoryMetadataTopic:
-    """What a cleaner leaves for good: the last record of each key, no tombstone, nothing else."""
+    """A copy of the topic as compaction leaves it in the end: the last record of each key, no
+    tombstones, and no records without a key."""
     last = {record.key: record for record in topic.records() if record.key is not None}
     left = MemoryMetadataTopic(1)
     for record in sorted(last.values(), key=lambda record: record.offset):

@@ -1,5 +1,5 @@
-"""The tasks of the remote tier under schedules that preempt and crash them anywhere: nothing lost,
-doubled or left over (docs/simulation.md)."""
+"""The tasks of the remote tier under schedules that preempt and crash them at any step: no record
+is lost, no segment doubled, no object left over (docs/simulation.md)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ PROGRAM = [sys.executable, "-m", "tests.support.schedules"]
 
 
 def played(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Played in a process of its own: the order of sets is part of a schedule."""
+    """Run the program of schedules in a process of its own: the order of sets is part of a
+    schedule, so the hash seed must be fixed."""
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     return subprocess.run(
         [*PROGRAM, *arguments], capture_output=True, text=True, check=False, env=environment
@@ -47,7 +48,8 @@ def play(*arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def explored() -> str:
-    """Of all scenarios in one process: to start one takes as long as a hundred schedules."""
+    """The output for all scenarios in one process: its start takes as long as a hundred
+    schedules."""
     done = played("--scenario", *SOUND, "--limit", "400")
     return done.stdout + done.stderr
 

@@ -1,6 +1,8 @@
-"""The schedules find what they are there for: with the old order restored, in which a partition was
-ready before the event that a crash had cut in two was applied, and a plan to delete was carried out
-without another look, an acknowledged record is lost."""
+"""The schedules find the loss of acknowledged records that they are meant to find.
+
+The tests restore the old order. A partition was ready before the interrupted event was applied, and
+a deletion did not check its plan again.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from tests.support.schedules.scenarios import explore, play, scenario_of
 
 
 class ReadyTooEarly(TopicBasedRemoteLogMetadataManager):
-    """Opens what it has read before it looks at the audit topic."""
+    """Becomes ready for what it has read before it checks the audit topic."""
 
     _audit_checked: frozenset[int] = frozenset()
 
@@ -61,7 +63,8 @@ def test_a_plan_from_before_the_cut_event_loses_a_record(
 def test_a_log_start_that_a_crash_forgets_lies_below_a_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With what lies below the log start deleted before that is durable."""
+    """The variant that must fail deletes segments below the log start before the log start is
+    durable."""
     scenario = scenario_of("gap-forgotten")
     assert explore(scenario, tmp_path / "sound", limit=400).failures == []
     monkeypatch.setattr(PartitionLog, "make_log_start_durable", lambda _: None)
@@ -77,7 +80,8 @@ def test_a_log_start_that_a_crash_forgets_lies_below_a_gap(
 def test_either_guard_alone_keeps_the_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guard: str
 ) -> None:
-    """What is to be: ready means whole, and a plan is no licence."""
+    """One guard is enough: readiness only after the interrupted event is applied, or the second
+    check before a deletion."""
     manager = TopicBasedRemoteLogMetadataManager if guard == "whole" else ReadyTooEarly
     if guard == "whole":
         monkeypatch.setattr(RemoteTierAccess, "delete_segment", delete_without_another_look)

@@ -1,4 +1,4 @@
-"""A fold that is written down and taken up again gives what folding every record gives."""
+"""A fold that is stored and continued gives the result of a fold of all records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Brokers that write to one metadata partition lose no event and bring no state back."""
+"""Brokers that write to one metadata partition lose no event, and no segment goes back to an
+earlier state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Simulations of the remote tier from a seed: nothing lost, and the same seed does the same."""
+"""Simulations of the remote tier from a seed: no record is lost, and the same seed gives the same
+run."""
 
 from __future__ import annotations
 

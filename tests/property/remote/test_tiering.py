@@ -1,15 +1,15 @@
-"""A partition under random histories of work, faults and restarts: nothing is lost.
+"""A partition under random histories of work, faults and restarts loses nothing.
 
-The model is the list of appended values. After every step: what the log says it holds is held by
-one of the tiers, completely; local data is gone only where a finished copy holds it; every object
-in the bucket is named by the metadata. At the end, when nothing fails any more, the bucket holds
-what is finished and nothing else.
+The model is the list of appended values. After every step three things hold. One of the tiers has
+every record between the log's start and end. A local segment is deleted only where a finished copy
+holds its records. The metadata names every object in the bucket.
 
-At feature level 1 the topic is compacted and cleaned up in between, and a restart sees only what
-that left; the audit topic must tell of the same segments.
+At the end, when no faults are injected any more, the bucket holds the finished segments and nothing
+else. At feature level 1 the topic is compacted and cleaned up in between, and a restart sees only
+the result; the audit topic must have the same segments.
 
-A history follows from its seed. Steps are weighted by hand rather than drawn by Hypothesis, whose
-histories hardly ever fill a segment, fail to store its FINISHED and then delete it locally.
+A history follows from its seed. Steps have weights set by hand. Hypothesis would rarely draw a
+history that fills a segment, fails to store its FINISHED and then deletes it locally.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class History:
         self.run(self.tiered.expiration_task.run)
 
     def run(self, task: Callable[[], object]) -> None:
-        """Run a task; perhaps the store fails it, perhaps an event cannot be stored, or is stored
-        and the reply is lost."""
+        """Run a task. The store may fail it; an event may fail to be stored, or be stored with its
+        reply lost."""
         for operation in (Operation.COPY, Operation.DELETE):
             if self.rng.random() < 0.3:
                 self.tiered.store.fail_next(operation, *self.rng.choices(FAULTS, k=2))
@@ -180,7 +180,8 @@ class History:
 def states_of_audit(
     topic: MemoryMetadataTopic,
 ) -> dict[RemoteLogSegmentId, RemoteLogSegmentState]:
-    """What its events say is there: a start takes the place of an earlier one under its key."""
+    """The states that the audit topic's events give. A start replaces an earlier start under its
+    key."""
     states: dict[RemoteLogSegmentId, RemoteLogSegmentState] = {}
     started: dict[bytes, RemoteLogSegmentId] = {}
     for record in topic.records():

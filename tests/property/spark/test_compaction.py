@@ -1,5 +1,8 @@
-"""Compaction of a tiered log against the log cleaner, which is proven against Kafka's own
-(tests/oracle/test_cleaner.py): over random histories both leave the same batches, byte for byte."""
+"""Compaction of a tiered log against the log cleaner, over random histories. Both leave the same
+batches, byte for byte.
+
+tests/oracle/test_cleaner.py compares the cleaner with Kafka's own.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ RANDOM = st.randoms(use_true_random=False)
 CHECKED = settings(
     max_examples=25,
     suppress_health_check=list(HealthCheck),
-    # A history does not get smaller by smaller random numbers.
+    # No shrinking: smaller random numbers do not give a smaller history.
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
 )
 OWNER = TopicIdPartition(uuid.UUID(int=7), "t", 0)
@@ -51,7 +54,7 @@ def test_compaction_leaves_the_batches_that_the_log_cleaner_leaves(rng: random.R
         for round_number in range(3):
             for _ in range(rng.randint(1, 25)):
                 history.step()
-            # What is open is not cleaned, by either; here all of the log is to be compared.
+            # Neither cleans open transactions, and this test compares the whole log.
             history.end_transactions()
             history.log.log.roll()
             history.first_dirty_offset = 0
@@ -68,7 +71,7 @@ def test_compaction_leaves_the_batches_that_the_log_cleaner_leaves(rng: random.R
 
 
 class Tiered:
-    """The closed segments of a log in a bucket of their own."""
+    """The closed segments of a log, copied to a bucket of their own."""
 
     def __init__(self, history: CleaningHistory, folder: Path) -> None:
         self.history = history
@@ -85,7 +88,7 @@ class Tiered:
         return plan_compaction(self.storage, pieces, in_place=True)
 
     def compact(self) -> list[RewrittenSegment]:
-        """What the Spark job does, without Spark."""
+        """Run the steps of the Spark job without Spark."""
         rules = CompactionRules(
             now_ms=self.history.clock.now_ms(),
             delete_retention_ms=self.history.config.delete_retention_ms,
@@ -124,8 +127,8 @@ class Tiered:
 
 
 def kept_batches(rewritten: list[RewrittenSegment]) -> list[bytes]:
-    """Those that are not empty: beside the cleaner's, compaction keeps the last one of each
-    segment, and the cleaner knows of producers that have gone on since."""
+    """The batches with records. Without them compaction and cleaner differ: compaction keeps the
+    last batch of each segment, and the cleaner knows which producers have continued since."""
     return [batch for each in rewritten for batch in batches_in(each.data.log_path.read_bytes())]
 
 

@@ -1,5 +1,7 @@
-"""Whatever leaders did, clean elections and unclean ones, and one that stores a segment after it was
-deposed: a bucket planned by its names reads what it reads when planned by its manifests."""
+"""A query planned by the names of objects reads the same rows as one planned by manifests.
+
+Histories have clean and unclean elections, and deposed leaders that still store a segment.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from tests.support.record_segments import RecordSegmentMaker
 OWNER = TopicIdPartition(uuid.UUID(int=1), "t", 0)
 SCHEMA = arrow_schema(schema_of(["offset", "value"]))
 
-# The epoch of each offset of a log, and the offsets of a segment of it.
+# A log is the list of its offsets' epochs. A segment is a log, a start and an end offset.
 Log = list[int]
 Segment = tuple[Log, int, int]
 
@@ -61,7 +63,7 @@ def stored_segments(draw: st.DrawFn) -> list[Segment]:
     return stored
 
 
-# The last of them was stored late, by a leader that others had deposed.
+# A deposed leader stored the last segment late.
 LATE_AT_THE_END: list[Segment] = [
     ([0] * 6, 0, 5),
     ([0] * 6 + [1] * 4, 4, 7),

@@ -1,5 +1,8 @@
-"""Whatever the segments, the range and the size of tasks: all tasks together read what a plain
-walk over the batches reads, each record once and in order."""
+"""All tasks of a query together read each record of the range once and in order, whatever the
+segments, the range and the size of tasks.
+
+The model is a walk over the batches.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,8 @@ OWNER = TopicIdPartition(uuid.UUID(int=1), "t", 0)
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch to make: `gap` offsets are missing before it; no records means a control batch."""
+    """A batch to build. `gap` offsets are missing before it. A batch without records is a control
+    batch."""
 
     gap: int
     count: int
@@ -114,7 +118,11 @@ def test_union_of_all_tasks_is_a_plain_read(
 
 
 def _tier(maker: RecordSegmentMaker, segments: list[list[Batch]], index_interval: int):
-    """Segments that follow one another; gaps before a segment belong to the one before it."""
+    """Store segments without offsets between them: a gap before a batch at a segment's start
+    belongs to the segment before.
+
+    Returns the segments, the rows (offset, value) and the end offset.
+    """
     tiered, rows, offset = [], [], 0
     for segment in segments:
         built = []

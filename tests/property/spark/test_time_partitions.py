@@ -1,4 +1,5 @@
-"""Rows by hour or day. Oracle: PyIceberg's own transforms, which readers of the table compare with."""
+"""Partitions of rows by hour or day. The oracle is PyIceberg's transforms, with which readers of
+the table filter."""
 
 from __future__ import annotations
 
