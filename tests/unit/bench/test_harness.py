@@ -17,7 +17,7 @@ latency, 7 ms 50th, 20 ms 95th, 31 ms 99th, 44 ms 99.9th.
 
 
 class FakeServer:
-    """This very process, under a name."""
+    """A server that is this process, under a name."""
 
     bootstrap_server = "127.0.0.1:1"
     log_dir = remote_dir = Path()

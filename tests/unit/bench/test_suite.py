@@ -1,4 +1,5 @@
-"""The list of questions, the targets and floors of their ratios, and the pages made of them."""
+"""The list of questions, the targets and floors of their ratios, and the pages generated from
+them."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class FakeRemoteLogManager:
 
 
 class Parts:
-    """One broker's parts below the network."""
+    """The parts of one broker below the network."""
 
     def __init__(self, directory: Path) -> None:
         self.config = BrokerConfig(
@@ -97,7 +97,8 @@ class Parts:
         self.kernels = KernelWarmUp()
 
     def run(self, scenario: Callable[[], Awaitable[None]]) -> None:
-        """Run `scenario` with partitions 0 and 1 of topic `t`, led with epoch 3."""
+        """Run `scenario` with partitions 0 and 1 of topic `t`, which this broker leads at epoch
+        3."""
 
         async def main() -> None:
             purgatory: Purgatory[Any] = Purgatory(asyncio.get_running_loop(), operations_max=10)

@@ -1,4 +1,5 @@
-"""Connections of a listener with TLS: counted from when they are accepted, in each limit."""
+"""Connections of a listener with TLS count in each limit from when they are accepted, before their
+handshake."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
         with asyncio.Runner(loop_factory=request.param) as runner:
             runner.run(bounded())
-        # A socket that was left open warns here, which is an error.
+        # A socket left open raises a ResourceWarning here, which fails the test.
         gc.collect()
 
     return run_scenario
@@ -108,7 +109,7 @@ async def is_served(stream: Stream) -> bool:
 
 
 async def is_refused(port: int) -> bool:
-    """Before a handshake."""
+    """Whether the broker closes a new connection before its handshake."""
     try:
         async with connected(port) as stream:
             return not await is_served(stream)
@@ -117,7 +118,7 @@ async def is_refused(port: int) -> bool:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - of a count there is no event
+    while not condition():  # noqa: ASYNC110 - a count has no event
         await asyncio.sleep(0.01)
 
 
@@ -194,7 +195,7 @@ def test_quota_of_new_connections_counts_handshakes(run: Run, keystore: Path) ->
         async with serving(keystore) as (server, port):
             quota = {(("ip", "127.0.0.1"),): {"connection_creation_rate": 1.0}}
             server.connection_quota.update({frozenset(each): v for each, v in quota.items()})
-            # The rate is measured over 11 windows of a second.
+            # The rate is measured over 11 windows of one second.
             async with contextlib.AsyncExitStack() as stack:
                 for _ in range(12):
                     stream = await stack.enter_async_context(connected(port, with_tls=False))
@@ -231,7 +232,8 @@ def test_stop_closes_those_that_wait_to_enter(
         async with serving(keystore, quota_window_size_seconds="36000", **limit) as (server, port):  # noqa: SIM117
             async with connected(port, with_tls=False) as first, connected(port, with_tls=False):
                 first[1].write(b"no handshake, which would be closed as soon as it is read")
-                # A renewed key is for the same sockets: those that wait go on waiting.
+                # A renewed key does not replace the sockets: connections in the accept backlog stay
+                # there.
                 issue("localhost").write_pem(keystore)
                 await server.renew_keys()
                 for _ in range(20):
@@ -347,7 +349,8 @@ def test_several_clients_that_wait_are_accepted_in_one_turn_of_the_loop(
             settings |= {"ssl_keystore_type": "JKS", "ssl_keystore_location": ""}
         async with serving(keystore, **settings) as (server, port):
             with contextlib.ExitStack() as stack:
-                # The loop has no turn meanwhile: all of them wait in the kernel's queue.
+                # The event loop does not run meanwhile, so all connections are in the accept
+                # backlog.
                 for _ in range(clients):
                     stack.enter_context(socket.create_connection(("127.0.0.1", port), TIMEOUT_S))
                 counts = [0]

@@ -1,4 +1,4 @@
-"""The background work of the logs comes round by the clock, as its keys say."""
+"""The background tasks of the logs run at the intervals that their keys set."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TASK_COUNT = 4
 
 
 class Tasks:
-    """The tasks of one log, with a clock that the test moves."""
+    """The background tasks over one log, with a clock that the test moves."""
 
     def __init__(self, directory: Path) -> None:
         self.fs, self.clock = FaultyFileSystem(), SimClock()
@@ -84,7 +84,7 @@ def test_log_is_flushed_once_flush_ms_have_passed(tasks: Tasks) -> None:
     assert log.recovery_point == 0
     assert tasks.syncs_after(log, 2000) == 1
     assert log.recovery_point == 1
-    # Nothing new, nothing to do.
+    # Nothing was appended, so nothing is flushed.
     assert tasks.syncs_after(log, 20_000) == 1
     tasks.append(log)
     assert tasks.syncs_after(log, 6000) == 2

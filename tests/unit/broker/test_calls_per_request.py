@@ -1,8 +1,8 @@
 """Python calls of a produce and a fetch request, from the end of `recv` to the write of the answer.
 
 A count does not depend on the load of the machine, unlike a time. A loop of Python over records or
-batches would exceed the bounds at once. Counted are the calls of functions of this package, without the
-simulated clock: the system's own functions take its place in a broker.
+batches would exceed the bounds at once. Only calls of functions of this package count. The
+simulated clock's do not: a broker calls the system's clock instead.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ FURTHER_CALLS_MAX = {("fetch", 4): 14, ("fetch", 17): 14, ("produce", 3): 15, ("
 """For each partition after the first."""
 
 IDEMPOTENT_CALLS_MAX = {1: 60, 2: 90}
-"""Of a produce request of so many partitions, by an idempotent producer."""
+"""Calls of an idempotent producer's request, by its number of partitions."""
 
 CUT_CALLS_MAX = {4: 56, 17: 58}
-"""Of a fetch that the size ends, not the log."""
+"""Calls of a fetch that ends at its max bytes, not at the log end."""
 
 SESSION_CALLS_MAX = 56
-"""One changed partition of a session of SESSION_SIZE, however many there are."""
+"""Calls of a fetch in a session of SESSION_SIZE partitions, of which one has changed."""
 SESSION_SIZE = 200
 
 CHECKED_CALLS_MAX = {"fetch": 5, "produce": 6}
-"""More, where access is checked, for one or two partitions of a topic."""
+"""Additional calls with an authorizer, for one or two partitions of a topic."""
 
 FETCH, PRODUCE = 1, 0
 TOPIC_ID = uuid.UUID(int=7)
@@ -78,7 +78,7 @@ class Transport(asyncio.Transport):
 
 
 class Owner:
-    """A server of one connection."""
+    """A server with this one connection."""
 
     frame_size_max = 1 << 30
     write_buffer_size_max = 1 << 20
@@ -98,7 +98,7 @@ class Owner:
 
 
 class Client:
-    """Its requests arrive in the broker's memory without a socket."""
+    """A client whose requests are put into the broker's memory without a socket."""
 
     def __init__(self, parts: Any) -> None:
         listener = Listener("PLAINTEXT", SecurityProtocol.PLAINTEXT, "", 0, Address("", 0))
@@ -112,7 +112,7 @@ class Client:
         return self._transport.answers.pop()
 
     def calls(self, request: bytes) -> int:
-        """Of its last piece, and of all that is done for it."""
+        """Count the calls from the arrival of the request's last piece to its answer."""
         count = 0
 
         def note(called: FrameType, event: str, argument: object) -> None:
@@ -123,7 +123,7 @@ class Client:
             )
 
         size = self._arrive(request)
-        # What is collected has methods of its own: files of other tests are closed.
+        # Collect garbage first: finalizers of other tests' objects would be counted.
         gc.collect()
         gc.disable()
         sys.setprofile(note)
@@ -138,7 +138,8 @@ class Client:
         return count
 
     def _arrive(self, request: bytes) -> int:
-        """The size of the last piece, which the connection has not been told of."""
+        """Deliver the request but for its last piece, which is in the buffer only. Returns the size
+        of that piece."""
         left = memoryview(struct.pack(">i", len(request)) + request)
         while True:
             room = self._connection.get_buffer(-1)
@@ -165,7 +166,7 @@ def varint(value: int) -> bytes:
 
 
 def produce_frame(version: int, partitions: int, records: bytes) -> bytes:
-    """acks=1, one topic."""
+    """A produce request with acks=1 and one topic."""
     if version == 3:
         head = struct.pack(">hhiih1si", -1, 1, 1000, 1, 1, b"t", partitions)
         each = [struct.pack(">ii", index, len(records)) for index in range(partitions)]
@@ -181,7 +182,7 @@ def fetch_frame(
     session: tuple[int, int] = (0, FINAL_EPOCH),
     size: int = 1 << 30,
 ) -> bytes:
-    """No wait, one topic, `size` bytes at most."""
+    """A fetch request for one topic with no wait and at most `size` bytes."""
     if version == 4:
         head = struct.pack(">iiiibih1si", -1, 0, 1, size, 0, 1, 1, b"t", len(offsets))
         each = [struct.pack(">iqi", index, offset, size) for index, offset in offsets.items()]
@@ -197,14 +198,14 @@ def fetch_frame(
 
 
 def session_id_of(answer: bytes) -> int:
-    """size, correlation id, tags, throttle time, error, session id."""
+    """Skips size, correlation id, tags, throttle time and error code."""
     (session_id,) = struct.unpack_from(">i", answer, 4 + 4 + 1 + 4 + 2)
     assert session_id
     return int(session_id)
 
 
 def batches(parts: Any, records_count: int, *, is_idempotent: bool) -> Iterator[bytes]:
-    """Those of a producer, one after the other."""
+    """Endless batches of one producer, each with `records_count` records."""
     records = [(parts.clock.now_ms(), b"k", b"v" * 100, ())] * records_count
     for sequence in count(step=records_count):
         producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence}
@@ -218,7 +219,8 @@ def produce_calls(
     made = batches(parts, records_count, is_idempotent=is_idempotent)
     for records in islice(made, _WARM_UP):
         client.ask(produce_frame(version, partitions, records))
-    # The fewest of three alike: one in hundreds has had a call more, and why is not known.
+    # The minimum of three equal requests. About one in several hundred has one call more; the
+    # reason is not known.
     return min(
         client.calls(produce_frame(version, partitions, records)) for records in islice(made, 3)
     )
@@ -227,7 +229,8 @@ def produce_calls(
 def fetch_calls(
     parts: Any, version: int, partitions: int, batches_count: int, size: int = 1 << 30
 ) -> int:
-    """From version 7 on within a session: the client asks anew for what it got, as clients do."""
+    """The calls of a fetch. From version 7 on it is in a session, and the client updates the
+    offsets of what it got, as clients do."""
     for index in range(partitions):
         for _ in range(batches_count):
             parts.append(*[b"b" * 100] * 10, index=index)
@@ -342,7 +345,7 @@ def test_checked_access_takes_few_calls_more(
 
 
 def test_frames_are_what_they_are_meant_to_be() -> None:
-    """A frame that is read as something else would be counted as that."""
+    """Frames that the broker reads as another request would be counted too."""
     offsets = {0: 5, 1: 6}
     for version, session in ((4, (0, FINAL_EPOCH)), (17, (8, 9))):
         body = memoryview(fetch_frame(version, offsets, session))[11 + (version > 4) :]

@@ -33,7 +33,7 @@ CONFIG = CleanerConfig(log_cleaner_backoff_ms=1000)
 
 
 class TellingCleaner:
-    """Tells which thread cleaned; waits in a round as long as `held` is not set."""
+    """Notes the thread of each round. A round waits while `held` is not set."""
 
     def __init__(self) -> None:
         self.threads: list[str] = []

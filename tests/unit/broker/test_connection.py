@@ -1,4 +1,4 @@
-"""Frames in, answers out, over real loopback sockets."""
+"""Connections of the broker: frames in, answers out, over real loopback sockets."""
 
 from __future__ import annotations
 
@@ -42,10 +42,13 @@ BIG_ANSWER = bytes(1 << 20)
 
 
 class Echo:
-    """Answers a frame with itself. What begins with `wait` waits for `release`, what begins with
-    `wait, stay` whoever goes; `big` has a large answer; `mute` mutes its connection for a while;
-    what begins with `bad` asks to be hung up on; what begins with `done` lets the next begin, and
-    waits for its future in `done`; `cancelled` waits for what was cancelled."""
+    """Answers a frame with itself. The frame's beginning selects another behaviour:
+
+    `wait` waits for `release`; `wait, stay` does so also after the client has gone; `big` has a
+    large answer; `mute` mutes the connection for a while; `bad` is a request that cannot be
+    decoded; `done` lets the next request begin, and waits for its future in `done`; `cancelled`
+    waits for a cancelled future.
+    """
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
@@ -106,7 +109,7 @@ async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyn
 
 
 class CountingWrites:
-    """A transport that keeps each write; nothing is ever read from it."""
+    """A transport that keeps each write. It never reads."""
 
     def __init__(self) -> None:
         self.writes: list[bytes] = []
@@ -131,7 +134,7 @@ class CountingWrites:
 
 
 def receive(connection: Connection, data: bytes) -> None:
-    """What a loop does with one read that `data` came by."""
+    """Deliver `data` in one read, as an event loop does."""
     buffer = connection.get_buffer(-1)
     assert len(data) <= len(buffer)
     buffer[: len(data)] = data
@@ -151,7 +154,8 @@ async def is_closed(reader: asyncio.StreamReader) -> bool:
 
 
 def asyncio_pauses_writers() -> bool:
-    """Some releases of Python 3.12 and 3.13 do not (the broker's own loop is uvloop)."""
+    """Whether asyncio's `writelines` pauses writers. Some releases of Python 3.12 and 3.13 do not.
+    The broker's own loop is uvloop."""
     writelines = asyncio.selector_events._SelectorSocketTransport.writelines
     is_own = writelines is not asyncio.WriteTransport.writelines
     return not is_own or "_maybe_pause_protocol" in inspect.getsource(writelines)
@@ -193,7 +197,8 @@ def test_frames_cut_at_every_byte_come_back_whole(run: Run) -> None:
             for cut in range(1, len(stream)):
                 async with connected(port) as (reader, writer):
                     writer.write(stream[:cut])
-                    # A second connection's frame passes through the shared scratch between them.
+                    # The frame of another connection uses the shared scratch buffer between the two
+                    # halves.
                     async with connected(port) as (other_reader, other_writer):
                         other_writer.write(framed(b"between"))
                         assert await read_frame(other_reader) == b"between"
@@ -309,7 +314,7 @@ def test_answer_waits_for_the_next_read_when_a_read_has_filled_its_buffer(run: R
     async def scenario() -> None:
         connection, transport = unserved_connection(Echo())
         receive(connection, first[:100])
-        receive(connection, first[100:] + second[:4])  # into a buffer of just that size
+        receive(connection, first[100:] + second[:4])  # into a buffer of exactly that size
         assert connection.is_busy
         assert transport.writes == []
         receive(connection, second[4:])
@@ -485,7 +490,7 @@ def test_undecodable_request_closes_the_connection_and_frees_its_memory(run: Run
 
 
 def test_request_that_is_cancelled_closes_its_connection(run: Run) -> None:
-    """A client would take the answer of a later request for the one that is missing."""
+    """Otherwise the client would take the answer of a later request for the missing one."""
 
     async def scenario() -> None:
         async with serving(Echo()) as (_, port), connected(port) as (reader, writer):
@@ -563,14 +568,14 @@ def test_client_that_takes_no_answers_is_not_read_from(run: Run) -> None:
             serving(echo, connection_write_buffer_max_bytes=1 << 20) as (server, port),
             connected(port) as (reader, writer),
         ):
-            reader._transport.pause_reading()  # the client stops taking bytes
+            reader._transport.pause_reading()  # the client stops reading
             for _ in range(64):
                 writer.write(framed(payload))
             async with connected(port) as (other_reader, other_writer):
                 for _ in range(50):
                     other_writer.write(framed(b"tick"))
                     await read_frame(other_reader)
-            # Socket buffers take some; the server itself keeps no more than a few answers.
+            # Socket buffers hold some answers; the server holds only a few more.
             assert len([frame for frame in echo.frames if frame == payload]) < 32
             reader._transport.resume_reading()
             for _ in range(64):
@@ -588,7 +593,7 @@ def test_requests_read_already_wait_for_a_client_that_takes_no_answers(run: Run)
             connected(port) as (reader, writer),
         ):
             reader._transport.pause_reading()
-            writer.write(framed(b"big") * 64)  # one read brings them all
+            writer.write(framed(b"big") * 64)  # one read delivers all of them
             async with connected(port) as (other_reader, other_writer):
                 for _ in range(50):
                     other_writer.write(framed(b"tick"))
@@ -841,7 +846,8 @@ def test_listener_without_a_host_is_advertised_by_the_name_of_this_machine(run: 
 
 
 def test_port_is_free_at_once_after_a_stop(run: Run) -> None:
-    """Connections that the broker closed first stay in TIME_WAIT: SO_REUSEADDR is what lets it."""
+    """Connections that the broker closed first stay in TIME_WAIT. SO_REUSEADDR allows the new
+    bind."""
 
     async def scenario() -> None:
         async with serving(Echo()) as (server, port), connected(port) as (reader, writer):

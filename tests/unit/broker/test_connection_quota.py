@@ -1,4 +1,4 @@
-"""KIP-612's quota of addresses."""
+"""KIP-612's quota of connections by IP address."""
 
 from __future__ import annotations
 

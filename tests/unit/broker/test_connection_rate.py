@@ -1,5 +1,7 @@
-"""KIP-612's rates of the broker and of a listener. `tests/oracle/test_connection_limits.py` compares the waits
-with those of Apache Kafka."""
+"""KIP-612's connection creation rates, of the broker and of a listener.
+
+`tests/oracle/test_connection_limits.py` compares the waits with those of Apache Kafka.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ MANY = 2**31 - 1
 
 
 class Acceptors:
-    """Each listener's waits, as Kafka's acceptors sleep through them, one after the other."""
+    """The waits of each listener, one after the other, as Kafka's acceptors sleep."""
 
     def __init__(self, *, limit: int = MANY, **limits: int) -> None:
         self.clock = SimClock()
@@ -30,7 +32,7 @@ class Acceptors:
         )
 
     def turns(self, listener: str, count: int) -> list[int]:
-        """When connections that came at once are served, in ms."""
+        """When each of `count` simultaneous connections is accepted, in ms."""
         turns = [0]
         for _ in range(count):
             wait_ms = self.record(listener)
@@ -77,5 +79,5 @@ def test_what_is_served_stays_below_the_limit_under_a_flood() -> None:
 
 
 def test_limit_of_nothing_is_a_window_between_connections() -> None:
-    """As in Kafka: the wait is bounded by a window."""
+    """As in Kafka, one window bounds the wait."""
     assert Acceptors(limit=0).turns("a", 3) == [1000, 2000, 3000]

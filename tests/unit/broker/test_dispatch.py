@@ -39,7 +39,7 @@ def frame(api_key: int, api_version: int, body: bytes = b"", correlation_id: int
 
 
 def find_coordinator(answer: Any) -> Dispatcher:
-    """A dispatcher whose FindCoordinator does what `answer` does with the request."""
+    """A dispatcher that handles FindCoordinator with `answer`."""
 
     def refuse(context: Any, request: Any, code: ErrorCode) -> Any:
         return response(code)
@@ -57,7 +57,7 @@ ASK = frame(FIND_COORDINATOR, 0, KEY)
 
 
 def error_of(answer: Any) -> int:
-    """The error code of a FindCoordinator 0 answer; its correlation id must be right."""
+    """The error code of an answer to FindCoordinator 0. Checks its size and correlation id."""
     size, correlation_id, code = struct.unpack_from(">iih", b"".join(answer))
     assert correlation_id == 77
     assert size == len(b"".join(answer)) - 4
@@ -127,7 +127,7 @@ def raising(error: Exception, *, later: bool) -> Any:
 
 
 def outcome(answer: Any) -> Any:
-    """What becomes of ASK, however the handler answers."""
+    """The answer to ASK, whether the handler answers at once or later."""
 
     async def scenario() -> Any:
         answered = handle(find_coordinator(answer), ASK)
@@ -217,7 +217,7 @@ def test_long_request_is_decoded_by_another_thread_and_answered_in_order() -> No
     asyncio.run(scenario())
 
 
-# No topics: transactional id, acks, timeout, and how many topics there are.
+# Transactional id, acks, timeout, and a count of no topics.
 PRODUCE_NOTHING = frame(ApiKey.PRODUCE, 3, struct.pack(">hhii", -1, 0, 1000, 0))
 
 

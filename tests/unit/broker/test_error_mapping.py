@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 from isotherm import errors
 from isotherm.broker.error_mapping import ERROR_CODES, error_code, error_message
 
-# What a broker never answers: its callers handle it, or it is an error of jobs alone.
+# Errors that no response contains: their callers handle them, or only jobs raise them.
 GROUPS = {
     errors.IsothermError,
     errors.RetriableError,

@@ -24,7 +24,7 @@ from tests.support.led_topic import delete_topic, led
 
 TOPIC_ID = uuid.UUID(int=7)
 
-# Longer than any test may take: a fetch that is not woken fails its test.
+# Longer than any test may take: if no append wakes a fetch, its test fails.
 WAIT_MS = 600_000
 
 
@@ -427,7 +427,7 @@ def test_fetch_over_the_remote_quota_hands_out_local_records_at_once(parts: Any)
 
 
 def test_fetch_reads_the_remote_tier_once_the_quota_allows_it(parts: Any) -> None:
-    # The fetch waits in real time, and must not give up before this test looks.
+    # The fetch waits in real time. A long wait keeps it from giving up before this test looks.
     remote = replace(parts.config.remote, remote_fetch_max_wait_ms=WAIT_MS)
     parts.config = replace(parts.config, remote=remote)
 
@@ -495,7 +495,7 @@ def test_follower_below_the_local_start_is_sent_to_the_remote_tier(parts: Any) -
         parts.partition().make_leader(led(0, 3, replicas=(1, 2), partition_epoch=4))
         (response,) = await answer(parts, request(asked(0), replica_id=2))
         assert response.error_code == ErrorCode.offset_moved_to_tiered_storage
-        # It begins anew from these.
+        # The follower restarts its log from these offsets.
         assert (response.high_watermark, response.log_start_offset) == (1, 0)
         assert response.last_stable_offset == -1
         assert parts.remote.reads == []

@@ -1,4 +1,4 @@
-"""Against what Kafka's FetchSession does (KIP-227), by its names."""
+"""Fetch sessions against Kafka's FetchSession (KIP-227). The names are Kafka's."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def request(
     topic_id: uuid.UUID | None = None,
     replica_id: int = -1,
 ) -> FetchRequest:
-    """`offsets`: (partition, fetch offset) of topic `t`, or of `topic_id`."""
+    """A fetch request. `offsets` are (partition, fetch offset) of topic `t`, or of `topic_id`."""
     name = "t" if topic_id is None else None
     partitions = [FetchPartition(partition, offset, 100) for partition, offset in offsets]
     topics = [FetchTopic(name, topic_id, partitions)] if partitions else []
@@ -60,7 +60,8 @@ def exchange(
     version: int = 12,
     now_ms: int = 0,
 ) -> FetchResponse:
-    """The answer, with `found` for some partitions and nothing new for the others."""
+    """The answer to a request. `found` has the responses of some partitions; the others have no
+    news."""
     context = sessions.context(asked, version, now_ms, None)
     return respond(context, found or {}, now_ms)
 

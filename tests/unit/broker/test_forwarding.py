@@ -1,4 +1,5 @@
-"""Requests for the controller, put into an Envelope. kio reads and writes what a controller would."""
+"""Requests that are forwarded to the controller in an Envelope. kio plays the controller: it reads
+the envelope and writes the answer."""
 
 from __future__ import annotations
 
@@ -74,7 +75,7 @@ def written(entity: Any) -> bytes:
 
 
 class Controllers:
-    """Keeps the envelopes, and answers each with `answer`."""
+    """A controller channel that keeps the envelopes and gives each the same answer."""
 
     def __init__(self, answer: EnvelopeResponse | Exception) -> None:
         self.envelopes: list[Any] = []
@@ -168,7 +169,7 @@ def test_only_forwardable_apis_are_forwarded():
     assert apis[ApiKey.CREATE_TOPICS].handle is controller
     assert apis[ApiKey.ALTER_CONFIGS].handle is own
     assert apis[ApiKey.METADATA] is APIS[ApiKey.METADATA]
-    # Kafka: ApiKeys.forwardable, without those that this broker does not serve.
+    # Kafka's ApiKeys.forwardable, without the APIs that this broker does not serve.
     assert {ApiKey(key).name for key, api in APIS.items() if api.is_forwardable} == {
         "CREATE_TOPICS",
         "DELETE_TOPICS",

@@ -1,4 +1,4 @@
-"""A broker that finds no machine code has it made beside it."""
+"""A broker without compiled kernels starts a process that compiles them."""
 
 from __future__ import annotations
 

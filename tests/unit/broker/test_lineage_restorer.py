@@ -1,4 +1,5 @@
-"""Which lineage a partition gets when its own is lost, and what becomes of one without."""
+"""Which lineage a partition gets after its own was lost, and what happens if none can be
+derived."""
 
 from __future__ import annotations
 
@@ -136,8 +137,8 @@ class Roles:
 
 
 class Tier:
-    """What the remote tier and its metadata say, as RemoteLogMetadataManager and
-    RemoteStorageManager do."""
+    """The remote tier and its metadata, with the methods of RemoteLogManager,
+    RemoteLogMetadataManager and RemoteStorageManager that a restore calls."""
 
     def __init__(self) -> None:
         self.segments = [segment(0, 9, {0: 0}), segment(10, 19, {0: 10, 2: 15})]
@@ -163,7 +164,8 @@ class Tier:
 
 
 class Broken:
-    """A broker with one partition whose epochs are lost: its local log [20, 100) has 2 and 5."""
+    """A broker with one partition whose epochs are lost. Its local log [20, 100) has epochs 2 and
+    5."""
 
     def __init__(self, directory: Path, leader: int = OTHER, partitions: int = 1) -> None:
         self.path = directory / "leader-epoch-checkpoint"

@@ -23,7 +23,7 @@ NONE = (-1, -1, -1)
 async def look_up(
     parts: Any, timestamp: int, *, isolation: int = 0, timeout_ms: int = 0, epoch: int = -1
 ) -> Any:
-    """(timestamp, offset, leader epoch), or the error."""
+    """Returns (timestamp, offset, leader epoch), or the error code."""
     asked = v11.ListOffsetsPartition(
         partition_index=0, timestamp=timestamp, current_leader_epoch=epoch
     )
@@ -81,7 +81,8 @@ def test_special_offsets_of_a_tiered_log(parts: Any) -> None:
 
 
 def test_latest_offset_has_the_leaders_own_epoch(parts: Any) -> None:
-    """Also where the last stable offset was written under an older one."""
+    """The epoch is the leader's, also where the record at the last stable offset has an older
+    one."""
 
     async def scenario() -> None:
         now_ms = parts.clock.now_ms()
@@ -193,7 +194,7 @@ class _Partition:
 
 
 class _Request:
-    """A request of any version with the fields that all versions together have."""
+    """A request of any version, with the fields that all versions have."""
 
     def __init__(self, version: int, asked: Any) -> None:
         self.replica_id = -1

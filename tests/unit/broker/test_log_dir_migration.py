@@ -1,5 +1,8 @@
-"""A stopped broker's log directory is brought to level 1: a topic that Apache Kafka wrote is put into
-an Isotherm broker's directory, migrated, compacted by the broker's own cleaner, and read again."""
+"""Migration of a stopped broker's log directory to level 1.
+
+A metadata topic written by Apache Kafka is put into an Isotherm broker's directory, migrated,
+compacted by the broker's cleaner, and read again.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,8 @@ LEVEL_0 = {
     "remote.log.metadata.compaction.initial.level": "0",
     "rlmm.config.remote.log.metadata.topic.num.partitions": "50",
     "log.cleaner.backoff.ms": "100",
-    # Nothing of the broker's own upkeep: it would take the segments of Kafka's topics, which this
-    # cluster does not have, for left-overs.
+    # The broker's own upkeep must not run: it would take the segments of Kafka's topics, which this
+    # cluster does not have, for leftovers.
     "log.initial.task.delay.ms": "600000",
 }
 
@@ -42,7 +45,7 @@ def broker(tmp_path: Path) -> Broker:
 
 @pytest.fixture
 def kafkas_topic(broker: Broker, tmp_path: Path) -> Path:
-    """The log directory of a stopped broker at level 0 whose metadata topic Kafka wrote."""
+    """The log directory of a stopped broker at level 0. Apache Kafka wrote its metadata topic."""
     with broker():
         pass
     log_dir = tmp_path / "log"
@@ -141,4 +144,4 @@ def records_without_key(log_dir: Path) -> int:
             for record in topic.read(number, topic.offsets(number)[0], 1 << 20)
         )
     except FileNotFoundError:
-        return -1  # the cleaner has just put another segment in its place
+        return -1  # the cleaner is just replacing a segment

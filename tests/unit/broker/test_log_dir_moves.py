@@ -40,7 +40,7 @@ class Topic:
 
 
 class CountingClock(SystemClock):
-    """`waits`: how often a thread had nothing to do."""
+    """Counts how often a thread waited for work."""
 
     waits = 0
 
@@ -50,7 +50,7 @@ class CountingClock(SystemClock):
 
 
 class Broker:
-    """A leader of t-0 with two directories, and the thread that changes its metadata."""
+    """A leader of t-0 with two log directories, and its control thread."""
 
     def __init__(self, root: Path, *, partitions: int = 1, threads: int | None = None) -> None:
         dirs = (root / "one", root / "two")
@@ -100,7 +100,7 @@ class Broker:
         return self.replicas.find_partition("t", None, 0)
 
     def _submit(self, act: Callable[[], None]) -> Future[None]:
-        """What the threads that copy leave to the control thread."""
+        """Run an act of a copying thread on the control thread."""
         self.before_control()
         self.left_to_control.append(self.control.submit(act))
         return self.left_to_control[-1]
@@ -150,7 +150,7 @@ def test_replica_moves_while_it_is_appended_to(broker: Broker) -> None:
     is_over = threading.Event()
 
     def produce() -> None:
-        # A copy of many small segments must be able to catch up on a machine at work.
+        # The pause lets a copy of many small segments catch up on a busy machine.
         while not is_over.wait(0.001):
             broker.append()
 
@@ -214,7 +214,7 @@ def test_deleted_topic_is_not_moved(broker: Broker, tmp_path: Path) -> None:
         for each in (tmp_path / folder).iterdir()
         if each.is_dir()
     )
-    # The controller is told nothing of a replica that is gone.
+    # No assignment of a deleted replica is sent to the controller.
     assert [log_dir for _, log_dir in broker.told] == [broker.two]
 
 
@@ -259,7 +259,7 @@ def test_failed_target_leaves_the_replica_where_it_is(broker: Broker) -> None:
 
 
 def test_new_replica_begins_in_the_directory_that_was_asked_for(broker: Broker) -> None:
-    """Kafka's reassignment asks for directories before the replicas are there."""
+    """Kafka's reassignment names directories before the replicas exist."""
     broker.replicas._cluster = dataclasses.replace(
         broker.replicas._cluster, find_topic=lambda _: cast("Any", Topic())
     )
@@ -288,7 +288,7 @@ def test_target_that_fails_as_the_copy_is_completed_leaves_the_log_where_it_is(
 
 
 def test_log_whose_directory_fails_as_the_copy_is_completed_is_offline(broker: Broker) -> None:
-    """Not led from a closed log, which would refuse every record for another reason."""
+    """The broker must not lead from a closed log, which would refuse records with another error."""
     broker.append(100)
     broker.before_control = lambda: fail(broker.one)
     broker.move(broker.two)
@@ -316,7 +316,7 @@ def test_move_that_is_given_up_before_the_controller_knows_of_it_is_told_to_nobo
 def test_move_that_is_given_up_while_its_thread_copies_another_log_is_not_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread has looked up both when it begins with the first."""
+    """When the thread begins to copy the first log, it has already chosen both."""
     broker = Broker(tmp_path, partitions=2, threads=1)
     places = [TopicPartition("t", index) for index in range(2)]
     logs = [broker.replicas.find_partition("t", None, index).log for index in range(2)]
@@ -343,7 +343,7 @@ def test_move_that_is_given_up_while_its_thread_copies_another_log_is_not_begun(
         assert copies.wait(WAIT_S)
         broker.on_control(lambda: broker.replicas.move_replica(places[1], logs[1].log_dir))
         goes_on.set()
-        # The thread has been at both again.
+        # The thread has visited both logs again.
         reads = broker.quota_reads
         wait_for(lambda: broker.quota_reads >= reads + 4)
         begun = [each.name for log in broker.log_manager.log_dirs() for each in log.path.iterdir()]
@@ -354,7 +354,7 @@ def test_move_that_is_given_up_while_its_thread_copies_another_log_is_not_begun(
 
 
 class Meeting:
-    """Counts the threads that copy, and holds them until `expected` of them copy at a time."""
+    """Counts the threads that copy at the same time. Each waits until there are `expected`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, expected: int) -> None:
         self.peak = 0

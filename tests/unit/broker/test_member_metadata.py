@@ -34,7 +34,7 @@ ISOTHERM = (
         name="remote.log.metadata.compaction", min_supported_version=0, max_supported_version=1
     ),
 )
-# A later Isotherm that has given up level 1.
+# A later Isotherm that no longer supports level 1.
 LATER = (
     BrokerFeature(
         name="remote.log.metadata.compaction", min_supported_version=2, max_supported_version=3
@@ -43,13 +43,13 @@ LATER = (
 
 
 class Cluster(ClusterMetadata):
-    """What the controllers publish."""
+    """The metadata that the controllers publish."""
 
     def __init__(self) -> None:
         super().__init__(BrokerConfig(), MetadataImage())
 
     def register(self, *features: tuple[BrokerFeature, ...]) -> None:
-        """Brokers 1, 2, ... which declare these. They replace those that were registered."""
+        """Register brokers 1, 2, ... with these features in place of all others."""
         brokers = {
             number: BrokerImage(number, 1, None, None, fenced=False, features=declared)
             for number, declared in enumerate(features, 1)
@@ -86,7 +86,8 @@ def cluster() -> Cluster:
         ([ISOTHERM, ISOTHERM, ISOTHERM, KAFKA], 1, 0),
         ([ISOTHERM, LATER, ISOTHERM], 1, 0),
         ([KAFKA] * 3, 1, 0),
-        # The next broker may be one that does not know level 1.
+        # Two brokers do not suffice for a replication factor of 3: a third one may not support
+        # level 1.
         ([ISOTHERM] * 2, 1, None),
         ([], 1, None),
     ],
@@ -123,7 +124,7 @@ def test_level_1_is_final(cluster: Cluster) -> None:
     cluster.create(AUDIT, "delete")
     cluster.create(STATES, "compact")
     assert levels.level() == 1
-    cluster.create(STATES, "delete")  # an operator has changed it
+    cluster.create(STATES, "delete")  # an operator changed it
     assert levels.level() == 1
 
 
@@ -235,7 +236,7 @@ def test_audit_topic_is_there_before_the_compacted_one(cluster: Cluster) -> None
     made.controller.names()
 
     made.controller.code = ErrorCode.topic_already_exists
-    made.run()  # another broker asked first, and the metadata does not show it yet
+    made.run()  # another broker created it first, and the metadata does not show it yet
     assert made.controller.names() == [AUDIT, STATES]
     made.controller.code = ErrorCode.invalid_replication_factor
     made.run()
@@ -272,7 +273,7 @@ def test_topic_is_asked_for_until_it_can_be_created(
 
 
 def test_keys_of_kafkas_clients_are_taken_and_warned_of() -> None:
-    """Kafka: TopicBasedRemoteLogMetadataManagerConfig's three prefixes."""
+    """The keys have the three prefixes of Kafka's TopicBasedRemoteLogMetadataManagerConfig."""
     prefix = "rlmm.config.remote.log.metadata."
     keys = [
         f"{prefix}common.client.security.protocol",

@@ -1,4 +1,5 @@
-"""What clients that do not go on may hold of the metrics' endpoint. Time-outs of sockets are guards."""
+"""Bounds on what a client that stops reading or sending can hold of the metrics endpoint. Socket
+timeouts are only guards."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ async def received_of_endpoint() -> int:
 
 
 def received_late(port: int) -> int:
-    """The bytes that a client gets which begins to read when its time has passed."""
+    """The number of bytes of a client that reads on only after its request's timeout."""
     address = ("127.0.0.1", port)
     size = 0
     with (
@@ -44,7 +45,8 @@ def received_late(port: int) -> int:
     ):
         client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
         size += len(client.recv(1))
-        # One that connects now, and says nothing, is cut later than the first.
+        # A connection that sends nothing is closed at its own timeout. It connected later, so the
+        # first one's timeout has passed by then.
         with socket.create_connection(address, GUARD_S) as silent:
             assert silent.recv(1) == b""
         while piece := client.recv(1024 * 1024):

@@ -1,4 +1,4 @@
-"""KIP-599's token bucket, by its own words and Kafka's ControllerMutationQuotaManagerTest."""
+"""KIP-599's token bucket, by the proposal and Kafka's ControllerMutationQuotaManagerTest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from isotherm.errors import ThrottlingQuotaExceededError
 from isotherm.testing.sim_clock import SimClock
 
 RATE = 10.0  # partitions a second
-WINDOW_S = 11.0  # so that 110 may be made at once after a while without any
+WINDOW_S = 11.0  # after an idle time 110 may be created at once
 
 
 @pytest.fixture

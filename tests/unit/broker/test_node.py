@@ -1,4 +1,4 @@
-"""Starting and stopping a whole broker: order, what is in the way, what is left behind."""
+"""Start and stop of a whole broker: their order, what prevents them, what they leave behind."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def config(directory: Path, **settings: str) -> BrokerConfig:
 
 
 def start_and_stop(*nodes: BrokerNode) -> None:
-    """Start all, one after the other, then stop them."""
+    """Start all nodes in order, then stop them in reverse order."""
 
     async def scenario() -> None:
         started = []
@@ -229,7 +229,7 @@ def test_broker_without_a_remote_tier_starts(tmp_path: Path) -> None:
 
 
 def test_broker_without_a_remote_tier_does_not_start_over_tiered_topics(tmp_path: Path) -> None:
-    """Kafka's LogManager refuses such a start, too; readers would pass over what is remote."""
+    """As in Kafka's LogManager: readers would miss the remote records."""
 
     async def make_topics(node: BrokerNode) -> None:
         await node.start()
@@ -356,7 +356,7 @@ asyncio.run(run())
 print({"cryptography", "numba", "pyarrow"} & {*sys.modules})
 """
     command = [sys.executable, "-c", script, str(tmp_path)]
-    for _ in range(2):  # the second finds what the first has written
+    for _ in range(2):  # the second start reads what the first one wrote
         ran = subprocess.run(command, capture_output=True, text=True, check=True)
         assert ran.stdout == "set()\n"
 

@@ -236,7 +236,7 @@ def test_other_topics_know_no_conditions(parts: Any) -> None:
 
 
 def test_one_replica_is_enough_if_the_topic_has_no_more(parts: Any) -> None:
-    """min.insync.replicas counts as far as there are replicas (Kafka: effectiveMinIsr)."""
+    """min.insync.replicas is at most the number of replicas (Kafka: effectiveMinIsr)."""
 
     async def scenario() -> None:
         parts.replica_manager.update_config("t", TopicConfig(min_insync_replicas=2))
@@ -434,12 +434,12 @@ def test_partition_that_is_not_there_is_refused_before_the_kernels_are_loaded(pa
 
 @pytest.mark.parametrize("failure", [None, ImportError("no kernels")])
 def test_kernels_are_ready_when_the_wait_for_them_ends(failure: Exception | None) -> None:
-    """A request that it then makes does not wait again."""
+    """A request made right after the wait does not wait again."""
     found: list[bool] = []
 
     async def scenario() -> None:
         def load() -> None:
-            # Called in the thread that loads, as soon as there is a result.
+            # The loading thread calls this as soon as it has a result.
             kernels._begin().add_done_callback(lambda _: found.append(kernels.is_ready))
             if failure is not None:
                 raise failure

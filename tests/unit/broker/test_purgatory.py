@@ -8,7 +8,7 @@ from isotherm.broker.partitions.purgatory import Purgatory
 
 
 class Wanting:
-    """Completes when `available` reaches `wanted`; expires with what there is."""
+    """Completes when `available` reaches `wanted`. Expires with less."""
 
     available = 0
 
@@ -79,7 +79,8 @@ def test_notification_from_another_thread_wakes_the_loop() -> None:
 
 
 def test_change_by_another_thread_before_the_watch_is_not_missed() -> None:
-    """It came after the caller had found the operation incomplete, and its notification found no one."""
+    """The change came after the caller found the operation incomplete and before the watch, so its
+    notification found no operation."""
 
     async def scenario(purgatory: Purgatory[str]) -> None:
         operation = Wanting(1)

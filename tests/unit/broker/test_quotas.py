@@ -1,4 +1,5 @@
-"""The arithmetic is Kafka's: numbers worked out from Rate, SampledStat and QuotaUtils."""
+"""Quotas with Kafka's arithmetic: the expected numbers follow from Rate, SampledStat and
+QuotaUtils."""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ def test_producer_waits_while_it_is_over_its_quota(manager, clock):
     assert manager.record_produce(ME, 1000) == 0
     assert manager.record_produce(ME, 500) == 5_000
     clock.advance(5_000)
-    assert manager.record_produce(ME, 0) == 5_000  # windows that are missing count as empty
+    assert manager.record_produce(ME, 0) == 5_000  # missing windows count as empty
     clock.advance(6_000)
     assert manager.record_produce(ME, 0) == 0
 

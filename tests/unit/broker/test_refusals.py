@@ -1,4 +1,4 @@
-"""A refusal says its error for all that was asked, in every API and version that is served."""
+"""A refusal gives its error for each thing asked for, in every API and version that is served."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from isotherm.protocol.entities import blank_entity, entity_of
 from isotherm.protocol.schema import schema_fields
 
 CODE = ErrorCode.kafka_storage_error
-# They have messages and refusals of their own, or need a whole broker.
+# These APIs write their refusals themselves. Other tests cover them.
 NOT_DERIVED = {key for key, api in APIS.items() if api.refuse_by is not None}
 
-# Their answers are about log directories, which no request names, and had no code of the whole.
+# The answers list log directories, which the request does not name, and these versions have no
+# error code for the whole.
 NO_PLACE = {(ApiKey.DESCRIBE_LOG_DIRS, 1), (ApiKey.DESCRIBE_LOG_DIRS, 2)}
 
 
@@ -37,7 +38,7 @@ def asked(request_type: type[Any]) -> Any:
 
 
 def codes(message: Any) -> Iterator[ErrorCode]:
-    """All that are in a response."""
+    """All error codes in a response, at any depth."""
     if isinstance(message, tuple):
         for each in message:
             yield from codes(each)

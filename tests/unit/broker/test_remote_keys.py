@@ -1,5 +1,8 @@
-"""Every key of the remote tier, at a value that is not its default, reaches the part of a running
-broker that goes by it. What the part does with it is tested where the part is."""
+"""Every key of the remote tier, with a value that is not its default, reaches the part of a running
+broker that uses it.
+
+The tests of each part cover what it does with the value.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ from isotherm.types import REMOTE_LOG_METADATA_TOPIC
 PREFIX = "remote.log."
 Observe = Callable[[Any, Any], object]
 
-# key -> (value that is not the default, what the broker goes by: of it, and of its tier)
+# key -> (a value that is not the default, the value expected in the broker, where the broker and
+# its tier keep it)
 KEYS: dict[str, tuple[str, object, Observe]] = {
     "metadata.custom.metadata.max.bytes": (
         "70000",
@@ -122,7 +126,7 @@ def full_name(key: str) -> str:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    """All of them at once: a bucket that only the prefixed key names makes it start."""
+    """A broker with all these settings. It starts only if the prefixed keys name the bucket."""
     directory = tmp_path_factory.mktemp("broker")
     settings = {full_name(key): value for key, (value, _, _) in KEYS.items()}
     settings["my.rsm.url"] = (directory / "other-bucket").as_uri()

@@ -18,7 +18,7 @@ TIERED = TopicConfig(remote_storage_enable=True)
 
 
 class Tiering:
-    """Records what the replica manager tells the remote log manager."""
+    """Records the calls that the replica manager makes to the remote log manager."""
 
     def __init__(self) -> None:
         self.led: list[str] = []
@@ -165,7 +165,8 @@ def test_metadata_topic_append_from_a_thread_wakes_a_waiting_fetch(parts: Any) -
 
 
 def test_tiering_that_is_turned_off_deletes_the_remote_data(parts: Any) -> None:
-    """What is only in the remote tier is gone, so the log begins on this disk (KIP-950)."""
+    """Records that only the remote tier had are gone, so the log begins at its first local record
+    (KIP-950)."""
 
     async def scenario() -> None:
         manager, tiering = parts.replica_manager, Tiering()

@@ -1,4 +1,4 @@
-"""What the dispatcher makes of quotas: throttle times, muted connections, fetches without records."""
+"""How the dispatcher applies quotas: throttle times, muted connections, fetches without records."""
 
 from __future__ import annotations
 
@@ -103,7 +103,8 @@ def test_response_without_a_throttle_time_is_sent_as_it_is(meters):
 
 
 def test_fetch_asks_for_no_more_than_its_quota_lets_through(meters):
-    """Or it would be refused for ever: a hundred bytes a second over ten windows."""
+    """The quota lets through a hundred bytes a second over ten windows. A larger fetch would be
+    refused for ever."""
     header = RequestHeader(ApiKey.FETCH, 12, 1, None)
     meter = RequestMeter(meters.quotas, APIS[ApiKey.FETCH], header, 0, meters.channel)
     request = FetchRequest(-1, 500, 5000, 10_000, 0, 0, -1, [], [], "")

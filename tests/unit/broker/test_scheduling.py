@@ -13,7 +13,7 @@ _SCHED_GETATTR = {"x86_64": 315, "aarch64": 275}
 
 
 def slice_ns() -> int:
-    """Of this thread, as the kernel says."""
+    """The calling thread's slice in ns, as the kernel reports it."""
     found = scheduling._Attributes()
     size = ctypes.sizeof(found)
     number = _SCHED_GETATTR[platform.machine()]
@@ -22,7 +22,7 @@ def slice_ns() -> int:
 
 
 def in_thread(act: object) -> list[object]:
-    """In a thread of its own: the setting stays with the thread that makes it."""
+    """Run `act` in a new thread, because a thread keeps its slice. Returns its result in a list."""
     found: list[object] = []
     thread = threading.Thread(target=lambda: found.append(act()))  # type: ignore[operator]
     thread.start()

@@ -1,9 +1,10 @@
-"""A fetch session tells its client all that a fetch without one would tell it, and nothing twice.
+"""A fetch session gives its client all that fetches without a session would, and nothing twice.
 
-The model is KIP-227's rule over such fetches: an incremental answer has the partitions with records, with an
-error, and with a high watermark or log start that the client was not told. Between the fetches happens
-whatever can happen to a partition. A session does not read the partitions in which nothing has changed
-(decision 135); so each kind of change that it does not learn of fails here.
+The model is KIP-227's rule over such fetches: an incremental answer has the partitions with
+records, with an error, or with a high watermark or log start offset that the client does not have.
+Between the fetches anything happens that can happen to a partition. A session does not read
+partitions in which nothing has changed (decision 135), so any kind of change that it does not
+notice fails here.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def partitions_of(response: FetchResponse) -> list[FetchPartitionResponse]:
 
 
 class Acls:
-    """The metadata that an authorizer looks at: a rule that denies the topic, or none."""
+    """The metadata of an authorizer. It either denies the topic or has no ACL."""
 
     def __init__(self) -> None:
         self.image = SimpleNamespace(acls={})
@@ -101,12 +102,13 @@ class Acls:
 
 
 class Client:
-    """Of one session, and what it was told."""
+    """The client of one session, and the high watermark and log start offset that it has of each
+    partition."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.id, self.epoch = 0, 0
-        # In the session's order.
+        # In the order of the session.
         self.asked = {index: FetchPartition(index, 0, 1 << 20) for index in range(PARTITIONS)}
         self.told: dict[int, tuple[int, int]] = {}
         self.isolation_level = 0
@@ -128,7 +130,8 @@ class Client:
     def go_on(
         self, changed: dict[int, int], forgotten: tuple[int, ...] = (), max_bytes: int = 1 << 30
     ) -> None:
-        """`changed`: new offsets by partition."""
+        """Fetch with and without the session and compare. `changed` are new offsets by
+        partition."""
         for index, offset in changed.items():
             self.asked[index] = FetchPartition(index, offset, 1 << 20)
             self.told.setdefault(index, (-1, -1))
@@ -155,7 +158,7 @@ class Client:
 
 
 class Run:
-    """What happens to the partitions between fetches, by chance."""
+    """Random changes of the partitions between fetches."""
 
     def __init__(self, parts: Any, seed: int) -> None:
         self.parts = parts
@@ -215,7 +218,7 @@ class Run:
         batch[:8] = log.log_end_offset.to_bytes(8, "big")
         batch[12:16] = partition.leader_epoch.to_bytes(4, "big")
         info = log.append_as_follower(memoryview(batch), partition.leader_epoch)
-        # As ReplicaFetcher: the leader's high watermark, and then the requests that wait.
+        # As ReplicaFetcher does: the leader's high watermark first, then the waiting requests.
         log.update_high_watermark(self.rng.randint(log.high_watermark, log.log_end_offset))
         partition.note_replicated(info.size)
 
@@ -241,7 +244,7 @@ class Run:
         partition.append(batch, required_acks=1, now_ms=self.now_ms, origin=origin)
 
     def replicate(self, partition: Partition) -> None:
-        """The follower tells what it has, and the high watermark may rise."""
+        """The follower fetches, and the high watermark may rise."""
         if not partition.is_leader or partition.is_alone:
             return
         log = partition.log
@@ -256,19 +259,19 @@ class Run:
         )
 
     def delete(self, partition: Partition) -> None:
-        """DeleteRecords."""
+        """Delete records up to a random offset, as DeleteRecords does."""
         log = partition.log
         log.maybe_increment_log_start_offset(
             self.rng.randint(log.log_start_offset, log.high_watermark)
         )
 
     def retain(self, partition: Partition) -> None:
-        """Retention by size leaves the newest segments."""
+        """Apply retention by size, which keeps the newest segments."""
         partition.log.update_config(TopicConfig(internal_segment_bytes=600, retention_bytes=900))
         partition.log.delete_old_segments(self.now_ms)
 
     def turn(self, partition: Partition) -> None:
-        """Another broker leads; or this broker leads again."""
+        """Move the leadership: to another broker, or back to this one."""
         if partition.is_leader:
             self.epoch += 1
             partition.make_follower(
@@ -284,7 +287,7 @@ class Run:
             self.lead(partition)
 
     def truncate(self, partition: Partition) -> None:
-        """To the history of the broker that leads."""
+        """Truncate a follower's log, as after a divergence from its leader's."""
         log = partition.log
         if not partition.is_leader:
             offset = self.rng.randint(log.log_start_offset, log.log_end_offset)
@@ -343,7 +346,7 @@ def test_session_tells_what_a_fetch_without_one_would(parts: Any, seed: int) -> 
 
 
 def client_offset(run: Run, index: int) -> int:
-    """Mostly the end of what can be read: where a consumer waits."""
+    """A fetch offset: mostly the end of what can be read, where a consumer waits."""
     hosted = run.parts.replica_manager.topic(TOPIC)
     if hosted is None:
         return 0
@@ -353,7 +356,7 @@ def client_offset(run: Run, index: int) -> int:
 
 
 async def waiting(run: Run, client: Client, **terms: int) -> asyncio.Future[Any]:
-    """An incremental fetch without news, which waits."""
+    """A pending incremental fetch for which there is no news yet."""
     wanted = request((client.id, client.epoch), [], max_wait_ms=WAIT_MS, **terms)
     client.epoch += 1
     answer = fetch.handle(run.parts.context(1, VERSION), wanted)
@@ -370,7 +373,7 @@ async def _answer_of(answer: LaterResponse) -> Any:
 
 
 def at_rest(parts: Any) -> tuple[Run, Client]:
-    """A session whose client was told everything."""
+    """A run whose client is up to date."""
     run = Run(parts, 0)
     for index in range(PARTITIONS):
         run.epoch += 1

@@ -1,4 +1,4 @@
-"""Splitting a request and joining the answers: nothing is asked twice, left out, or out of order."""
+"""Splitting a request and joining the answers: each item is asked for once and in order."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """The request, and the response that says what it was asked for."""
+    """A request. As a response it lists the groups that were asked for."""
 
     groups: tuple[Any, ...]
     error_code: ErrorCode = ErrorCode.none
@@ -100,7 +100,8 @@ def test_produce_request_is_split_by_its_partitions_and_acks_0_gets_no_answer() 
 
 
 def item_type(message: Any, path: tuple[str, ...]) -> Any:
-    """Of the arrays that `path` leads through; AssertionError where there is none."""
+    """The element type of the array at the end of `path`. Fails if the message has no such
+    array."""
     for name in path:
         annotation = typing.get_type_hints(message)[name]
         arms = [annotation, *typing.get_args(annotation)]

@@ -1,4 +1,4 @@
-"""Versions and cipher suites that a listener offers, asked without a TLS library between."""
+"""The TLS versions and cipher suites that a listener offers, probed without a TLS library."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Nothing:
 
 
 def serve_on_a_thread(texts: dict[str, str]) -> Iterator[dict[str, str]]:
-    """The addresses by listener."""
+    """Serve on a thread of its own. Yields the addresses by listener."""
     addresses: dict[str, str] = {}
     ready, ended = threading.Event(), threading.Event()
 
@@ -78,6 +78,6 @@ def test_suites_have_ephemeral_keys_and_none_is_broken(found: dict[str, list[str
 
 
 def test_page_has_what_is_offered(found: dict[str, list[str]]) -> None:
-    """Another OpenSSL may offer less, but nothing that the page does not have."""
+    """Another build of OpenSSL may offer less than the page says, never more."""
     for key in KEYS:
         assert set(found[key]) <= offers_of_page("Isotherm", key)

@@ -1,4 +1,4 @@
-"""Internal topics of a cluster's member, with a controller channel of the test's."""
+"""Internal topics created by a member of a cluster. The test plays the controller channel."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def answered(name: str, code: ErrorCode) -> Any:
 
 
 def test_topics_have_kafkas_settings(tmp_path: Any) -> None:
-    """As AutoTopicCreationManager sends them; seen in a cluster's metadata records."""
+    """The settings that AutoTopicCreationManager sends, read from the metadata records of a Kafka
+    cluster."""
 
     async def scenario(channel: Channel, create: MemberTopicCreator) -> None:
         config = BrokerConfig(log_dirs=(tmp_path,))

@@ -1,4 +1,5 @@
-"""The index of ACLs against the rules read one by one, and the examples of Kafka's own tests.
+"""The index of ACLs against the rules applied to each ACL in turn, and the examples of Kafka's own
+tests.
 
 Source of the examples: Kafka StandardAuthorizerTest, AuthorizerTest (authorizeByResourceType).
 """
@@ -61,7 +62,8 @@ def decided(
 def by_the_rules(
     acls: Iterable[AccessControlEntryRecord], operation: Operation, name: str
 ) -> bool | None:
-    """Each ACL looked at on its own, in the words of Kafka's documentation."""
+    """The decision by the rules of Kafka's documentation, from every ACL alone. None if no ACL
+    matches the resource."""
     of_resource = [
         each
         for each in acls

@@ -1,4 +1,5 @@
-"""Who is let in, what is logged of it, and when a change of the ACLs holds."""
+"""Which requests the authorizer allows, what it logs, and when a change of the ACLs takes
+effect."""
 
 from __future__ import annotations
 
@@ -190,7 +191,8 @@ def test_granted_topics_are_bounded(metadata: Metadata) -> None:
 
 
 def test_topic_that_becomes_known_is_checked(metadata: Metadata) -> None:
-    """Its id alone says nothing: a client that sent it before must not get in by it."""
+    """A client may send a topic id before the broker knows it. Once the id is known, the topic's
+    ACLs must be checked."""
     metadata.add(resource_name="open", operation=Operation.WRITE)
     handled = []
     api: Any = SimpleNamespace(

@@ -36,7 +36,7 @@ from tests.support.led_topic import BROKER_ID, NobodyWaits, alone
 
 
 class NoTransactions:
-    """What an idempotent producer needs of the transaction coordinator."""
+    """The part of the transaction coordinator that an idempotent producer needs."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -46,7 +46,7 @@ class NoTransactions:
 
 
 class NothingFailed:
-    """A replica manager without logs, none of them offline."""
+    """A replica manager without logs, in which no partition is offline."""
 
     def is_offline(self, topic: str, partition: int) -> bool:
         return False
@@ -60,7 +60,7 @@ class Broker:
         self.configure(BrokerConfig())
 
     def host(self, *directories: Path, **settings: Any) -> None:
-        """Start again with log directories, where the partitions' logs are."""
+        """Restart the broker with log directories that hold logs."""
         self.configure(BrokerConfig(log_dirs=directories, **settings))
         config = self.services.config
         self.log_manager = LogManager(
@@ -91,7 +91,7 @@ class Broker:
         found.append(batch, required_acks=1, now_ms=now_ms)
 
     def configure(self, config: BrokerConfig) -> None:
-        """Start again with another configuration."""
+        """Restart the broker with another configuration."""
         self.controller = self._cluster_metadata.start(config)
         self.services = BrokerServices(
             config=config,

@@ -1,4 +1,4 @@
-"""A request that fails as a whole is answered in every version, for each thing that it names."""
+"""A request that fails as a whole gets an error for each thing that it names, in every version."""
 
 from __future__ import annotations
 
@@ -88,6 +88,7 @@ def test_failed_request_is_answered_with_its_code(broker, api_key, version):
     answer = broker.error_response(
         api_key, version, ErrorCode.kafka_storage_error, **REQUESTS[api_key]
     )
-    # Before version 3 DescribeLogDirs has no error of its own, ElectLeaders 0 one by partition.
+    # Before version 3 DescribeLogDirs has no error code of its own; ElectLeaders 0 has one per
+    # partition only.
     if (api_key, version) not in ((ApiKey.DESCRIBE_LOG_DIRS, 1), (ApiKey.DESCRIBE_LOG_DIRS, 2)):
         assert "kafka_storage_error" in repr(answer)

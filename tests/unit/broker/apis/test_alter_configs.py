@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs and AlterConfigs, on topics and on the broker."""
+"""IncrementalAlterConfigs and AlterConfigs, for topics and for the broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
 def alter(broker, *changes, kind=TOPIC, name="t", version=1, validate_only=False):
-    """(error code, message) of one resource; `changes` are (key, operation, value)."""
+    """Alter one resource. `changes` are (key, operation, value). Returns (error code, message)."""
     (answer,) = broker.call(
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
         version,
@@ -181,7 +181,7 @@ def test_broker_keys_are_applied_and_described_with_their_sources(hosted):
     assert (topic.value, topic.config_source, synonyms(topic)) == ("60", 2, chain)
     own = described(hosted, BROKER, "1")
     assert own["log.retention.ms"].value == "60"
-    # As in Kafka: the default is that of the key in hours.
+    # As in Kafka, the default comes from the key in hours.
     default = ("log.retention.hours", "168", 5)
     assert synonyms(own["log.retention.ms"]) == [*chain, default]
     assert not own["log.retention.ms"].read_only

@@ -1,4 +1,4 @@
-"""The codes are those of Kafka's ReplicaManager.alterReplicaLogDirs."""
+"""AlterReplicaLogDirs. The error codes are those of Kafka's ReplicaManager.alterReplicaLogDirs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from isotherm.types import TopicPartition
 
 
 class Hosted:
-    """Topic `t` with two partitions, in two directories."""
+    """Topic `t` with two partitions, and a broker with two directories."""
 
     def __init__(self, broker: Any, root: Path) -> None:
         self.dirs = (root / "one", root / "two")
@@ -26,7 +26,7 @@ class Hosted:
         broker.host(*self.dirs)
         broker.controller.create_topics([NewTopic(name="t", num_partitions=2)])
         self.replicas = broker.services.replica_manager
-        # Nothing is copied: only what is asked for counts here.
+        # The quota is exceeded, so no thread copies: the tests look at the requested moves alone.
         self.moves: LogDirMoves = self.replicas.start_moves(
             broker.services.control_executor.submit,
             cast("Any", SimpleNamespace(is_exceeded=True)),
@@ -90,7 +90,7 @@ def test_directory_that_is_not_configured_is_not_found(hosted: Hosted, tmp_path:
 def test_directory_that_is_offline_takes_nothing(hosted: Hosted) -> None:
     hosted.fail(hosted.there)
     assert hosted.alter(hosted.there) is ErrorCode.kafka_storage_error
-    # The one where it is takes no move.
+    # A replica already in the directory needs no move, so the answer is no error.
     assert hosted.alter(hosted.here) is ErrorCode.none
 
 
@@ -111,7 +111,7 @@ def test_partition_that_does_not_exist_is_unknown(
 
 
 def test_replica_of_other_brokers_is_not_available(hosted: Hosted) -> None:
-    """Kafka answers REPLICA_NOT_AVAILABLE where its error is NotLeaderOrFollower."""
+    """Kafka answers REPLICA_NOT_AVAILABLE where its internal error is NotLeaderOrFollower."""
     hosted.replicas._cluster = dataclasses.replace(
         hosted.replicas._cluster, find_topic=lambda _: cast("Any", SimpleNamespace(partitions=[1]))
     )
@@ -126,8 +126,8 @@ def test_replica_of_other_brokers_is_not_available(hosted: Hosted) -> None:
 def test_name_has_room_for_the_directory_of_the_copy(
     hosted: Hosted, length: int, code: ErrorCode
 ) -> None:
-    """`<topic>-<partition>.<32 digits>-future` has at most 255 characters. The name is looked at
-    first, as in Kafka."""
+    """`<topic>-<partition>.<32 digits>-future` has at most 255 characters. As in Kafka, this check
+    comes first."""
     assert hosted.alter(hosted.there, topic="x" * length, partition=1234) is code
     if code is ErrorCode.invalid_topic_exception:
         assert hosted.alter("/nowhere", topic="x" * length, partition=1234) is code

@@ -77,7 +77,8 @@ def test_member_shows_its_features_and_the_versions_that_the_controller_serves_t
 
     before = shown()
     assert before[ApiKey.CREATE_TOPICS] == (2, 7)
-    # Of another version: it lacks an API, shares no version of another, and Fetch is the broker's.
+    # Controllers of another version. They lack UPDATE_FEATURES and share no version of
+    # CREATE_PARTITIONS. The broker answers FETCH itself, so their versions of it do not matter.
     controllers.known = {int(key): VersionRange(0, 99) for key in ApiKey} | {
         int(ApiKey.CREATE_TOPICS): VersionRange(0, 5),
         int(ApiKey.CREATE_PARTITIONS): VersionRange(4, 9),

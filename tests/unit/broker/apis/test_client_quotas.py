@@ -11,7 +11,8 @@ EXACT, DEFAULT, ANY = range(3)
 
 
 def alter(broker, *entries, version=1, validate_only=False):
-    """`entries` are (entity, quotas); a quota of None is taken away."""
+    """Alter quotas. `entries` are (entity, quotas); a quota of None is removed. Returns an error
+    code per entity."""
     answers = broker.call(
         ApiKey.ALTER_CLIENT_QUOTAS,
         version,
@@ -32,7 +33,7 @@ def alter(broker, *entries, version=1, validate_only=False):
     answered = [
         {part.entity_type: part.entity_name for part in answer.entity} for answer in answers
     ]
-    # Each entity once.
+    # An entity named twice has one answer.
     assert answered == [
         entity for number, (entity, _) in enumerate(entries) if entity not in answered[:number]
     ]
@@ -40,7 +41,7 @@ def alter(broker, *entries, version=1, validate_only=False):
 
 
 def describe(broker, *filters, strict=False, version=1):
-    """Entities as text, with their quotas; or the error code."""
+    """The quotas by entity, with the entity as text; or the error code."""
     answer = broker.call(
         ApiKey.DESCRIBE_CLIENT_QUOTAS,
         version,

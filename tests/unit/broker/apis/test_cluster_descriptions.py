@@ -1,4 +1,4 @@
-"""The APIs that only describe, and those that have nothing to do with one replica."""
+"""The APIs that describe the cluster, and others that name no single replica."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_remote_tier_is_a_directory_of_those_who_ask_for_everything(hosted):
         (topic.name, [(p.partition_index, p.partition_size) for p in topic.partitions])
         for topic in remote.topics
     ] == [("a", [(1, 0), (2, 5)]), ("b", [(0, 7)])]
-    # A tool that looks where a replica is must not find it there.
+    # A tool that asks where a replica is must not find it in the remote tier.
     (local,) = log_dirs(hosted, [{"topic": "a", "partitions": [2]}])
     assert not local.log_dir.startswith("remote:")
 

@@ -1,4 +1,4 @@
-"""What a member of a cluster tells of the other brokers, from the metadata alone."""
+"""How a member of a cluster describes the other brokers, from the metadata alone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def partition(index: int, leader: int, **more: Any) -> PartitionImage:
 
 @pytest.fixture
 def member(broker: Any) -> Any:
-    """Brokers 1 (this one) and 2 serve, 3 is fenced, 4 lacks the client's listener."""
+    """A member of a cluster. Brokers 1 (this one) and 2 are alive, 3 is fenced, 4 lacks the
+    client's listener."""
     topic = TopicImage(
         "t",
         TOPIC_ID,
@@ -99,7 +100,7 @@ def test_metadata_of_partitions(member: Any) -> None:
         for each in topic.partitions
     ] == [
         (ErrorCode.none, 2, 5, (3,)),
-        # Shown though it is fenced: clients keep to it until another is elected.
+        # The fenced leader is shown: clients stay with it until another one is elected.
         (ErrorCode.none, 3, 5, (3,)),
         (ErrorCode.leader_not_available, -1, 5, (3,)),
         (ErrorCode.listener_not_found, -1, 5, (4, 2, 1)),

@@ -1,4 +1,5 @@
-"""AlterConfigs of a member: loggers here, brokers' settings checked here, the rest at the controller."""
+"""AlterConfigs at a member of a cluster: it sets its own loggers, checks brokers' settings, and
+forwards all but the loggers to the controller."""
 
 from __future__ import annotations
 
@@ -111,7 +112,7 @@ def test_settings_of_brokers_are_checked_before_they_are_forwarded(sides, name, 
     [
         ("", "log.retention.ms", "9000000"),
         (NODE, "log.cleaner.threads", "2"),
-        # Of a broker of Kafka in the same cluster.
+        # A key of Apache Kafka's, for another broker of the same cluster.
         ("", "num.io.threads", "9"),
     ],
 )
@@ -131,7 +132,8 @@ def test_legal_settings_of_brokers_are_forwarded(sides, name, key, value):
     ],
 )
 def test_stores_that_are_set_again_are_read_again(sides, key, validate_only, announced):
-    """As in Kafka's DynamicConfigPublisher, also where the metadata stay the same."""
+    """As in Kafka's DynamicConfigPublisher, setting a store again reloads it, though the metadata
+    does not change."""
     changes: list[Any] = []
     metadata = sides.context.services.metadata
     metadata.add_listener(changes.append)

@@ -16,7 +16,7 @@ from isotherm.protocol.entities import entity_of
 
 BROKER_LOGGER, GROUP = 8, 32
 FURTHER_CALLS_MAX = 17
-"""Of each resource after the first, encoded."""
+"""Python calls for each resource after the first, with the encoding of the answer."""
 
 
 def describe(broker, kind, name, *, version=4, keys=None, synonyms=True, documentation=True):
@@ -178,7 +178,8 @@ def test_resources_of_all_kinds_asked_for_at_once_are_described_like_each_alone(
 
 @pytest.mark.parametrize("kind", [TOPIC, BROKER, BROKER_LOGGER, GROUP])
 def test_further_resource_with_the_same_settings_takes_few_calls(broker, kind):
-    """Clients ask for the settings of thousands of topics at once, and may ask so for others."""
+    """Clients ask for the settings of thousands of topics in one request. Other resource types may
+    be asked for in such numbers too."""
     names = ["1"] * 51
     if kind in (TOPIC, GROUP):
         names = [f"t{index}" for index in range(51)]

@@ -64,7 +64,7 @@ def test_coordinator_is_not_available_by_a_listener_that_is_not_advertised(broke
 
 
 class Member:
-    """A broker of a cluster: its image has the leaders, and another process the controller."""
+    """A member of a cluster. Its image has the leaders; the controller is another process."""
 
     def __init__(self, broker):
         topic = TopicImage(
@@ -103,7 +103,7 @@ class Member:
         return asyncio.run(find_coordinator.handle(context, request)).coordinators
 
 
-# This broker, another one, none, one that is fenced, one that is not registered.
+# Leaders by partition: this broker, another one, none, a fenced one, one that is not registered.
 LEADERS = (1, 2, -1, 3, 4)
 
 

@@ -1,4 +1,5 @@
-"""What this broker does not have is refused in every version, in the API's own response."""
+"""APIs that the broker does not support are refused in every version, with that API's own
+response."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ ASKED = {
 
 REFUSED = [api.key for api in refused.APIS]
 TOKENS = range(ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.DESCRIBE_DELEGATION_TOKEN + 1)
-# Kafka's, where it has the same turned off; all others have UNSUPPORTED_VERSION.
+# Kafka's codes for APIs that it can turn off too. All other APIs get UNSUPPORTED_VERSION.
 CODES = {
     ApiKey.SASL_HANDSHAKE: ErrorCode.illegal_sasl_state,
     ApiKey.SASL_AUTHENTICATE: ErrorCode.illegal_sasl_state,

@@ -62,7 +62,7 @@ def test_credentials_are_kept_and_described_without_their_keys(broker: Any) -> N
 
 
 def test_stored_keys_are_those_of_the_rfc(broker: Any) -> None:
-    """RFC 7677: the signature of its example is made with this key."""
+    """RFC 7677: this key signed the RFC's example."""
     alter(broker, upsertion("user"))
     record = broker.services.metadata.image.scram_credentials[ScramUser(SHA_256, "user")]
     assert base64.b64encode(record.stored_key) == b"WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY="

@@ -1,4 +1,5 @@
-"""Cipher suites by IANA's names; OpenSSL's command is what knows both names."""
+"""IANA's names of cipher suites as OpenSSL's names. The oracle is the `openssl` command, which
+prints both."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def test_names_are_those_of_the_openssl_command() -> None:
     names = {line.split()[0]: line.split()[2] for line in listed.stdout.splitlines()}
     made = {suite: openssl_name(suite) for suite in names if openssl_name(suite) is not None}
     assert made.items() <= names.items()
-    # Java has neither of the others.
+    # Java supports none of the other suites.
     others = ("ARIA", "CAMELLIA", "CCM", "DSS", "PSK", "SRP", "anon", "NULL", "ECDH_", "DH_")
     assert [suite for suite in set(names) - set(made) if not any(o in suite for o in others)] == []
     assert len(made) > 10

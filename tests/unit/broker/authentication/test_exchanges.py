@@ -1,4 +1,4 @@
-"""The exchanges by the examples of the RFCs, and by what may be wrong with a token."""
+"""The exchanges of SCRAM and PLAIN: the examples of the RFCs, and messages that must be refused."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_scram_refuses_a_wrong_final_message(final: bytes) -> None:
 
 
 def test_scram_refuses_messages_of_another_exchange() -> None:
-    """A proof is for both nonces: it cannot be replayed."""
+    """A proof signs both nonces, so it cannot be replayed."""
     made = exchange()
     made._new_nonce = lambda: "another"
     made.respond(CLIENT_FIRST)
@@ -90,7 +90,8 @@ def test_scram_refuses_messages_of_another_exchange() -> None:
 
 
 def test_scram_shows_no_difference_for_a_user_that_does_not_exist() -> None:
-    """It is asked for a proof with a salt of its own, the same each time."""
+    """An unknown user gets a salt that is derived from its name, the same each time, so that the
+    exchange does not show which users exist."""
     asked = CLIENT_FIRST.replace(b"n=user", b"n=nobody")
     first, second = exchange().respond(asked), exchange().respond(asked)
     assert first == second

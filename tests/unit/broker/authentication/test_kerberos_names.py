@@ -1,4 +1,5 @@
-"""Users of Kerberos principals, by rules; tests/oracle compares them with Kafka's class."""
+"""Users of Kerberos principals, by the rules. tests/oracle compares them with Kafka's
+KerberosName."""
 
 from __future__ import annotations
 

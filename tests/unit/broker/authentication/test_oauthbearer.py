@@ -1,4 +1,4 @@
-"""Tokens and the exchange of OAUTHBEARER: what is accepted, and each way to be refused."""
+"""OAUTHBEARER's tokens and exchange: which tokens are accepted, and each reason to refuse one."""
 
 from __future__ import annotations
 
@@ -123,7 +123,8 @@ def test_token_of_a_key_that_is_not_in_the_set_is_refused() -> None:
 
 
 def test_without_expectations_any_issuer_but_no_audience_is_accepted() -> None:
-    """As jose4j, on which Kafka relies: an audience that nothing is known of is refused."""
+    """As in jose4j, on which Kafka relies: without an expected audience, a token that names one is
+    refused."""
     settings = TokenSettings((), None, 30, "scope", "client")
     token = PROVIDER.token(NOW_S, iss=None, aud=None, sub=None, client="app")
     assert verifier(settings).verify(token).subject == "app"
@@ -192,7 +193,7 @@ def test_keys_are_read_over_https_or_from_a_file_alone(url: str) -> None:
 
 
 class Source:
-    """Gives its text, or an error; `reads` is counted before it does."""
+    """A source of key sets that returns its text or raises an error. `reads` counts both."""
 
     def __init__(self, text: bytes) -> None:
         self.text: bytes | None = text

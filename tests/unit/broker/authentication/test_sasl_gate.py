@@ -1,6 +1,7 @@
-"""The gate before a connection's requests: what passes, how long a session is, how a failure ends.
+"""The SASL gate before a connection's requests: which requests pass, how long a session is, how a
+failure ends.
 
-The exchange is a model whose tokens say what happens; the time is simulated.
+The exchange is a model whose tokens say what happens. The time is simulated.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ SIZE_FIELD_SIZE = 4
 
 
 class ModelExchange:
-    """Tokens: `more` asks for another, `ok USER MS` succeeds with a credential of that long, others
-    fail."""
+    """A SASL mechanism for tests. The token `more` asks for another token; `ok USER [MS]` succeeds
+    with a credential that expires in so many ms; any other fails."""
 
     def __init__(self, clock: SimClock) -> None:
         self._clock = clock
@@ -66,7 +67,7 @@ class ModelRequests:
 
 
 class ModelLoop:
-    """Timers that fire when the test says so."""
+    """An event loop whose timers fire when the test calls them."""
 
     def __init__(self) -> None:
         self.timers: list[tuple[float, Callable[[], None]]] = []
@@ -95,7 +96,8 @@ class Client:
         self._gate = gate(settings, ModelRequests(), clock, loop)
 
     def send(self, api: ApiKey, version: int, **fields: Any) -> Any:
-        """The response, the bytes of a request that passed, or the answer that waits."""
+        """Send a request. Returns the decoded response, the bytes of a request that passed the
+        gate, or the pending answer."""
         frame = memoryview(request_frame(api, version, fields))
         answer = self._gate.handle_frame(frame, self.connection)
         return answer if isinstance(answer, PendingAnswer) else read(api, version, answer)
@@ -104,7 +106,7 @@ class Client:
         return self._gate.handle_frame(memoryview(token), self.connection)
 
     def log_in(self, token: str, version: int = 2) -> int:
-        """How long the session is, in ms."""
+        """Log in. Returns the length of the session in ms."""
         self.send(ApiKey.SASL_HANDSHAKE, 1, mechanism="MODEL")
         response = self.send(ApiKey.SASL_AUTHENTICATE, version, auth_bytes=token.encode().hex())
         assert response.auth_bytes == b"done"
@@ -169,7 +171,8 @@ def test_session_ends_for_a_client_that_cannot_know_as_well(
 def test_login_of_a_credential_that_has_just_ended_allows_nothing(
     clock: SimClock, loop: ModelLoop
 ) -> None:
-    """Kafka accepts a token within the skew of the clocks, with a session of no length."""
+    """Kafka accepts a token that expired within the allowed clock skew, with a session of length
+    0."""
     client = Client(clock, loop)
     assert client.log_in("ok alice -5000") == 0
     clock.advance(1)
@@ -216,7 +219,7 @@ def test_failure_is_answered_late_and_closes_the_connection(
     ((delay_s, end),) = loop.timers
     assert delay_s == 0.1
     assert not pending.future.done()
-    # Meanwhile another client is served: nothing of this one holds the loop.
+    # Meanwhile another client is served: a failed login does not block the event loop.
     healthy = Client(clock, loop)
     healthy.log_in("ok bob")
     assert healthy.ask() == b"answered"

@@ -1,4 +1,4 @@
-"""`--add-scram`: what is read of it, and what is refused without showing a password."""
+"""The arguments of `--add-scram`: how they are read, and that a refusal shows no password."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLIENT_FINAL = (
     b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
     b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
 )
-SALTED = "xKSVEDI6tPlSysH6mUQZOeeOp01r6B3fcJbodRPcYV0="  # pencil, 4096 times
+SALTED = "xKSVEDI6tPlSysH6mUQZOeeOp01r6B3fcJbodRPcYV0="  # `pencil`, 4096 iterations
 SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 

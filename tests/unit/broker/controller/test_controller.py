@@ -71,7 +71,7 @@ def test_new_cluster_starts_metadata_compaction_where_it_is_configured(
     remote = RemoteLogManagerConfig(remote_log_metadata_compaction_initial_level=level)
     controller = cluster_metadata.start(BrokerConfig(remote=remote))
     assert controller.image.features.get(name) == recorded
-    # A cluster that is there keeps its level, whatever the key says then.
+    # An existing cluster keeps its level, whatever the key now says.
     other = RemoteLogManagerConfig(remote_log_metadata_compaction_initial_level=1 - level)
     replayed = cluster_metadata.replayed(BrokerConfig(remote=other))
     replayed.register_broker([])

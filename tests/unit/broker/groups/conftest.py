@@ -1,4 +1,5 @@
-"""A classic group driven by hand: named members, a clock that the test moves."""
+"""A classic group that the test drives by hand: members with names, and a clock that the test
+moves."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ DELAY_MS = 3000
 
 
 class GroupDriver:
-    """Keeps what every request was answered with, by the reply token the test gave it."""
+    """Drives a classic group. Keeps the answer to each request under the request's reply token."""
 
     def __init__(self, *, max_size: int = 100) -> None:
         self.now_ms = 1_000_000
@@ -45,7 +46,7 @@ class GroupDriver:
         skips: bool = False,
         rebalance_ms: int = REBALANCE_MS,
     ) -> Any:
-        """The answer, if there is one already."""
+        """Send a JoinGroup. Returns the answer if there is one already, else None."""
         request = JoinRequest(
             reply,
             member_id,
@@ -78,7 +79,7 @@ class GroupDriver:
         return self.group.heartbeat(member_id, instance_id, generation, self.now_ms)
 
     def pass_time(self, ms: int) -> None:
-        """Let `ms` go by, with every deadline on the way met in its time."""
+        """Advance the clock by `ms`. Deadlines on the way expire in order, each at its own time."""
         end_ms = self.now_ms + ms
         while (due_ms := self.group.next_deadline_ms()) is not None and due_ms <= end_ms:
             self.now_ms = max(self.now_ms, due_ms)
@@ -95,7 +96,8 @@ class GroupDriver:
                 self.answers[effect.reply] = effect.result
 
     def stable(self, *instance_ids: str | None) -> list[str]:
-        """Form a stable group of as many members; their ids, the leader's first."""
+        """Form a stable group with a member for each instance id. Returns the member ids, the
+        leader's first."""
         for index, instance_id in enumerate(instance_ids):
             self.join(("form", index), instance_id=instance_id)
         self.pass_time(DELAY_MS * len(instance_ids) + 1)

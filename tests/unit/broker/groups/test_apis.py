@@ -34,7 +34,8 @@ from isotherm.types import TopicPartition
 
 E = ErrorCode
 TEN_S = datetime.timedelta(seconds=10)
-# Version 1: of the topic t, with nothing owned; and its partition 0 as an assignment.
+# A subscription of version 1 to topic t with no owned partitions, and its partition 0 as an
+# assignment.
 SUBSCRIPTION = b"\0\1\0\0\0\1\0\1t\xff\xff\xff\xff\0\0\0\0"
 MINE = b"\0\1\0\0\0\1\0\1t\0\0\0\1\0\0\0\0\xff\xff\xff\xff"
 SETTINGS = {
@@ -51,7 +52,7 @@ def versions(api_key: ApiKey) -> list[int]:
 
 
 class Live:
-    """`run` is one life of the broker, from start to stop, in a folder that stays."""
+    """A broker over one folder. Each `run` starts it, plays a scenario, and stops it."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -142,7 +143,7 @@ class Live:
         return joined
 
     async def commit(self, version: int = 9, offset: int = 5, **fields: Any) -> list[E]:
-        """The codes of partitions 0 and 1, and of one that does not exist."""
+        """Commit offsets. Returns the codes of partitions 0, 1 and 9; 9 does not exist."""
         said = {
             "group_id": "g",
             "generation_id_or_member_epoch": -1,
@@ -169,9 +170,9 @@ class Live:
         return [each.error_code for each in response.topics[0].partitions]
 
     async def fetch(self, version: int = 9, *, everything: bool = False, **fields: Any) -> Any:
-        """Offsets by partition, or the error of the group."""
+        """Fetch offsets. Returns them by partition, or the error of the group."""
         topics = [{"name": "t", "topic_id": self.topic_id, "partition_indexes": (0, 1)}]
-        # Up to version 7 there is one group, without a member.
+        # Up to version 7 a request has one group and no member.
         require_stable = fields.pop("require_stable", False)
         asked = {"group_id": "g", "topics": None if everything else topics}
         response = await self.call(
@@ -595,7 +596,7 @@ def test_member_that_waits_must_join_the_upgraded_group(live: Live) -> None:
         assert (again.error_code, again.generation_id) == (E.none, beaten.member_epoch + 1)
         synced = await live.sync(again)
         assert synced.error_code is E.none
-        # The last member of the consumer protocol goes: the group is a classic one again.
+        # The last member of the consumer protocol leaves: the group becomes a classic one again.
         await beat(live, member_id="modern", member_epoch=-1)
         (group,) = live.coordinator.all_groups()
         assert (group.group_type, group.shown_state) == ("classic", "PreparingRebalance")

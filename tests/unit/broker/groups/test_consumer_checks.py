@@ -1,4 +1,4 @@
-"""Who may commit and fetch offsets in a group of the consumer protocol, and at which epoch."""
+"""Which members of a consumer group may commit and fetch offsets, and at which member epoch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ CLASSIC = ClassicSupport(10_000, (Protocol("range", b""),))
 
 @pytest.fixture
 def group() -> ConsumerGroup:
-    """At epoch 5; `old` has partition 0 since epoch 3 and 1 since epoch 5, gives up 2."""
+    """A group at epoch 5. Both members have partition 0 since epoch 3 and partition 1 since epoch
+    5, and are to revoke partition 2. `old` is a member of the classic protocol."""
     group = ConsumerGroup("g", ConsumerGroupSettings(45_000, 5_000, 10))
     epochs = {(TOPIC, 0): 3, (TOPIC, 1): 5, (TOPIC, 2): 3}
     for member_id, classic in (("new", None), ("old", CLASSIC)):

@@ -123,7 +123,8 @@ def test_partitions_move_only_once_their_holder_has_given_them_up(driver) -> Non
     assert driver.group.shown_state == "Reconciling"
     assert driver.beat("b", 2).assigned is None
 
-    # Still owning them, it waits; having revoked them, it moves on.
+    # While it still owns them, the member stays at its epoch. Once it has revoked them, it moves
+    # on.
     assert driver.beat("a", 1, owned=parts(0, 1, 2, 3)).epoch == 1
     assert driver.beat("a", 1, owned=told.assigned).epoch == 2
     got = driver.beat("b", 2)
@@ -175,7 +176,7 @@ def test_epochs_that_are_not_current_are_fenced(driver) -> None:
     driver.group.group_epoch = 5
     driver.beat("a", 1)
     assert driver.error("a", 1) is ErrorCode.fenced_member_epoch
-    # It has missed our last answer, and has nothing it should not have.
+    # The member missed our last answer, and owns nothing that is not assigned to it.
     assert driver.beat("a", 1, owned=parts(0, 1)).epoch == 5
     assert driver.error("a", 1, owned=parts(0, 9)) is ErrorCode.fenced_member_epoch
 
@@ -230,7 +231,7 @@ def test_pattern_follows_the_topics_that_come_and_go(driver) -> None:
     driver.catalog = catalog(2, t=1, other=1)
     assert driver.beat("a", 1).assigned == parts(0) | parts(0, topic=OTHER)
     assert driver.group.may_read("other")
-    # An empty pattern takes it away again.
+    # An empty pattern removes the pattern.
     told = driver.beat("a", 2, topic_names=frozenset({"t"}), topic_regex="")
     assert told.assigned == parts(0)
 

@@ -1,4 +1,4 @@
-"""What the log says of a group that rebalances: the messages that operators of Kafka search for."""
+"""Log messages of a group that rebalances: those that operators of Kafka search for."""
 
 from __future__ import annotations
 

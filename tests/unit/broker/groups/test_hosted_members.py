@@ -50,7 +50,8 @@ BOTH = MigrationPolicy.BIDIRECTIONAL
 
 
 def subscription(*owned: int, version: int = 1) -> bytes:
-    """Of a consumer that subscribes to t, as the protocol's schema lays it out."""
+    """The subscription to `t` of a consumer that owns these partitions, laid out by hand from the
+    protocol's schema."""
     out = struct.pack(">hih1si", version, 1, 1, b"t", -1)
     if version >= 1:
         out += struct.pack(">i", int(bool(owned)))
@@ -89,7 +90,7 @@ class Driver:
         return result
 
     def join(self, member_id: str = "", *owned: int, **fields: Any) -> Any:
-        """The result, or the code it is refused with."""
+        """Send a JoinGroup. Returns the result, or the error code."""
         said = {
             "instance_id": None,
             "protocol_type": "consumer",
@@ -122,7 +123,7 @@ class Driver:
         return result
 
     def sync(self, member_id: str, generation: int, **fields: Any) -> Any:
-        """Partitions of t, or the error."""
+        """Send a SyncGroup. Returns the assigned partitions of `t`, or the error code."""
         request = SyncRequest(
             member_id,
             fields.get("instance_id"),
@@ -346,7 +347,7 @@ def test_group_is_the_same_once_read_back_from_its_records(driver: Driver) -> No
 
 
 def classic_group(*assignments: tuple[int, ...], generation: int = 4) -> ClassicGroup:
-    """Stable, with a member for each assignment."""
+    """A stable classic group with a member for each assignment."""
     group = ClassicGroup("g", CLASSIC_SETTINGS, now_ms=1_000)
     group.state, group.generation_id = GroupState.STABLE, generation
     group.protocol_type, group.protocol_name = "consumer", "range"

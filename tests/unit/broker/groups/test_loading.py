@@ -1,5 +1,8 @@
-"""Shards from logs as compaction leaves them: holes between offsets, batches without records,
-markers whose transactions are gone. Laid out by hand, and made by the cleaner itself."""
+"""Shards loaded from compacted logs: gaps between offsets, batches without records, markers without
+their transactions.
+
+Some logs are laid out by hand, others are compacted by the cleaner itself.
+"""
 
 from __future__ import annotations
 
@@ -88,12 +91,12 @@ def marker(base_offset: int, producer_id: int, *, commit: bool = True) -> bytear
 
 
 def emptied(full: bytearray) -> bytes:
-    """What compaction leaves of a batch that it may not drop, with no record left in it."""
+    """The batch after compaction removed all its records but had to keep the batch."""
     return filtered_batch(full, frozenset())
 
 
 def write_log(directory: Path, **segments: Sequence[bytes | bytearray]) -> PartitionLog:
-    """Segments by base offset (`at_5`), the last one active."""
+    """A log of segments by base offset (`at_5`). The last one is the active segment."""
     directory.mkdir(parents=True)
     for name, batches in segments.items():
         path = directory / f"{int(name.removeprefix('at_')):020}.log"
@@ -137,7 +140,7 @@ SHARE_GROUP, STREAMS_GROUP = 11, 17
 
 
 def unserved_group_of(group: str, record_type: int, value: bytes | None) -> tuple[Any, ...]:
-    """As in Kafka's ShareGroupMetadataKey.json and StreamsGroupMetadataKey.json."""
+    """A record as in Kafka's ShareGroupMetadataKey.json and StreamsGroupMetadataKey.json."""
     key = struct.pack(">hh", record_type, len(group)) + group.encode()
     return (NOW_MS, key, value, ())
 
@@ -156,7 +159,7 @@ def test_groups_of_types_that_are_not_served_keep_their_ids_and_offsets(tmp_path
     shard = load(log)
     assert shard.unserved == {"shared", "streams"}
     assert offsets_of(shard) == {("streams", 0): 10}
-    # A group of another type would let its offsets expire.
+    # If it were loaded as a classic group, its offsets would expire.
     assert not shard.all_groups()
 
 
@@ -170,7 +173,7 @@ def test_log_with_holes_and_empty_batches_is_read_to_its_end(tmp_path: Path) -> 
             batch([commit_of(1, 11), commit_of(2, 12)], 9, producer_id=6),
             marker(14, 6),
         ],
-        # Nothing of offsets 15 to 29 is left.
+        # Offsets 15 to 29 are a gap.
         at_20=[batch([group_of("g", 4)], 30), emptied(marker(31, 7, commit=False))],
         at_40=[emptied(batch([commit_of(3, 1)], 44, producer_id=8))],
         at_50=[batch([tombstone_of(0)], 52), marker(53, 8, commit=False)],
@@ -210,8 +213,8 @@ def test_marker_of_a_transaction_that_was_compacted_away_settles_nothing(tmp_pat
 
 @pytest.mark.parametrize("seed", range(3))
 def test_cleaned_log_is_the_same_shard(tmp_path: Path, seed: int) -> None:
-    """Commits in and outside transactions, groups, tombstones: cleaned twice, and once more after
-    the delete horizon, with loads in between."""
+    """The log has commits in and outside transactions, groups and tombstones. It is cleaned twice,
+    and once more after the delete horizon, and loaded in between."""
     rng = random.Random(seed)
     clock = SimClock(NOW_MS)
     log = open_log(tmp_path / "log" / "__consumer_offsets-0", clock)

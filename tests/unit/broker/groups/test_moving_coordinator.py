@@ -1,7 +1,8 @@
-"""Three group coordinators over a model of replicated logs, while their partition moves.
+"""Three group coordinators over a model of replicated logs, while the leader of their partition
+moves.
 
-What a schedule does at each step is drawn from a seed: commits and fetches at any broker, moves that
-lose what was not committed, late news of leadership.
+A seed determines each step of a schedule: commits and fetches at any broker, moves that lose
+uncommitted records, late notifications of leadership.
 """
 
 from __future__ import annotations
@@ -174,7 +175,8 @@ def test_new_coordinator_shows_what_survived_only_once_it_is_committed() -> None
 
 
 def test_coordinator_that_has_not_heard_of_its_new_election_appends_nothing() -> None:
-    """It led, another led, it leads again: what it has in memory is of another log."""
+    """Broker 0 leads, another broker leads, broker 0 leads again. Its shard in memory is of its
+    first term."""
 
     async def scenario(cluster: Cluster) -> None:
         await acknowledged(cluster, 0, 4)
@@ -182,7 +184,7 @@ def test_coordinator_that_has_not_heard_of_its_new_election_appends_nothing() ->
         await cluster.coordinators[1].wait_until_loaded()
         await acknowledged(cluster, 1, 6)
         cluster.move(0, is_known=False)
-        # As if broker 0 had heard of neither move: its shard is of the first election.
+        # As if broker 0 had learnt of neither move: its shard is of the first election.
         cluster.coordinators[0].on_resignation(0, None)
         cluster.coordinators[0].on_election(0, 1)
         await cluster.coordinators[0].wait_until_loaded()
@@ -242,7 +244,8 @@ async def loaded_fetch(cluster: Cluster, broker_id: int) -> int:
 
 
 def test_load_that_a_move_overtakes_shows_nothing_of_what_was_lost() -> None:
-    """The log is truncated after it was read, and the broker leads again, before it hears of either."""
+    """The log is truncated after it was read, and the broker leads again, before it learns of
+    either."""
 
     async def scenario(cluster: Cluster) -> None:
         await acknowledged(cluster, 0, 4)
@@ -276,7 +279,7 @@ def test_requests_that_wait_for_a_rebalance_hear_of_the_move() -> None:
         coordinator = cluster.coordinators[0]
         first = await coordinator.join(joining())
         assert first.error is ErrorCode.none
-        # The other member waits until the first joins again.
+        # The second member's join waits until the first member joins again.
         second = asyncio.ensure_future(coordinator.join(joining()))
         await turns()
         assert not second.done()
@@ -327,7 +330,7 @@ def test_log_that_cannot_be_read_has_no_coordinator_until_it_moves(
 
 
 class Schedule:
-    """Draws what happens next. `floor` is the lowest offset that a fetch may show from now on."""
+    """Draws the next steps. `floor` is the lowest offset that a fetch may show from now on."""
 
     def __init__(self, cluster: Cluster, rng: random.Random) -> None:
         self.cluster = cluster
@@ -365,7 +368,8 @@ class Schedule:
 
     async def _fetch(self, broker_id: int) -> None:
         shard = self.cluster.coordinators[broker_id].shards.find("g")
-        # One that has not heard of its successor yet answers what it knows, as Kafka's does.
+        # A coordinator that does not know its successor yet answers from its old state, as Kafka's
+        # does.
         is_late = shard is None or shard.epoch != self.cluster.partition.leader_epoch
         at_least = -1 if is_late else self.floor
         try:

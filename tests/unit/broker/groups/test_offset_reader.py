@@ -1,4 +1,4 @@
-"""Offset records as a load takes them apart, beside the schemas of Kafka."""
+"""The fast reader of offset records against the decoders of Kafka's schemas."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def by_schemas(key: bytes, value: bytes | None) -> Read | None:
 
 
 def load(reader: OffsetReader, key: bytes, value: bytes | None) -> Read | None:
-    """What is of no offset's type is left to the schemas."""
+    """Read a record as a load does. Records of other types go to the schemas' decoder."""
     found = reader.read(key, value, 11)
     if found is None:
         return by_schemas(key, value)

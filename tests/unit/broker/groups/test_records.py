@@ -1,4 +1,5 @@
-"""Records of `__consumer_offsets`: what is refused, what is passed over, and a layout of Kafka's."""
+"""Records of `__consumer_offsets`: which are refused, which are skipped, and one layout written by
+Kafka."""
 
 from __future__ import annotations
 

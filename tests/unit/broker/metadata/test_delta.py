@@ -1,4 +1,4 @@
-"""Replay rules of a KRaft quorum's records, which the embedded controller never writes.
+"""The replay of records that a KRaft quorum writes and the embedded controller never does.
 
 The rules are Kafka's: PartitionRegistration.merge, ClusterDelta, AclsDelta, ScramDelta, TopicDelta.
 """
@@ -81,7 +81,8 @@ BROKER = RegisterBrokerRecord(
 
 
 def replayed(*records: MetadataRecord, base: MetadataImage | None = None) -> MetadataImage:
-    """Through the bytes of the log, as they come from a controller."""
+    """The image after these records. Each is encoded and decoded, as if it came from a controller's
+    log."""
     image = base or MetadataImage()
     delta = MetadataDelta(image)
     for record in records:

@@ -129,13 +129,13 @@ def test_change_names_what_differs(records, expected):
     assert change.image is new
     assert named(change) == expected
     assert is_empty(change) == (not expected)
-    # An image of a snapshot shares nothing with the one before.
+    # An image loaded from a snapshot shares no object with the one before.
     rebuilt = replayed(MetadataImage(), *BASE_RECORDS, *records)
     assert named(change_between(BASE, rebuilt)) == expected
 
 
 def named(change: MetadataChange) -> dict[str, object]:
-    """The fields that are not empty, topics by their names."""
+    """The fields of the change that are not empty, with topics by name."""
     found = change._replace(
         created=[each.name for each in change.created],
         deleted=[each.name for each in change.deleted],

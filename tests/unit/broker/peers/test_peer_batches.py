@@ -11,7 +11,7 @@ from isotherm.broker.peers.peer_batches import PeerBatches
 from isotherm.broker.peers.peer_connection import PeerAddress
 from isotherm.errors import NotEnoughMemoryError, PeerDisconnectedError, PeerTimeoutError
 
-LOST = "lost"  # the broker's answer has nothing for it
+LOST = "lost"  # the peer's answer lacks this item
 ONE, TWO = PeerAddress("one", 1), PeerAddress("two", 2)
 
 
@@ -25,7 +25,7 @@ class Connection:
 
 
 class Peers:
-    """The other brokers. Each batch waits until the test lets it go."""
+    """The other brokers. Each batch waits until the test releases it."""
 
     def __init__(self, **bounds: int) -> None:
         self.connections: list[Connection] = []
@@ -85,7 +85,7 @@ def test_broker_that_does_not_answer_holds_up_no_other() -> None:
         await peers.until_taken(1)
         other = peers.batches.submit(2, TWO, "b")
         await peers.until_taken(2)
-        # Either may take it; the one that is left ends with the stop.
+        # Either batch may take the permit. `stop` ends the other one.
         peers.may_answer.release(2)
         assert await other == "two: b"
 

@@ -1,4 +1,4 @@
-"""Requests and responses over real loopback sockets; the other side is written by hand."""
+"""Requests and responses over real loopback sockets. The test plays the other side."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ PATIENT_S = 60.0
 
 
 class Peer:
-    """Accepts connections one after the other, and answers each frame as `answer` says: bytes of
-    a whole answer, or None to hang up."""
+    """Accepts one connection after the other, and answers each frame with the bytes that `answer`
+    returns. If it returns None, the peer closes the connection."""
 
     def __init__(self, answer: Callable[[memoryview], bytes | None]) -> None:
         self.frames: list[bytes] = []

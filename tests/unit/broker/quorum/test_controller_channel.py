@@ -1,4 +1,4 @@
-"""Requests to the active controller, wherever it is: over real sockets."""
+"""Requests reach the active controller, wherever it is. Sockets are real."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REQUEST = AllocateProducerIdsRequest(broker_id=5, broker_epoch=1)
 
 
 class Quorum:
-    """`leader` is what the observer would know."""
+    """The controllers. `leader` is the one that the observer knows."""
 
     def __init__(self) -> None:
         self.leader = QuorumLeader(0)

@@ -1,4 +1,7 @@
-"""Answers of controllers as a quorum of three gave them while its leader was killed (Kafka 4.3.1)."""
+"""Discovery of the active controller.
+
+The answers are those of a quorum of three Kafka 4.3.1 controllers while its leader was killed.
+"""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def partition(number: int) -> TopicIdPartition:
 
 
 class Broker:
-    """What the assignments see of it; the controller's answers are given by the test."""
+    """The broker as the assignments see it. The test gives the controller's answers."""
 
     def __init__(self) -> None:
         self.image = image(*[UNASSIGNED] * 4)
@@ -56,7 +56,7 @@ class Broker:
         return answer
 
     def next_request(self) -> tuple[dict[uuid.UUID, list[int]], Future[Any]]:
-        """The partitions of each directory, and the answer to be given."""
+        """The partitions by directory of the next request, and the future of its answer."""
         request, answer = self.asked.get(timeout=PATIENT_S)
         assert (request.broker_id, request.broker_epoch) == (BROKER_ID, 77)
         found = {
@@ -154,7 +154,7 @@ def test_reports_go_on_after_any_number_of_failures():
             reported.set()
         return answer
 
-    # The delay before the last one would be 2**1024 times the first, which is no float.
+    # The delay before the last one would be 2**1024 times the first, which no float can hold.
     for _ in range(1024):
         answers.put(Future())
         answers.queue[-1].set_exception(PeerTimeoutError("no controller"))

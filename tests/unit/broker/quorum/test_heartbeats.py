@@ -1,4 +1,4 @@
-"""Registration and heartbeats beside a scripted controller, over real sockets."""
+"""Registration and heartbeats with a scripted controller, over real sockets."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ ACCEPTED = {"is_caught_up": True, "is_fenced": False}
 
 
 class Controller:
-    """`answers` by API, or one for all; `heartbeats` are those that came, in order."""
+    """A controller that answers every registration and heartbeat with the fields set, and keeps the
+    requests in order."""
 
     def __init__(self) -> None:
         self.registration: Mapping[str, Any] = REGISTERED
@@ -134,7 +135,7 @@ def test_registration_says_what_kafka_demands(controller, heartbeats):
         each.name: (each.min_supported_version, each.max_supported_version)
         for each in sent.features
     }
-    # Those of a broker of Kafka 4.3.1, and one that other brokers of Isotherm look for.
+    # The features of a broker of Kafka 4.3.1, and one by which brokers of Isotherm know each other.
     assert ranges == {
         "remote.log.metadata.compaction": (0, 1),
         "metadata.version": (7, 30),

@@ -37,7 +37,7 @@ def in_state(state: BrokerState) -> Lifecycle:
         (BrokerState.RECOVERY, FENCED, BrokerState.RECOVERY, INTERVAL_MS),
         (BrokerState.RECOVERY, RUNS, BrokerState.RUNNING, INTERVAL_MS),
         (BrokerState.RUNNING, RUNS, BrokerState.RUNNING, INTERVAL_MS),
-        # Fenced while it runs: it goes on asking, and is unfenced again.
+        # Fenced while it runs: it keeps sending heartbeats, and the controller unfences it.
         (BrokerState.RUNNING, FENCED, BrokerState.RUNNING, INTERVAL_MS),
         (BrokerState.PENDING_CONTROLLED_SHUTDOWN, RUNS,
          BrokerState.PENDING_CONTROLLED_SHUTDOWN, 50),

@@ -1,4 +1,4 @@
-"""The observer beside a scripted controller: sockets, files and threads are real."""
+"""The observer with a scripted controller. Sockets, files and threads are real."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def topic(name: str) -> TopicRecord:
 
 
 class Follower:
-    """An observer over a folder, and the images that it has passed on."""
+    """An observer over a folder, and the images that it published."""
 
     def __init__(self, directory: Path, bootstrap: list[PeerAddress], config: QuorumConfig) -> None:
         self.directory = directory / str(METADATA_TOPIC_PARTITION)
@@ -282,7 +282,7 @@ def test_record_that_is_not_known_ends_it_with_its_name(quorum, follow):
 
 
 def give_snapshot(quorum: ScriptedQuorum, image: MetadataImage, folder: Path) -> None:
-    """The controller has only a snapshot of this image, and no batches below its end."""
+    """Replace the quorum's batches below the image's end by a snapshot of the image."""
     files = SnapshotFiles(OsFileSystem(), folder)
     snapshot_id = SnapshotId(image.end_offset, quorum.epoch)
     target = files.begin(snapshot_id)
@@ -319,7 +319,7 @@ def test_snapshot_is_fetched_in_pieces_and_the_log_goes_on_after_it(
     second.stop()
     kept = [each.name for each in second.directory.glob("*.checkpoint*")]
     assert kept == [f"{2:020d}-{1:010d}.checkpoint"]
-    # A restart begins with the snapshot that is there.
+    # A restarted observer begins with the snapshot on its disk.
     count = len(quorum.peer.requests)
     third = follow(config=small)
     assert names(third.image_at(4)) == "abcd"

@@ -14,7 +14,7 @@ from isotherm.testing.sim_clock import SimClock
 
 
 class Controller:
-    """Answers when the test says so."""
+    """A controller that answers when the test calls it."""
 
     def __init__(self) -> None:
         self.waiting: list[Future[Any]] = []

@@ -97,7 +97,7 @@ def test_settings_that_are_not_understood_are_left_out(metadata, caplog):
     assert metadata.topic_config("t").segment_bytes == 2_000_000
     for key in ("max.connections.per.ip", "some.plugin.key", "some.later.key"):
         assert f"key={key}" in caplog.text
-    # With such settings a broker reads its file again, and starts.
+    # Unknown keys in the metadata prevent neither a reload of the broker's file nor a start.
     assert metadata.reload_broker_config(replace(CONFIG, max_connections=8)).applied
     assert QuorumMetadata(CONFIG, image).broker_config.max_connections == 7
 

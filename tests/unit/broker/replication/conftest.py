@@ -1,4 +1,4 @@
-"""A partition that this broker leads, with followers that are hand-made fetches."""
+"""A partition that this broker leads, with followers whose fetches are made by hand."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WAIT_MS = 600_000
 
 
 class ModelController:
-    """Keeps the changes of the ISR that a leader asks for, until the test answers them."""
+    """Keeps the ISR changes that a leader requests, until the test answers them."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[IsrChange, OnIsrAnswer]] = []
@@ -121,14 +121,14 @@ class Leader:
     # ---- requests
 
     def produce(self, *values: bytes, acks: int = -1, timeout_ms: int = WAIT_MS) -> Any:
-        """The answer to partition 0, or a future of it."""
+        """Produce to partition 0. Returns its answer, or a future of it."""
         response = self.handle_produce(*values, acks=acks, timeout_ms=timeout_ms)
         if inspect.isawaitable(response):
             return asyncio.ensure_future(self._produced(response))
         return self._one_produced(response)
 
     def handle_produce(self, *values: bytes, acks: int = -1, timeout_ms: int = WAIT_MS) -> Any:
-        """What the handler returns."""
+        """The return value of the Produce handler."""
         now_ms = self.parts.clock.now_ms()
         records = build_batch([(now_ms, None, value, ()) for value in values])
         request = ProduceRequest(
@@ -170,7 +170,7 @@ class Leader:
         return FetchRequest(**{**values, **more})
 
     def fetch_now(self, offset: int, *, version: int = 18, **more: Any) -> FetchPartitionResponse:
-        """The answer to a fetch that need not wait."""
+        """Fetch from partition 0 without a wait. Returns its answer."""
         response = fetch.handle(self.parts.context(1, version), self.request(offset, **more))
         assert isinstance(response, FetchResponse)
         return response.topics[0].partitions[0]
@@ -190,7 +190,7 @@ class Leader:
 
 
 async def settle() -> None:
-    """Let everything happen that does not wait for something else."""
+    """Give the event loop turns until only tasks that wait for an event are left."""
     for _ in range(10):
         await asyncio.sleep(0)
 

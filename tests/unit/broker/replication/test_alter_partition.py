@@ -48,7 +48,7 @@ def response(*topics: tuple[uuid.UUID, list[dict[str, Any]]], error: int = 0) ->
 
 
 class Channel:
-    """A controller channel whose requests the test answers, one after the other."""
+    """A controller channel whose requests the test answers one by one."""
 
     def __init__(self) -> None:
         self.sent: Queue[tuple[Any, Future[Any]]] = Queue()
@@ -133,7 +133,7 @@ def test_second_change_of_a_partition_is_not_attempted(asker: Asker) -> None:
     assert asker.next_answer() == (ZERO, IsrAnswer(ErrorCode.operation_not_attempted))
     asker.manager.start()
     _, answer = asker.channel.next()
-    # Still on its way.
+    # The first change is still in flight.
     asker.submit(ZERO, change(1))
     assert asker.next_answer()[1].error is ErrorCode.operation_not_attempted
     answer.set_result(response((T, [partition_answer(0)])))

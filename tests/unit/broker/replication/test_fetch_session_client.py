@@ -1,4 +1,4 @@
-"""The client's side of fetch sessions, and the broker's own session cache as its other side."""
+"""The client's side of fetch sessions, with the broker's own session cache as the other side."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def answer(*places: TopicIdPartition, session: int = 5, error: int = 0) -> Fetch
 
 
 def sent(client: FetchSessionClient, **offsets: int) -> tuple[int, int, list[int], list[int]]:
-    """Session id and epoch, the last digits of the topics asked for, and of those forgotten."""
+    """The next request: session id and epoch, the ids (as integers) of the topics requested, and
+    those of the topics forgotten."""
     wanted = {
         place: asked(place, offsets[place.topic]) for place in (A, B, C) if place.topic in offsets
     }

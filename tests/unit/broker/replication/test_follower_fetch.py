@@ -1,4 +1,5 @@
-"""The reactions of a follower, as Kafka's AbstractFetcherThreadTest and its source have them."""
+"""The follower's decisions on a fetch response. The cases are those of Kafka's
+AbstractFetcherThreadTest and AbstractFetcherThread."""
 
 from __future__ import annotations
 
@@ -131,7 +132,7 @@ def test_append_moves_the_offset_and_ends_a_back_off(
 
 
 def epochs(*entries: tuple[int, int], end: int) -> Any:
-    """`end_offset_for` of a follower, from what an epoch cache means."""
+    """A follower's `end_offset_for`, written from the definition of an epoch cache."""
 
     def end_offset_for(epoch: int) -> LocalEpochEnd:
         known = [each for each in entries if each[0] <= epoch]
@@ -147,19 +148,20 @@ def epochs(*entries: tuple[int, int], end: int) -> Any:
 @pytest.mark.parametrize(
     ("own", "leader", "expected"),
     [
-        # Same epoch on both: the shorter one.
+        # Both have the epoch: the lower end.
         ([(0, 0), (2, 10)], (2, 15), 15),
         ([(0, 0), (2, 10)], (2, 40), 30),
         ([(0, 0), (2, 10), (4, 20)], (2, 15), 15),
         ([(0, 0), (2, 10), (4, 20)], (2, 25), 20),
-        # The follower lacks the leader's epoch: the end of its own earlier one, and ask again.
+        # The follower lacks the leader's epoch: truncate to the end of its own next lower one, and
+        # ask again.
         ([(0, 0), (2, 10), (4, 20)], (3, 18), 20),
         ([(0, 0), (4, 12)], (2, 18), 12),
         # The leader's epoch is above all of the follower's.
         ([(0, 0), (2, 10)], (3, 18), 18),
         ([(0, 0), (2, 10)], (3, 99), 30),
         ([], (3, 18), 18),
-        # No offset: the fetch offset.
+        # The leader gives no offset: the fetch offset.
         ([(0, 0), (2, 10)], (2, -1), 30),
     ],
 )
@@ -174,11 +176,11 @@ def test_truncation_offset(
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[int], list[int]]:
-    """The epochs of the records of a follower and of its leader, which share a beginning."""
+    """The record epochs of a follower and of its leader, which have a common prefix."""
     shared = sorted(draw(st.lists(st.integers(0, 4), max_size=6)))
     lowest = shared[-1] if shared else 0
     own = sorted(draw(st.lists(st.sampled_from([lowest, 5, 7, 9]), max_size=6)))
-    # No two leaders had one epoch: beyond the shared part only the leader's own epochs.
+    # No two leaders have the same epoch, so the logs have no common epoch behind the prefix.
     leader = sorted(draw(st.lists(st.sampled_from([6, 8, 10]), max_size=6)))
     return shared + own, shared + leader
 
@@ -187,7 +189,8 @@ def histories(draw: st.DrawFn) -> tuple[list[int], list[int]]:
 def test_rounds_of_truncation_end_where_the_histories_part(
     logs: tuple[list[int], list[int]],
 ) -> None:
-    """A follower asks with its last epoch and truncates until the leader finds no divergence."""
+    """Each round asks with the follower's last epoch and truncates, until the leader finds no
+    divergence."""
     own, leader = logs
     for _ in range(20):
         end = len(own)
@@ -208,7 +211,7 @@ def test_rounds_of_truncation_end_where_the_histories_part(
 
 
 def end_of(log: list[int], epoch: int) -> EpochEndOffset | None:
-    """What a leader with these records answers; None if the epoch is above all of its own."""
+    """The answer of a leader with these records. None if the epoch is above all of its own."""
     if not log or epoch > log[-1]:
         return None
     below = [each for each in log if each <= epoch]

@@ -1,4 +1,4 @@
-"""Cases of Kafka's PartitionTest and ReplicaTest, on the pure core."""
+"""Cases of Kafka's PartitionTest and ReplicaTest, on the pure core of the ISR."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def image(*isr: int, partition_epoch: int = 7, **more: Any) -> PartitionImage:
 
 
 class World:
-    """A leader whose log ends at `end`, brokers that are registered at epoch 100 plus their id."""
+    """A leader whose log ends at `end`. Broker n is registered with broker epoch 100 + n."""
 
     def __init__(self, *isr: int, end: int = 10, min_isr: int = 1, **more: Any) -> None:
         self.replicas = InSyncReplicas(LEADER)
@@ -100,7 +100,8 @@ def test_follower_is_caught_up_when_it_fetched_what_was_the_end_before() -> None
     state = state.fetched(
         fetch_offset=3, log_start_offset=0, broker_epoch=9, leader_end_offset=6, now_ms=500
     )
-    # Its log end was below the leader's: the state before its first fetch tells no other time.
+    # The follower fetched below the leader's end, and no earlier fetch proves that it was ever
+    # caught up.
     assert (state.log_end_offset, state.last_caught_up_ms) == (3, 0)
     state = state.fetched(
         fetch_offset=6, log_start_offset=0, broker_epoch=9, leader_end_offset=9, now_ms=700
@@ -277,7 +278,7 @@ def test_late_followers_leave_and_count_until_the_controller_confirms() -> None:
     world.now_ms += LAG_MS
     assert world.shrink() is None
     world.now_ms += 1
-    # The first one has everything: no time makes it late.
+    # FIRST is at the log end, so no time makes it late.
     assert world.shrink() == IsrChange((LEADER, FIRST), (101, 102), None, 5, 7)
     assert world.replicas.maximal == {LEADER, FIRST, SECOND}
     assert world.raised() == 4

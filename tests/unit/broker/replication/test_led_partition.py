@@ -61,7 +61,7 @@ def test_request_that_waits_for_the_replicas_alone_lets_the_next_begin(leader: L
         waiting = leader.handle_produce(b"a")
         assert isinstance(waiting, LaterResponse)
         assert waiting.is_done_but_for_answer
-        # Its records are in the log, before those of the next.
+        # The record is in the log, so the next request's records come after it.
         assert leader.partition.log.log_end_offset == 1
         waiting.future.cancel()
 
@@ -82,18 +82,20 @@ def test_too_few_members_refuse_acks_all_before_the_append(leader: Leader) -> No
         assert leader.produce(b"a").error_code == ErrorCode.not_enough_replicas
         assert leader.partition.log.log_end_offset == 0
         assert leader.produce(b"a", acks=1).error_code == ErrorCode.none
-        # KIP-966: nobody reads what an election from the eligible replicas may lose.
+        # KIP-966: below min ISR the high watermark stands still, because an election from the
+        # eligible replicas may lose these records.
         assert leader.partition.log.high_watermark == 0
 
     leader.run(scenario, ME, FIRST, min_isr=3)
 
 
 def test_members_that_left_after_the_append_get_an_error(leader: Leader) -> None:
-    """The controller takes a member out; what it had not is committed, but not as asked for."""
+    """The controller removes SECOND, so the record is committed without it: by fewer replicas than
+    the producer requires."""
 
     async def scenario() -> None:
         waiting = leader.produce(b"a")
-        # Both have it, one of them leaves before the leader knows.
+        # FIRST and this broker have the record; the image removes SECOND first.
         leader.partition.make_leader(leader.image(ME, FIRST, partition_epoch=11))
         leader.fetch_now(1, replica=FIRST)
         leader.parts.replica_manager.update_config("t", TopicConfig(min_insync_replicas=3))
@@ -115,7 +117,8 @@ def test_acks_all_times_out(leader: Leader) -> None:
 
 @pytest.mark.parametrize("comes_back", [False, True])
 def test_acks_all_ends_when_the_leadership_is_lost(leader: Leader, comes_back: bool) -> None:
-    """Even if this broker leads again by then: the records may have been truncated in between."""
+    """The error is the same if this broker leads again: the records may have been truncated
+    meanwhile."""
 
     async def scenario() -> None:
         waiting = leader.produce(b"a")
@@ -251,7 +254,7 @@ def test_waiting_follower_is_woken_by_an_append_and_a_consumer_by_the_high_water
         second = leader.fetch_waiting(1, replica=SECOND)
         assert size_of(await consumer) > 0
         await settle()
-        # A follower learns of the high watermark with its next records.
+        # A new high watermark alone does not end a follower's wait. It comes with the next records.
         assert not second.done()
         second.cancel()
 
@@ -259,7 +262,8 @@ def test_waiting_follower_is_woken_by_an_append_and_a_consumer_by_the_high_water
 
 
 def test_only_the_first_pass_tells_what_a_follower_has(leader: Leader) -> None:
-    """The follower may have fetched on another connection since."""
+    """A later pass of a waiting fetch must not update the follower's state: the follower may have
+    fetched on another connection since."""
 
     async def scenario() -> None:
         old = leader.fetch_waiting(0, replica=FIRST)
@@ -280,7 +284,8 @@ def test_only_the_first_pass_tells_what_a_follower_has(leader: Leader) -> None:
 
 
 def test_offset_of_a_fetch_in_an_earlier_leader_epoch_is_not_noted(leader: Leader) -> None:
-    """It was checked and read before another broker led, and this one again: of another history."""
+    """The offset is of an earlier term. Another broker led meanwhile, so it may be of another
+    history."""
 
     async def scenario() -> None:
         leader.produce(b"a", acks=1)
@@ -329,7 +334,7 @@ def test_wait_ends_with_a_new_leader_epoch(leader: Leader) -> None:
         ({"offset": 3}, ErrorCode.offset_out_of_range),
         ({"offset": -1}, ErrorCode.offset_out_of_range),
         ({"last_fetched_epoch": 6}, ErrorCode.offset_out_of_range),
-        # The fencing comes first, and the offset before the epoch of the replica's broker.
+        # Fencing by leader epoch comes first, and the offset is checked before the broker epoch.
         ({"replica": 9, "current_leader_epoch": 4}, ErrorCode.fenced_leader_epoch),
         ({"offset": 3, "epoch": 101}, ErrorCode.offset_out_of_range),
     ],
@@ -394,15 +399,15 @@ def test_throttled_follower_out_of_sync_gets_no_records_over_the_quota(leader: L
         )
         parts.services.leader_quota = leader_quota(metadata, parts.clock)
         leader.produce(b"a", acks=1)
-        # Within the quota: it is measured after the records were sent.
+        # Within the quota, which counts records after they are sent.
         assert size_of(leader.fetch_now(0, replica=SECOND)) > 0
         held_back = leader.fetch_now(0, replica=SECOND)
         assert (size_of(held_back), held_back.error_code) == (0, ErrorCode.none)
-        # Members are never held back, and what a held back one tells is noted.
+        # In-sync replicas are never throttled. The state of a throttled follower is still updated.
         assert size_of(leader.fetch_now(0, replica=FIRST)) > 0
         leader.fetch_now(1, replica=SECOND)
         assert leader.partition.follower_states()[SECOND].log_end_offset == 1
-        # Its wait does not end with records that it would not get.
+        # Its wait does not end when records come that the quota withholds.
         waiting = leader.fetch_waiting(1, replica=SECOND)
         leader.produce(b"b", acks=1)
         await settle()
@@ -456,7 +461,7 @@ def test_follower_serves_consumers_up_to_its_high_watermark(leader: Leader) -> N
 
 
 def test_older_partition_epochs_change_nothing(leader: Leader) -> None:
-    """testIgnoreLeaderPartitionStateChangeWithOlderPartitionEpoch, and of a follower's"""
+    """testIgnoreLeaderPartitionStateChangeWithOlderPartitionEpoch, and the same for a follower."""
 
     async def scenario() -> None:
         partition = leader.partition
@@ -569,7 +574,8 @@ def test_consumer_is_sent_to_the_replica_in_its_rack(leader: Leader) -> None:
             return sent
 
         assert preferred("rack-2") == FIRST
-        # It has no records from 0 on, and the leader serves its own rack, and those without a broker.
+        # FIRST lacks the records from 0 on. The leader serves its own rack and racks without a
+        # broker.
         assert preferred("rack-2", offset=0) == -1
         assert preferred("rack-1") == preferred("rack-9") == preferred("") == -1
         leader.brokers[SECOND] = leader.brokers[SECOND]._replace(rack="rack-2")
@@ -595,7 +601,7 @@ def test_commit_of_records_can_be_awaited(leader: Leader) -> None:
         leader.fetch_now(1, replica=FIRST)
         await settle()
         assert not waiting.done()
-        # On another thread, as the controller's answers and a member's metadata are.
+        # The control thread changes roles in the product too.
         await asyncio.to_thread(
             leader.partition.make_leader, leader.image(ME, FIRST, partition_epoch=11)
         )
@@ -606,7 +612,7 @@ def test_commit_of_records_can_be_awaited(leader: Leader) -> None:
 
 
 def test_commit_of_records_of_an_earlier_term_is_an_error(leader: Leader) -> None:
-    """Another broker has led since the append; other records may have their offsets."""
+    """Another broker has led since the append, so other records may have these offsets."""
 
     async def scenario() -> None:
         term = leader.partition.term

@@ -1,4 +1,4 @@
-"""A fetcher with real logs, one request after the other in the test's thread."""
+"""A fetcher with real logs. The test's own thread makes one request after the other."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Followed:
 
 
 class Setup:
-    """A leader's and a follower's logs of two partitions."""
+    """Two partitions, each with a leader's log and a follower's log."""
 
     def __init__(self, root: Path) -> None:
         self.clock = SimClock(T0)
@@ -95,7 +95,7 @@ class Setup:
         self.fetcher.add([self.followed[place] for place in places])
 
     def fetch(self, times: int = 1) -> bool:
-        """The result of the last one."""
+        """Make so many requests. Returns the result of the last one."""
         for _ in range(times - 1):
             self.fetcher._fetch_once()
         return self.fetcher._fetch_once()
@@ -228,7 +228,8 @@ def test_older_epoch_than_the_leaders_waits_for_a_new_one(setup: Setup) -> None:
 def test_disk_of_a_follower_that_is_full_ends_its_own_partitions_alone(
     setup: Setup, tmp_path: Path
 ) -> None:
-    """Another directory's partition is followed on; the failed one needs a new leader epoch."""
+    """Partitions in the other directory are still fetched. The failed one needs a new leader
+    epoch."""
     full = tmp_path / "full"
     fs = FaultyFileSystem()
     manager = LogManager(
@@ -337,7 +338,7 @@ def test_log_without_epochs_is_truncated_to_its_high_watermark(setup: Setup) -> 
 
 
 def test_log_that_diverges_is_truncated_to_the_leaders_history(setup: Setup) -> None:
-    """The follower led epoch 1 alone, and wrote what nobody else has."""
+    """The follower led epoch 1 alone, and has records of it that no other replica has."""
     setup.append(A, 4)
     setup.follow(A)
     setup.fetch()
@@ -355,7 +356,8 @@ def test_log_that_diverges_is_truncated_to_the_leaders_history(setup: Setup) -> 
 
 
 def test_leader_whose_log_is_shorter_and_has_no_such_epoch(setup: Setup) -> None:
-    """After an unclean election: out of range, since the epoch is above all of the leader's."""
+    """After an unclean election the epoch is above all of the leader's, so the fetch is out of
+    range."""
     setup.append(A, 2)
     log = setup.followed[A].log
     append(log, 5, 6)
@@ -432,7 +434,7 @@ def test_throttled_replica_is_left_out_until_it_is_in_sync(setup: Setup) -> None
         setup.fetch()
         setup.clock.advance(1000)
     setup.check_equal(A)
-    # In sync, it is fetched however much is copied.
+    # An in-sync replica is fetched whatever the quota says.
     quota.record(A.topic_partition, 10**6)
     setup.append(A)
     setup.fetch(2)

@@ -142,7 +142,7 @@ class Fetchers:
 
 
 class Metadata(ClusterMetadata):
-    """What a quorum publishes."""
+    """Metadata to which the test publishes changes, as a quorum does."""
 
     def publish(self, change: MetadataChange) -> None:
         self._image = change.image
@@ -194,7 +194,7 @@ def test_leadership_moves_back_and_forth(parts: Parts) -> None:
         member.metadata.publish(MetadataChange(image(away, end_offset=1), moved=(away,)))
         assert member.fetchers.taken() == [("remove", ["a-0"]), ("add", ["a-0@other"])]
         assert not member.partition(0).is_leader
-        # The same leader epoch: the fetcher goes on.
+        # The leader epoch is the same, so the fetcher continues.
         shrunk = topic(
             "a",
             A,
@@ -204,7 +204,8 @@ def test_leadership_moves_back_and_forth(parts: Parts) -> None:
         assert member.fetchers.taken() == []
         back = topic("a", A, part(0, ME, OTHER, leader_epoch=2, partition_epoch=3))
         member.metadata.publish(MetadataChange(image(back, end_offset=3), moved=(back,)))
-        # Before it appends as leader, nothing may still be appended that was fetched.
+        # The fetcher is removed before the broker leads: no fetched record may be appended after
+        # its own.
         assert member.fetchers.taken() == [("remove", ["a-0"])]
         assert member.partition(0).is_leader
         assert member.partition(0).leader_epoch == 2
@@ -330,7 +331,7 @@ FOLLOWED = part(0, OTHER, ME, isr=(OTHER,))
 
 
 def damage(parts: Parts) -> LogDir:
-    """The log of a-0 is found damaged, as at a start. Returns its directory."""
+    """Let the log of a-0 be damaged, as a start finds it. Returns its directory."""
     log = parts.log_manager.create_log(TopicPartition("a", 0), A, TopicConfig())
     parts.log_manager.checkpoint()
     log.close()
@@ -407,7 +408,8 @@ def test_follower_begins_anew_beside_its_damaged_log(parts: Parts) -> None:
     ],
 )
 def test_log_that_an_election_may_count_on_is_kept(parts: Parts, partition: PartitionImage) -> None:
-    """It leads, is in sync or eligible, or no leader is alive; THIRD is not registered."""
+    """The log is kept if the broker leads, is in the ISR or eligible, or if no leader is alive.
+    THIRD is not registered."""
 
     async def scenario() -> None:
         damage(parts)

@@ -1,4 +1,4 @@
-"""A follower whose leader has the history in the remote tier only."""
+"""A follower whose leader has the history in the remote tier alone."""
 
 from __future__ import annotations
 
@@ -163,7 +163,8 @@ def test_follower_far_behind_gives_up_its_log_for_the_tiers(setup: Setup) -> Non
 
 
 def test_epoch_of_the_last_record_of_a_segment_is_one_of_its_epochs(setup: Setup) -> None:
-    """The follower begins behind it. An epoch that begins there has no record in the segment."""
+    """The follower begins at the end of the segment, in the epoch of its last record. An epoch that
+    begins exactly there has no record in the segment."""
     setup.append(4)
     setup.elect(2)
     setup.append(1)
@@ -235,7 +236,8 @@ def test_segment_that_is_not_known_here_is_waited_for(setup: Setup) -> None:
 
 @pytest.mark.parametrize("enable", [False, True])
 def test_new_follower_may_leave_all_that_is_uploaded(setup: Setup, enable: bool) -> None:
-    """KIP-1023: the leader still has uploaded segments locally, which need not be copied from it."""
+    """KIP-1023: the leader still has the uploaded segments locally, but the follower need not fetch
+    them."""
     setup.append(20)
     setup.tier()
     setup.append(20)
@@ -276,7 +278,7 @@ def test_checkpoint_of_another_history_ends_the_following(setup: Setup) -> None:
 
 
 class Epochs:
-    """Kafka's example: epochs 0 at 20, 1 at 85, none in 2, 3 at 90, 4 at 98."""
+    """A leader with Kafka's example: epoch 0 from 20, 1 from 85, no 2, 3 from 90, 4 from 98."""
 
     def find_epoch_end(self, place: object, leader_epoch: int, epoch: int) -> EpochEndOffset:
         return {

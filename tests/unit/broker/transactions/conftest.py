@@ -55,7 +55,7 @@ from tests.support.led_topic import alone, delete_topic
 
 
 class FakeGroups:
-    """What the transaction coordinator and its APIs ask of the group coordinator."""
+    """The part of the group coordinator that transactions call."""
 
     def __init__(self) -> None:
         self.completed: list[tuple[int, int, bool]] = []
@@ -87,7 +87,7 @@ class FakeGroups:
 
 
 class Broker:
-    """`run` is one life of the broker: from start, over a scenario, to its stop."""
+    """A broker over one folder. Each `run` starts it, plays a scenario, and stops it."""
 
     def __init__(self, cluster_metadata: Any, directory: Path) -> None:
         self.clock = cluster_metadata.clock
@@ -115,7 +115,7 @@ class Broker:
         )
         log_manager.startup()
         loop = asyncio.get_running_loop()
-        # What a timer or a later turn of the loop raises would pass unnoticed.
+        # The loop only logs what a timer or a later callback raises; the test must fail on it.
         failures: list[dict[str, Any]] = []
         loop.set_exception_handler(lambda _, failure: failures.append(failure))
         self.replica_manager = ReplicaManager(
@@ -184,7 +184,7 @@ class Broker:
             config = self.controller.topic_config(topic.name)
             self.replica_manager.take_roles(topic, topic.partitions, config, is_new=True)
 
-    # ---- what tests do
+    # ---- actions of the tests
 
     def create_topic(self, name: str = "t", partitions: int = 1) -> None:
         (created,) = self.controller.create_topics([NewTopic(name=name, num_partitions=partitions)])
@@ -194,7 +194,7 @@ class Broker:
         return self.replica_manager.find_partition(topic, None, index)
 
     def append(self, producer: ProducerIdAndEpoch, index: int = 0, sequence: int = 0) -> None:
-        """A transactional record, as a client's."""
+        """Append a transactional record as a client's request does."""
         now_ms = self.clock.now_ms()
         batch = build_batch(
             [(now_ms, None, b"value", ())],
@@ -235,12 +235,13 @@ class Broker:
         return self.coordinator.describe(transactional_id).state
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Let the loop go on until something holds; the scenario's deadline ends a wrong test."""
+        """Yield to the loop until `holds`. The scenario's deadline ends a test in which it never
+        does."""
         while not holds():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.001)
 
     async def call(self, api_key: int, version: int, **fields: Any) -> Any:
-        """The response as a client decodes it, to a request as the dispatcher handles it."""
+        """Handle a request as the dispatcher does. Returns the response as a client decodes it."""
         context = self.context(api_key, version)
         request = entity_of(request_class(api_key, version), fields)
         api = APIS[api_key]
@@ -253,7 +254,7 @@ class Broker:
         return as_client_sees_it(api_key, version, response)
 
     async def refused(self, api_key: int, version: int, code: ErrorCode, **fields: Any) -> Any:
-        """The response when the handler has failed."""
+        """The response after the handler has failed."""
         request = entity_of(request_class(api_key, version), fields)
         response = APIS[api_key].refuse(self.context(api_key, version), request, code)
         return as_client_sees_it(api_key, version, response)

@@ -1,8 +1,8 @@
-"""What each request about a transaction is answered in each state, to each producer that may ask.
+"""The answer to each request about a transaction, by the transaction's state and the producer's id and epoch.
 
-Read cell for cell from Kafka 4.3.1's TransactionCoordinator and TransactionMetadata. There, a prepared
-state always has a pending one beside it, from its record on and after a load, so what is below the check
-of the pending state is not reached. Where an answer differs on purpose, the table has ours, with a star.
+The oracle is Kafka 4.3.1: each cell follows from its TransactionCoordinator and TransactionMetadata. There,
+a prepared state always has a pending state, also after a load, so code below the check of the pending state
+is not reached. Where Isotherm differs on purpose, the table has its answer, with a star.
 
     -    done, nothing to write          PF   PRODUCER_FENCED
     add  written as ONGOING              CT   CONCURRENT_TRANSACTIONS
@@ -51,7 +51,7 @@ S = TransactionState
 PID, FRESH, OTHER = 7, 8, 9
 ADDED, MORE = TopicPartition("t", 0), TopicPartition("t", 1)
 STATES = list(S)[:6]
-# By how the producer's id and epoch compare with the present ones.
+# The names compare the producer's id and epoch with those of the transaction.
 PRODUCERS = {
     "the same": ProducerIdAndEpoch(PID, 5),
     "one below": ProducerIdAndEpoch(PID, 4),
@@ -131,7 +131,7 @@ REQUESTS: dict[str, Request] = {
     "InitProducerId": beginning,
 }
 
-# The end before was one of version 2, which raised the epoch from 4 to 5.
+# The last end was of version 2 and raised the epoch from 4 to 5.
 TABLES = {
     "AddPartitionsToTxn": """
                   EMPTY  ONGOING  PREPARE_COMMIT  PREPARE_ABORT  COMPLETE_COMMIT  COMPLETE_ABORT
@@ -208,7 +208,8 @@ TABLES = {
     """,
 }
 
-# A record does not have the epoch before, so the retry of an InitProducerId is not known.
+# A record lacks the epoch before the last one, so a retried InitProducerId is not recognized after
+# a load.
 AFTER_A_LOAD = TABLES | {
     "InitProducerId": TABLES["InitProducerId"].replace(
         "one below same   CT       CT              CT             same             same",
@@ -216,8 +217,8 @@ AFTER_A_LOAD = TABLES | {
     )
 }
 
-# The end before was one of an older client, under the epoch as it is. In Kafka the cells with a star
-# are as after an end of version 2: it confirms a commit to a producer that was fenced before it.
+# The last end was of an older client and kept the epoch. Kafka answers the cells with a star as
+# after an end of version 2, and so confirms a commit to a producer that was fenced before it.
 AFTER_AN_OLDER_CLIENT = {
     "EndTxn 5, commit": TABLES["EndTxn 5, commit"].replace(
         "one below PF     PF       CT              CT             -                ITS",
@@ -300,7 +301,7 @@ def test_answers_after_an_older_client(request_name: str) -> None:
     assert found == cells(AFTER_AN_OLDER_CLIENT.get(request_name, TABLES[request_name]))
 
 
-# ---- epochs run out: the client has a new id before the markers under the old one are written
+# ---- epochs run out: the client gets its new id before the markers under the old one are written
 
 RAN_OUT = ProducerIdAndEpoch(PID, EPOCH_EXHAUSTED)
 NEXT = ProducerIdAndEpoch(FRESH, 0)
@@ -359,7 +360,7 @@ def test_old_id_is_fenced_once_a_producer_has_begun_under_the_new_one() -> None:
 
 
 def test_no_producer_gets_the_epoch_that_is_kept_for_fencing() -> None:
-    """A transaction that times out under the last epoch, and what its producer may do then."""
+    """What a producer may do after its transaction timed out under the last epoch."""
     done = complete_transaction(fence(ran_out(), 30, FRESH), 40)
     assert done.producer == NEXT
     assert answer(ending(TRANSACTION_V2, commit=False), done, RAN_OUT) == "-"
@@ -378,14 +379,14 @@ def test_no_producer_gets_the_epoch_that_is_kept_for_fencing() -> None:
 
 
 def test_record_of_an_older_version_under_the_last_epoch_of_all() -> None:
-    """Before, a transaction that timed out under the last epoch ended without a new id."""
+    """An older version ended a transaction that timed out under the last epoch without a new id."""
     last = EPOCH_EXHAUSTED + 1
     fenced = replace(known_in(S.COMPLETE_ABORT), producer_epoch=last)
     fenced = replace(fenced, last_producer_epoch=EPOCH_EXHAUSTED)
     for name in ("EndTxn 5, commit", "EndTxn 5, abort", "InitProducerId"):
         assert answer(REQUESTS[name], fenced, RAN_OUT) == "PF"
     assert answer(beginning, fenced, None) == "new"
-    # Its producer was given that epoch, and writes.
+    # A producer was given this epoch, and writes under it.
     aborted = fence(replace(known_in(S.ONGOING), producer_epoch=last), 30, FRESH)
     assert aborted.producer == (PID, last)
     assert complete_transaction(aborted, 40).producer == NEXT

@@ -122,7 +122,8 @@ def test_add_partitions_adds_all_or_none(broker: Any, version: int) -> None:
 
 
 async def producer_of_next(broker: Any) -> dict[str, int]:
-    """Of a second producer, which finds the transaction of the first open."""
+    """Initialize a second producer while the first one's transaction is open. Returns its id and
+    epoch."""
     assert (await init(broker)).error_code is E.concurrent_transactions
     return await producer_of(broker)
 
@@ -451,7 +452,7 @@ def test_produce_of_version_12_on_adds_the_partition(broker: Any, version: int) 
         fields = {"transactional_id": "tx", "committed": True}
         response = await broker.call(ApiKey.END_TXN, 5, **fields, **producer)
         following = {**producer, "producer_epoch": response.producer_epoch}
-        # The next transaction begins with sequence 0 in its own epoch.
+        # The next transaction starts with sequence 0 under its own epoch.
         assert send(broker, version, producer) is E.invalid_producer_epoch
         assert send(broker, version, following) is E.none
         assert broker.partition().log.last_stable_offset == 2
@@ -470,7 +471,8 @@ def test_first_batch_of_version_2_has_sequence_0(broker: Any) -> None:
         response = await broker.call(ApiKey.END_TXN, 5, **fields, **producer)
         producer = {**producer, "producer_epoch": response.producer_epoch}
         assert send(broker, 12, producer, base_sequence=2) is E.out_of_order_sequence_number
-        # Of a client of version 1 the records, and what was known of it, may have been deleted.
+        # A client of version 1 continues its sequence: its records and producer state may have been
+        # deleted.
         broker.partition().log.remove_expired_producers(broker.clock.now_ms() + 2**40)
         await add(broker, 3, producer, 0)
         assert send(broker, 12, producer, base_sequence=2) is E.out_of_order_sequence_number
@@ -521,7 +523,7 @@ def test_produce_is_not_verified_where_that_is_switched_off(broker: Any) -> None
     broker.run(scenario, transaction_partition_verification_enable=False)
 
 
-# ---- answers to what went wrong before a handler could answer
+# ---- refusals before a handler runs
 
 
 @pytest.mark.parametrize(

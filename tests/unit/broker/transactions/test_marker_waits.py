@@ -1,5 +1,5 @@
-"""What waits for markers: a client that goes away takes nothing from others, and what is not committed is
-written again."""
+"""Waits for markers: a client that disconnects cancels no other's wait, and a marker that was not
+committed is written again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ MARKER = EndMarker(ProducerIdAndEpoch(7, 0), True, 0)
 
 
 def test_a_client_that_disconnects_cancels_no_append() -> None:
-    """The group coordinator waits for the same append: see `GroupCoordinator.complete_transaction`."""
+    """The group coordinator waits for the same append: see
+    `GroupCoordinator.complete_transaction`."""
 
     async def scenario() -> None:
         committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
