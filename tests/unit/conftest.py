@@ -56,7 +56,8 @@ class ClusterMetadata:
         return self.log
 
     def replayed(self, config: BrokerConfig = BrokerConfig()) -> Controller:  # noqa: B008
-        """A controller that has read the log; what was open before is left as a crash leaves it."""
+        """A controller that has replayed the log. An earlier controller's log is left as a crash
+        leaves it."""
         return Controller(self.open_log(), config=config, clock=self.clock, new_id=self.new_id)
 
     def start(self, config: BrokerConfig = BrokerConfig()) -> Controller:  # noqa: B008

@@ -1,4 +1,4 @@
-"""What `isotherm console` listens at, and what it refuses."""
+"""The address on which `isotherm console` listens, and the settings that it refuses."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The servers that were started, with their options."""
+    """The options of each server that was started."""
     found: list[dict[str, Any]] = []
     monkeypatch.setattr(uvicorn, "run", lambda _, **options: found.append(options))
     return found
 
 
 async def nothing(scope: object, receive: object, send: object) -> None:
-    """An application."""
+    """An ASGI application that does nothing."""
 
 
 def run(*arguments: str) -> Result:
@@ -157,19 +157,19 @@ def test_address_that_is_taken_is_an_error_of_the_options(
 def test_installation_without_the_extra_is_told_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # They may be loaded already, by another test.
+    # Another test may have loaded these modules.
     for name in [each for each in sys.modules if each.partition(".")[0] == "starlette"]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, "starlette", None)
     for name in [each for each in sys.modules if each.startswith("isotherm.console.")]:
         monkeypatch.delitem(sys.modules, name)
-    # A console that starts would serve until the test's limit.
+    # Fail at once: a started console would serve until the test's timeout.
     monkeypatch.setattr(uvicorn, "run", lambda *_, **__: pytest.fail("the console has started"))
     assert "isotherm[console]" in str(run().exception)
 
 
 def test_no_answer_has_a_password(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Of a cluster, metrics and a registry that cannot be reached, with jobs that can be started."""
+    """Neither the cluster, the metrics nor the registry can be reached, and jobs may be started."""
     texts: list[str] = []
 
     def ask(made: Any, **_: object) -> None:

@@ -17,7 +17,7 @@ FIELDS = {"t": "flights", "p": 0, "o": 7, "T": 5, "k": "a %s key", "s": "%k %o \
     ("record_format", "line"),
     [
         ("%t/%p/%o/%T", "flights/0/7/5"),
-        # What stands in a key or a value is no mark.
+        # A mark in a key or a value is not replaced.
         ("%k|%s", "a %s key|%k %o \\n"),
         (r"%o\t%k\n", "7\ta %s key\n"),
         ("100%% %o %x", "100% 7 %x"),

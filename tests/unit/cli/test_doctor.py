@@ -38,7 +38,7 @@ def findings(result: Result) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture
 def taken() -> int:
-    """A port that another process listens on."""
+    """A port on which another socket listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 

@@ -1,4 +1,4 @@
-"""dump-log on the files that Apache Kafka wrote (tests/golden), and on damaged copies of them."""
+"""dump-log on files that Apache Kafka wrote (tests/golden), and on damaged copies of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "kafka" / "log"
 
 
 def dump(*arguments: str | Path) -> tuple[int, list[dict[str, object]], str]:
-    """Exit code, JSON rows, standard error."""
+    """Run dump-log. Returns the exit code, the JSON rows and standard error."""
     result = CliRunner().invoke(app, ["dump-log", "--json", *map(str, arguments)])
     return (
         result.exit_code,

@@ -1,4 +1,4 @@
-"""Rows that are made by columns are those that are made of one record after the other."""
+"""Rows made from columns are equal to rows made from one record after the other."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TOPICS = ("flights", "prices", "flights.2")
 
 @pytest.fixture
 def told() -> tuple[MemoryMetadataTopic, list[Row]]:
-    """A topic with records of every form, and a row for each."""
+    """A topic with records of every form, and the row expected for each."""
     rng = random.Random(1)
     topic = MemoryMetadataTopic(partition_count=1)
     rows: list[Row] = []
@@ -97,7 +97,7 @@ def told() -> tuple[MemoryMetadataTopic, list[Row]]:
     return topic, rows
 
 
-# At 1 the first read is decoded one by one, and the others by columns.
+# With 1, the first read is decoded record by record and the others by columns.
 BEFORE_COLUMNS = (0, 1, 10_000)
 
 
@@ -133,7 +133,8 @@ def test_one_topic_is_picked_and_damage_is_always_reported(
 
 
 def test_first_rows_wait_for_no_kernels() -> None:
-    """Loading them, or the protocol's classes, would take longer than all else before these rows."""
+    """Loading kernels or the protocol's classes would take longer than everything else before the
+    first rows."""
     script = """
 import sys, isotherm.cli.remote
 from isotherm.cli.remote_events import event_rows

@@ -1,4 +1,4 @@
-"""The page of exit codes has each code that a command ends with."""
+"""The page of exit codes lists every code with which a command ends."""
 
 from __future__ import annotations
 

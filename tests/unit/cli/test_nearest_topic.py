@@ -9,7 +9,7 @@ from isotherm.errors import UnknownTopicOrPartitionError
 
 
 class Cluster:
-    """Has these topics, of one partition each."""
+    """A client of a cluster with these topics, each of one partition."""
 
     def __init__(self, *names: str) -> None:
         self.topics = {name: SimpleNamespace(error=None, partitions={0: None}) for name in names}

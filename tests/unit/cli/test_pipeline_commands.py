@@ -1,4 +1,4 @@
-"""What every job's command says of itself, and refuses, before Spark is started."""
+"""What each job's command prints as help, and which arguments it refuses before Spark starts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def test_metadata_topic_of_a_cluster_is_refused_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Whatever else is asked for: no broker is asked, and no Spark started."""
+    """The refusal comes first, whatever else is wrong: before any broker is asked and before Spark
+    starts."""
     monkeypatch.setattr(pipeline_options, "spark_session", None)
     arguments = ["isotherm", "pipeline", job, *WRITING[job], "--to-topic", topic]
     monkeypatch.setattr(sys, "argv", arguments)

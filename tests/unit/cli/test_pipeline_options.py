@@ -63,7 +63,7 @@ def test_progress_tells_the_tasks_of_the_stages_that_run(
             return [3, 4, 5]
 
         def getStageInfo(self, stage: int) -> SparkStageInfo | None:
-            # The last one has ended between the two questions.
+            # Stage 5 ended between the two calls.
             counts = {3: (8, 5), 4: (2, 0)}.get(stage)
             return counts and SparkStageInfo(stage, 0, "map", counts[0], 1, counts[1], 0)
 

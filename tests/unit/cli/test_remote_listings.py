@@ -1,4 +1,4 @@
-"""What `remote segments` and `remote events` print, over a topic in memory."""
+"""The output of `remote segments` and `remote events`, for a topic in memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.memory_metadata_topic import MemoryMetadataTopic
 
 FLIGHTS = TopicIdPartition(uuid.UUID(int=1 << 90), "flights", 0)
 PRICES = TopicIdPartition(uuid.UUID(int=2 << 90), "prices", 0)
-# Neither of the layouts' own.
+# Custom metadata that neither layout wrote.
 FOREIGN = b"\xffplug-in's own"
 Run = Callable[..., Any]
 
@@ -43,7 +43,7 @@ def copy(
     *,
     number: int = 0,
 ) -> None:
-    """The two events of a copy that ended well."""
+    """Append the two events of a finished copy."""
     segment_id = RemoteLogSegmentId(partition, uuid.UUID(int=(start + 1) << 70))
     started = RemoteLogSegmentMetadata(
         segment_id=segment_id,
@@ -180,7 +180,7 @@ def test_stream_prints_a_row_before_all_are_read(capsys: pytest.CaptureFixture[s
             yield {"n": number}
 
     print_stream(["n"], rows(), as_json=False)
-    # The first rows settle how wide the columns are; from there on each is printed at once.
+    # The first 200 rows determine the widths of the columns. Each later row is printed at once.
     assert seen[199:203] == [0, 201, 1, 1]
     capsys.readouterr()
     print_stream(["n"], rows(), as_json=True)

@@ -1,4 +1,4 @@
-"""`isotherm remote migrate`, as an operator uses it."""
+"""`isotherm remote migrate` as an operator uses it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ LEVEL_0 = {
     "remote.log.metadata.compaction.initial.level": "0",
     "rlmm.config.remote.log.metadata.topic.num.partitions": "50",
 }
-# Its own upkeep would take the segments of Kafka's topics, which it does not have, for left-overs.
+# The broker's own upkeep would take the segments of Kafka's topics, which it does not have, for
+# leftovers.
 NO_UPKEEP = {"log.initial.task.delay.ms": "600000"}
 
 
@@ -39,7 +40,7 @@ def rows(result: Result) -> list[dict[str, object]]:
 
 @pytest.fixture
 def kafkas_topic(tmp_path: Path) -> Path:
-    """Log directory of a stopped broker of ours whose metadata topic Kafka wrote."""
+    """The log directory of a stopped broker. Apache Kafka wrote its metadata topic."""
     with EmbeddedBroker(tmp_path, LEVEL_0 | NO_UPKEEP):
         pass
     log_dir = tmp_path / "log"
@@ -115,7 +116,7 @@ def test_damaged_record_is_named_and_may_be_passed_over(kafkas_topic: Path) -> N
 
 
 def damaged(segment: Path) -> None:
-    """Give the first record a value that means nothing, in a batch whose CRC is right."""
+    """Give the first record a value without meaning, in a batch with a right CRC."""
     data = segment.read_bytes()
     header = read_batch_header(data, 0)
     batch = build_batch([NewRecord(0, None, b"\x01\x63\x00")] * header.records_count)

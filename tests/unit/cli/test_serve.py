@@ -12,7 +12,7 @@ from isotherm.cli.main import app
 
 
 def isotherm(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command as a user starts it: a process with an exit code and two streams."""
+    """Run the command as a user does, in a process of its own."""
     command = [sys.executable, "-m", "isotherm.cli.main", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 

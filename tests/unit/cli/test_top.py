@@ -1,4 +1,4 @@
-"""The screen of `isotherm top`, for a cluster made by hand."""
+"""The screen of `isotherm top`, for a scripted cluster."""
 
 from __future__ import annotations
 

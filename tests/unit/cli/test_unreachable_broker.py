@@ -1,4 +1,4 @@
-"""Every command that talks to a broker says in one line that there is none, and why."""
+"""Every command that needs a broker says in one line that it cannot be reached, and why."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMMANDS = [
     ["remote", "events"],
     ["remote", "migrate", "--check"],
     ["remote", "migrate", "--run"],
-    # Before Spark is started.
+    # Refused before Spark starts.
     ["pipeline", "audit"],
 ]
 

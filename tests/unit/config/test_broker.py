@@ -47,8 +47,8 @@ def test_local_retention_above_the_total_is_refused() -> None:
         )
 
 
-# Source: Kafka RemoteLogManagerConfig and ReplicationConfigs, with their defaults; and KIP-405, whose
-# remover of partitions Kafka never built.
+# Source: Kafka RemoteLogManagerConfig and ReplicationConfigs with their defaults, and KIP-405.
+# Kafka never built the remover of partitions that the KIP describes.
 KAFKAS_REMOTE_KEYS = {
     "remote.log.storage.system.enable": "false",
     "remote.log.storage.manager.impl.prefix": "rsm.config.",

@@ -12,7 +12,8 @@ from isotherm.errors import ConfigError
 
 
 def test_defaults_are_those_of_kafka_but_for_the_size_of_reads() -> None:
-    """As DescribeConfigs of Kafka 4.3.1 writes them; log.cleaner.io.buffer.size is 524288 there."""
+    """The defaults are those that DescribeConfigs of Kafka 4.3.1 returns. Kafka's
+    log.cleaner.io.buffer.size is 524288."""
     assert format_fields(CleanerConfig()) == {
         "log.cleaner.enable": "true",
         "log.cleaner.threads": "1",
@@ -62,7 +63,7 @@ def test_dedupe_buffer_must_be_above_a_mebibyte_per_thread(
 
 
 def test_keys_that_change_while_running_are_those_of_kafka() -> None:
-    """Source: Kafka LogCleaner.RECONFIGURABLE_CONFIGS; message.max.bytes is the topics' key."""
+    """Source: Kafka LogCleaner.RECONFIGURABLE_CONFIGS. message.max.bytes is a key of topics."""
     fixed = config_keys(CleanerConfig).keys() - dynamic_broker_keys().keys()
     assert fixed == {"log.cleaner.enable"}
 

@@ -1,5 +1,8 @@
-"""Kafka's client properties as librdkafka's. The names and rules are those of Kafka's documentation; the
-certificates are made here, so that what is read from a store can be compared with what went in."""
+"""Kafka's client properties translated to librdkafka's.
+
+The names and rules are those of Kafka's documentation. The tests make the certificates, so that
+they can compare what is read from a store with what was put into it.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ def sasl(module: str = PLAIN, mechanism: str = "PLAIN", **changes: str) -> dict[
 def translated(texts: dict[str, Any]) -> dict[str, Any]:
     found = librdkafka_properties(ClientProperties(texts, PLACE))
     assert librdkafka_properties(found) == found, "what is translated stays as it is"
-    # The client of librdkafka has read it all, certificates and key, when it is made.
+    # The constructor of librdkafka's client reads and checks all properties, certificates and keys.
     Consumer({**found, "group.id": "g", "log_level": 0}).close()
     return found
 
@@ -153,13 +156,13 @@ def test_source_of_tokens_becomes_librdkafkas() -> None:
         "sasl.oauthbearer.scope": "all",
         "sasl.oauthbearer.extensions": "logicalCluster=one",
     }
-    # As in Kafka, a key comes before the option.
+    # As in Kafka, the property takes precedence over the option of the JAAS module.
     both = tokens(' clientId="bob" clientSecret="other" scope="other"', scope="all")
     assert translated(both) == {**expected, "sasl.oauthbearer.scope": "all"}
 
 
 def test_id_and_secret_are_encoded_if_asked_for() -> None:
-    """By the example of RFC 6749, appendix B."""
+    """Example of RFC 6749, appendix B."""
     found = translated(tokens(client_credentials_client_id=" %&+£€", header_urlencode="true"))
     assert found["sasl.oauthbearer.client.id"] == "%25%26%2B%C2%A3%E2%82%AC"
 

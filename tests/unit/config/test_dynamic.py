@@ -14,7 +14,7 @@ from isotherm.config.dynamic import (
 from isotherm.config.server_properties import parse_broker_config
 from isotherm.errors import ConfigError
 
-# Those of Kafka's pools that there are here. Source: Kafka DynamicRemoteLogConfig, LogCleaner.
+# Kafka's thread pools that Isotherm has. Source: Kafka DynamicRemoteLogConfig, LogCleaner.
 POOLS = {
     "log.cleaner.threads",
     "num.replica.fetchers",

@@ -1,4 +1,4 @@
-"""The file of names and passwords, and what a request says of itself."""
+"""The file of names and passwords, and the login of an HTTP request."""
 
 from __future__ import annotations
 

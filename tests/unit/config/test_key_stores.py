@@ -1,5 +1,7 @@
-"""Stores that cannot be read: the error names the file and what to set. Sound ones are compared with Java's in
-tests/oracle/test_java_key_stores.py."""
+"""Key stores that cannot be read: the error names the file and what to set.
+
+tests/oracle/test_java_key_stores.py compares sound ones with Java's reader.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Listeners and roles beside Apache Kafka: `listener_configs.jsonl` holds files and what Kafka makes of
-them, which `tests/oracle/test_configs.py` asks Kafka itself."""
+"""Listeners and roles against Apache Kafka.
+
+`listener_configs.jsonl` holds configuration files and Kafka's result for each.
+`tests/oracle/test_configs.py` records it from Kafka itself.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,13 @@ from isotherm.errors import ConfigError
 RECORDED = Path(__file__).parents[2] / "oracle" / "listener_configs.jsonl"
 CASES = [json.loads(line) for line in RECORDED.read_text().splitlines()]
 
-# Both refuse, each in its own words.
+# A case in which both refuse, with different messages.
 WORDS = "words"
 
 
 def outcome(properties: dict[str, str]) -> dict[str, str]:
-    """As the recording has it, but for the listener between brokers, which Isotherm does not need."""
+    """The result in the form of the recording. Isotherm needs no inter-broker listener, so that one
+    is left out."""
     try:
         layout = parse_broker_config(properties).listener_layout
     except ConfigError as error:

@@ -44,7 +44,7 @@ def test_prefix_can_be_changed() -> None:
     [
         ("segment.bytes", "log.segment.bytes"),
         ("log.retention.hour", "log.retention.hours"),
-        # Of families of which some keys have no effect.
+        # Keys of families of which only some have an effect.
         ("ssl.client.auht", "ssl.client.auth"),
         ("sasl.enabled.mechanism", "sasl.enabled.mechanisms"),
         ("controller.quorum.bootstrap.server", "controller.quorum.bootstrap.servers"),
@@ -66,7 +66,8 @@ def test_unknown_key_is_passed_over_and_named_with_the_nearest(
 
 @pytest.mark.parametrize("listener", ["cleints", "CLIENTS"])
 def test_key_of_no_listener_is_warned_of(listener: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Kafka asks for small letters; without the warning clients would not be asked for certificates."""
+    """Kafka requires lower case. Without the warning, clients would silently not be asked for
+    certificates."""
     listeners = {
         "listeners": "CLIENTS://:9092",
         "listener.security.protocol.map": "CLIENTS:PLAINTEXT",

@@ -8,7 +8,7 @@ from isotherm.config.topic import TopicConfig
 from isotherm.errors import ConfigError
 
 KAFKA_DEFAULTS = {
-    # facts: Kafka's LogConfig
+    # Source: Kafka's LogConfig.
     "segment.bytes": "1073741824",
     "segment.ms": "604800000",
     "retention.ms": "604800000",

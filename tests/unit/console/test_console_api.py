@@ -1,4 +1,4 @@
-"""The console's JSON and headers, over HTTP. What they say is the scripted cluster's."""
+"""The console's JSON and headers over HTTP. The content comes from the scripted cluster."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_overview_adds_the_topics_up(address: str) -> None:
     for name in ("local_bytes", "remote_bytes", "total_bytes"):
         assert found["total"][name] == sum(topic[name] for topic in topics.values())
     assert found["error"] is None
-    # No metrics were named, and the copies are a minute old.
+    # No metrics endpoints are configured, and the copies are a minute old.
     assert (found["errors"], found["traffic"]) == (None, None)
     metadata = found["metadata_topic"]
     assert metadata["records_per_day"] is None
@@ -87,7 +87,8 @@ def test_every_kind_of_span_is_on_the_map(address: str) -> None:
 
 
 def test_map_of_an_earlier_time_is_what_events_tell(address: str) -> None:
-    """In partition 1 the segment from 5000 on was deleted an hour and a half ago; see scripted_cluster."""
+    """The segment from 5000 on in partition 1 was deleted an hour and a half ago; see
+    scripted_cluster."""
     path = "/api/topics/orders"
     reach = json_of(address, f"{path}/history")
     assert reach["kept_in"] == "__remote_log_metadata_audit"
@@ -104,10 +105,10 @@ def test_map_of_an_earlier_time_is_what_events_tell(address: str) -> None:
     after, cells = starts(1_800_000)
     assert cells[5000] == ["missing"]
     assert after["unknown_segments"] == 0
-    # All times have one axis.
+    # The maps of all times have the same offset axis.
     assert (before["log_first"], before["log_end"]) == (after["log_first"], after["log_end"])
     first, cells = starts(12 * 1_800_000)
-    # The second copy has just begun.
+    # The second copy has just started.
     assert cells == {0: ["remote"], 1000: ["local"]}
     assert first["lanes"][1][0]["kinds"] == ["copying"]
 
@@ -156,7 +157,8 @@ def test_groups_say_how_far_behind_they_are_and_what_they_read(address: str) -> 
     assert (backfill["reads_from"], backfill["age_s"]) == ({"the remote tier": 1}, 60)
     assert (billing["lag"], billing["remote_lag"], billing["age_s"]) == (200, 0, None)
     assert billing["reads_from"] == {"the local tier": 1, "the end of the log": 1}
-    # Between its own segment's newest record and that of the segment before; all are as old here.
+    # The age lies between those of the newest records of its segment and of the segment before.
+    # Here all are equal.
     assert (backfill["age_s_max"], billing["age_s_max"]) == (60, 60)
     assert backfill["remote_topics"] == [{"topic": "history", "traffic": None}]
     assert billing["remote_topics"] == []
@@ -166,7 +168,8 @@ def test_groups_say_how_far_behind_they_are_and_what_they_read(address: str) -> 
 
 
 def test_group_that_reads_from_the_remote_tier_has_its_throughput() -> None:
-    """A thousand offsets between two looks, of a topic whose segments have a hundred in 100,000 bytes."""
+    """The group reads 1000 offsets in 10 s. The topic's segments have 100 offsets in 100,000
+    bytes."""
     cluster, clock = damaged_cluster(1000), SimClock()
     watched = WatchedCluster(lambda: cluster, clock, 5.0)
     place = TopicPartition("history", 0)
@@ -210,7 +213,7 @@ def test_answers_say_why_what_is_left_and_what_it_costs(address: str) -> None:
     left = {(each["topic"], each["cause"]): each for each in found["leftovers"]}
     assert left["orders", "upload was not finished"]["first_offset"] == 2000
     assert found["sweep_command"] == SWEEP_COMMAND
-    # All copies are a minute old.
+    # All copies are a minute old, so no growth can be forecast.
     assert orders["forecast_cost_per_month"] == [None, None, None]
     assert orders["cost_per_month"] == pytest.approx(orders["remote_bytes"] / 2**30 * 0.023)
 
@@ -260,7 +263,7 @@ def test_defect_is_answered_as_json() -> None:
 
 
 def test_another_host_name_is_refused(address: str) -> None:
-    """A page elsewhere whose name was made to point here would ask by that name."""
+    """DNS rebinding: a foreign page whose host name resolves to this address sends that name."""
     assert get(address, "/api/overview", host="evil.example")[0] == 400
 
 

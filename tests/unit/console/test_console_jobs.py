@@ -1,4 +1,4 @@
-"""Reports of jobs, and what it takes to start one."""
+"""Reports of jobs, and the conditions under which one can be started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The JSON of records: where they begin, which tier they are of, what they cost."""
+"""The JSON of records: where a read starts, the tier of each record, and the cost of reading
+them."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def bytes_of(content: dict[str, Any]) -> bytes:
 
 
 def test_record_says_its_tier_and_its_segment(address: str) -> None:
-    """`orders` is only remote below 9000, in both tiers below 12,000, and local from there on."""
+    """`orders` is only remote below 9000, in both tiers below 12,000, and only local from there
+    on."""
     found = json_of(address, f"{PATH}?offset=8999&limit=2")
     first, second = found["records"]
     assert (first["offset"], first["tier"]) == (8999, "remote")
@@ -52,7 +54,7 @@ def test_record_says_its_tier_and_its_segment(address: str) -> None:
 def test_cost_is_told_by_tier_and_source(address: str) -> None:
     found = json_of(address, f"{PATH}?offset=8000&limit=500&header=trace")
     cost = {(each["tier"], each["source"]): each for each in found["cost"]}
-    # A thousand offsets in each fetch: one of the remote tier, and the others of the local one.
+    # Each fetch has 1000 offsets: one is of the remote tier, the others are of the local tier.
     assert cost["remote", "broker 127.0.0.1:9"]["reads"] == 1
     assert cost["local", "broker 127.0.0.1:9"]["reads"] == 4
     assert all(each["bytes"] > 1000 and each["seconds"] > 0 for each in cost.values())

@@ -1,5 +1,7 @@
-"""What clients that do not go on may hold of the console's server. Deadlines are short here; time-outs of sockets
-are guards."""
+"""Bounds on what a client that stops reading or sending can hold of the console's server.
+
+Deadlines are short here. Socket timeouts are only guards.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ def connected(address: str, *, receive_bytes: int | None = None) -> Iterator[soc
 
 
 def received(connection: socket.socket) -> bytes:
-    """Nothing when the server has ended it."""
+    """The next bytes. Empty if the server closed or reset the connection."""
     try:
         return connection.recv(65536)
     except ConnectionResetError:
@@ -66,7 +68,7 @@ def received(connection: socket.socket) -> bytes:
 
 
 def is_cut(connection: socket.socket) -> bool:
-    """Waits until the server ends it. False if there is an answer."""
+    """Wait until the server closes the connection. False if it sends an answer."""
     return received(connection) == b""
 
 
@@ -78,7 +80,7 @@ def test_connection_without_a_request_is_cut(address: str, sent: bytes) -> None:
 
 
 def test_trickled_request_is_cut(address: str) -> None:
-    """Each piece comes before the deadline; the request never ends."""
+    """Each piece comes before the idle deadline, but the request never ends."""
     with connected(address) as connection:
         connection.settimeout(0.05)
         connection.sendall(HEAD)
@@ -98,13 +100,13 @@ def test_body_that_never_ends_is_cut(address: str) -> None:
     with connected(address) as connection:
         connection.sendall(HEAD + b"Content-Length: 1000000\r\n\r\n")
         assert connection.recv(12) == b"HTTP/1.1 200"
-        connection.sendall(b"x")  # it goes on, so the server does not see an idle connection
+        connection.sendall(b"x")  # the client keeps sending, so the connection is not idle
         while piece := received(connection):
             assert piece
 
 
 def test_client_that_does_not_read_is_cut(address: str) -> None:
-    """It asks until nothing more fits into the buffers of both sides."""
+    """The client sends requests until the buffers of both sides are full."""
     with connected(address, receive_bytes=4096) as connection, pytest.raises(ConnectionError):
         connection.sendall((HEAD + b"\r\n") * 100_000)
 
@@ -115,7 +117,7 @@ def test_answer_may_take_longer_than_a_request() -> None:
         client = http.client.HTTPConnection(urlsplit(address).netloc, timeout=GUARD_S)
         client.request("GET", "/api/overview")
         assert cluster.is_asked.wait(GUARD_S)
-        # A deadline that begins now has passed.
+        # Another connection's deadline, which starts now, passes while the first request waits.
         with connected(address) as other:
             assert is_cut(other)
         cluster.may_answer.set()

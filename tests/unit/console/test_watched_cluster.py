@@ -1,4 +1,4 @@
-"""How often the console reads its cluster, and what it shows when that fails."""
+"""How often the console reads its cluster, and what it shows when a read fails."""
 
 from __future__ import annotations
 

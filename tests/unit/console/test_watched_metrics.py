@@ -1,4 +1,4 @@
-"""Errors of the last hour: real endpoints of metrics, one of them with a login, one that is gone."""
+"""Errors of the last hour, from real metrics endpoints: one needs a login, one is gone."""
 
 from __future__ import annotations
 

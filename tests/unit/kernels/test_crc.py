@@ -1,4 +1,4 @@
-"""Both ways of checking the CRCs of many batches find what google-crc32c finds."""
+"""Both ways of checking the CRCs of many batches agree with google-crc32c."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Machine code is taken for what it was compiled from, and for nothing else.
+"""Machine code is used only for the sources that it was compiled from.
 
-Kernels import nothing of Isotherm but each other, so a copy of their package alone is a whole one.
+Kernels import nothing of Isotherm but other kernels, so a copy of their package alone is complete.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from isotherm.kernels import machine_code
 from isotherm.kernels.kernel import stamp, target
 
 PACKAGE = Path(machine_code.__file__).parent
-# One record at offset 102, read by a kernel that inlines functions of two other modules.
+# Decodes one record at offset 102 with a kernel that inlines functions of two other modules.
 SCRIPT = """
 import json, logging, sys
 import numpy as np
@@ -68,7 +68,7 @@ def decode(path: Path, **environment: str) -> dict[str, Any]:
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
-    """A copy of the package, without machine code. Returns what has to be on sys.path."""
+    """A copy of the package without machine code. Returns the folder for sys.path."""
     root = tmp_path / "copy"
     (root / "isotherm").mkdir(parents=True)
     shutil.copy(PACKAGE.parent / "__init__.py", root / "isotherm")
@@ -79,7 +79,7 @@ def copied(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def zipped(copied: Path, tmp_path: Path) -> Path:
-    """The same in a zip: nothing can be written beside its sources."""
+    """The copy as a zip file, so that nothing can be written beside its sources."""
     return Path(shutil.make_archive(str(tmp_path / "isotherm"), "zip", copied))
 
 
@@ -100,7 +100,7 @@ def test_change_of_an_inlined_function_is_seen_and_what_did_not_change_is_loaded
     inlined.write_text(every_byte_is_0)
     changed = decode(copied)
     assert changed["stamp"] != first["stamp"]
-    assert changed["result"] == [0, 0, 0]  # a record without a size is damaged
+    assert changed["result"] == [0, 0, 0]  # a record of size 0 is damaged
     assert changed["compiled"] == 1
 
     inlined.write_text(text)
@@ -111,7 +111,8 @@ def test_change_of_an_inlined_function_is_seen_and_what_did_not_change_is_loaded
 def lock_held(
     copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[contextlib.ExitStack]:
-    """As by another process that compiles the kernel of SCRIPT; closing it lets go."""
+    """Hold the compile lock of SCRIPT's kernel, as another process would. Closing the stack
+    releases it."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
     with contextlib.ExitStack() as held:
         held.enter_context(machine_code.made_by_one(stamp(), "heads.decode_heads"))
@@ -158,7 +159,7 @@ def test_process_that_has_waited_long_enough_compiles(lock_held: contextlib.Exit
     entered = []
     with machine_code.made_by_one(stamp(), "heads.decode_heads", wait_max_s=0):
         entered.append("without the lock")
-    # The lock is still the first one's.
+    # The first holder still has the lock.
     with machine_code.made_by_one(stamp(), "heads.decode_heads", wait_max_s=0):
         entered.append("again")
     assert len(entered) == 2
@@ -210,7 +211,7 @@ def test_machine_code_goes_to_the_user_when_nothing_can_be_written_beside_the_so
 def test_user_without_a_home_keeps_it_among_temporary_files(zipped: Path, tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    environment = {"HOME": str(zipped), "TMPDIR": str(temporary)}  # no folder is made below a file
+    environment = {"HOME": str(zipped), "TMPDIR": str(temporary)}  # HOME is a file
     assert decode(zipped, **environment)["compiled"] == 1
     (folder,) = temporary.iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -222,7 +223,7 @@ def test_where_nothing_can_be_written_a_process_compiles_and_says_so(
 ) -> None:
     temporary = tmp_path / "temporary"
     (temporary / f"isotherm-kernels-{os.getuid()}").mkdir(parents=True)
-    (temporary / f"isotherm-kernels-{os.getuid()}").chmod(0o777)  # anyone could have written here
+    (temporary / f"isotherm-kernels-{os.getuid()}").chmod(0o777)  # any user can write there
     said, logged = run("-c", SCRIPT, path=zipped, HOME=str(zipped), TMPDIR=str(temporary))
     assert json.loads(said)["offset"] == 102
     assert logged.count("INFO kernels are compiled") == 1

@@ -9,7 +9,7 @@ from isotherm.log.fs import OsFileSystem
 
 
 class Loads:
-    """Values are their names; what was loaded is remembered."""
+    """A cache whose values are the bytes of their names. `names` are those loaded, in order."""
 
     def __init__(self, cache: BoundedCache[bytes]) -> None:
         self._cache = cache

@@ -93,7 +93,7 @@ def test_batch_that_is_cut_off_is_left_out(log: PartitionLog) -> None:
 
 
 def test_batch_of_a_later_epoch_than_the_request_ends_the_append(log: PartitionLog) -> None:
-    """KAFKA-18723. Also batches of the request's epoch behind it are not appended."""
+    """KAFKA-18723. Batches behind it are not appended either, even of the request's epoch."""
     first = batch(0, epoch=2)
     info = fetched(log, first, batch(1, epoch=3), batch(2, epoch=2), epoch=2)
     assert info == (0, 0, 2, len(first), False)
@@ -207,8 +207,8 @@ def test_last_stable_offset_follows_the_leaders_transactions(log: PartitionLog) 
 def test_truncation_at_the_end_drops_an_epoch_without_records(
     log: PartitionLog, offset: int
 ) -> None:
-    """Kafka: a former leader may have begun an epoch that has no record anywhere. No record is
-    dropped, so a move to another directory does not begin anew."""
+    """As in Kafka: a former leader may have begun an epoch that has no record on any replica. No
+    record is dropped, so a copy to another directory need not start again."""
     fetched(log, batch(0, 3, epoch=1))
     log.leader_epochs.assign(2, 3)
     removals = log.removals
@@ -258,7 +258,7 @@ def test_log_begins_anew_with_the_history_of_the_remote_tier(tmp_path: Path) -> 
     fetched(log, batch(500, epoch=4))
     log.truncate_to(500)
     log.abandon()
-    # After a crash, with the checkpoint of the log start that its manager writes.
+    # Reopen as after a crash, with the log start that the manager checkpointed.
     checkpoints = LogCheckpoints(recovery_point=0, log_start_offset=20, high_watermark=500)
     check(open_local_log(tmp_path / "topic-0", config=tiered, checkpoints=checkpoints))
 
@@ -270,8 +270,8 @@ def test_log_begins_anew_with_the_history_of_the_remote_tier(tmp_path: Path) -> 
 def test_recovery_point_of_a_truncation_is_where_its_last_segment_begins(
     tmp_path: Path, offset: int, stored: int
 ) -> None:
-    """After a crash that one segment is read again: above it something may be missing, and below it
-    nothing is. 0 if every segment goes."""
+    """After a crash recovery reads this segment again: records may be missing from it, but not from
+    segments below. If no segment stays, the recovery point is 0."""
     log = open_local_log(tmp_path / "topic-0", config=SMALL)
     log.truncate_fully_and_start_at(3)
     fetched(log, *(batch(n, size=200) for n in range(3, 12)))
@@ -287,12 +287,13 @@ def test_recovery_point_of_a_truncation_is_where_its_last_segment_begins(
 
     with pytest.raises(OSError, match="No space"):
         write_checkpoints()
-    # So nothing is truncated.
+    # The checkpoints were not written, so nothing is truncated.
     assert (log.recovery_point, log.log_start_offset_to_store) == (12, log.log_start_offset)
 
 
 class CopyingFileSystem(OsFileSystem):
-    """Copies the log directory before every change: each copy is what a killed process leaves."""
+    """Copies the log directory before every change. Each copy is the state that a killed process
+    leaves."""
 
     def __init__(self, log_dir: Path) -> None:
         self._log_dir = log_dir
@@ -365,11 +366,11 @@ def test_log_loads_wherever_a_kill_cuts_a_truncation_off(
             after.base_offset == before.last_offset + 1 for before, after in pairwise(headers)
         ), "a kill leaves a gap"
         latest = killed.leader_epochs.latest
-        # Epochs of the new history never stand beside batches of the old one.
+        # Batches of the old history never stand beside epochs of the new one.
         if stored(killed):
             assert latest is not None
             assert latest.epoch < 9
-        # Nor does a log that begins behind the tier have the epochs of the old one, or none.
+        # An empty log that begins behind the tier has exactly the epochs of the new history.
         elif tiered and killed.log_start_offset == 3 and killed.log_end_offset == 40:
             assert killed.leader_epochs.entries == ((0, 3), (9, 20))
 
@@ -380,7 +381,8 @@ HISTORY = [EpochEntry(0, 0), EpochEntry(1, 36)]
 def test_truncation_below_the_first_local_segment_keeps_the_history_of_the_remote_part(
     tmp_path: Path,
 ) -> None:
-    """Without it the partition would be offline after a restart: its lineage would be lost."""
+    """Without this history the partition would be offline after a restart, because its lineage
+    would be lost."""
     log = open_local_log(tmp_path / "topic-0", config=SMALL)
     log.truncate_fully_and_start_at(289, log_start_offset=0, leader_epochs=HISTORY)
     log.truncate_to(36)

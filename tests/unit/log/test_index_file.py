@@ -1,4 +1,4 @@
-"""When entries of the active segment's index reach the file."""
+"""When entries of the active segment's index are written to the file."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_truncation_from_the_start_keeps_the_epoch_it_cuts(
 
 
 def test_epochs_are_stored_until_the_log_start_that_cut_them_is_durable(tmp_path: Path) -> None:
-    """A crash takes the log start back to 6, and the records from there on have their epochs."""
+    """A crash takes the log start back to 6. The records from there on still need their epochs."""
     cache = cache_of(tmp_path, [(2, 5), (3, 10), (7, 20)])
     cache.truncate_from_start(6)
     cache.truncate_from_start(12)

@@ -1,4 +1,5 @@
-"""A log that moves to another directory of its broker is the same log there, wherever a crash comes."""
+"""A log that moves to another directory of its broker stays the same log, wherever a crash
+happens."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ Open = Callable[[], LogManager]
 
 @pytest.fixture
 def open_manager(tmp_path: Path) -> Iterator[Open]:
-    """Managers over <tmp>/one and <tmp>/two."""
+    """A function that starts a manager over <tmp>/one and <tmp>/two. All are shut down at the
+    end."""
     opened: list[LogManager] = []
     dirs = (tmp_path / "one", tmp_path / "two")
 
@@ -55,7 +57,8 @@ def open_manager(tmp_path: Path) -> Iterator[Open]:
 
 
 def append(log: PartitionLog, count: int, epoch: int = 0) -> None:
-    """Idempotent, with the offset as sequence: the state of the producer is needed to go on."""
+    """Append idempotent batches whose sequence is their offset, so that an append fails without the
+    producer's state."""
     for _ in range(count):
         sequence = log.log_end_offset
         records = [(T0 + sequence, b"k%d" % sequence, b"v" * 100, ())]
@@ -65,7 +68,7 @@ def append(log: PartitionLog, count: int, epoch: int = 0) -> None:
 
 
 def crash(manager: LogManager) -> None:
-    """What `kill -9` leaves: files as they are, the lock gone with the process."""
+    """Leave the files as `kill -9` does. The lock goes with the process."""
     for locked in manager._locked.values():
         locked.lock.release()
     manager._locked = {}
@@ -89,7 +92,7 @@ def copied(manager: LogManager, log: PartitionLog) -> LogCopy:
 
 
 def state(log: PartitionLog) -> object:
-    """What a log tells of itself, and its records."""
+    """The log's own view of itself, and its bytes."""
     view = log.view()
     return (
         view._replace(segments=tuple(each.base_offset for each in view.segments)),
@@ -112,7 +115,7 @@ def test_moved_log_is_the_same_and_goes_on(open_manager: Open, tmp_path: Path) -
     (future,) = names(tmp_path / "two")
     assert future.startswith("moved-0.")
     assert future.endswith("-future")
-    # Appended after the copy, with segments of its own.
+    # These records come after the copy, in segments of their own.
     append(log, 15, epoch=4)
     expected = state(log)
     moved = manager.move_log(copy)
@@ -136,10 +139,10 @@ def test_what_is_dropped_meanwhile_is_not_in_the_copy(open_manager: Open) -> Non
     manager = open_manager()
     log = filled(manager)
     copy = copied(manager, log)
-    # Another leader's records in place of the last ones, of the same sizes.
+    # Another leader's records replace the last ones. They have the same sizes.
     manager.truncate_log(log, 20)
     append(log, 20, epoch=9)
-    # Retention of the first segments.
+    # Retention deletes the first segments.
     log.maybe_increment_log_start_offset(15)
     assert log.delete_old_segments(T0)
     expected = state(log)
@@ -194,7 +197,7 @@ def test_crash_before_the_old_directory_is_gone_leaves_the_new_one(
     assert found.directory == tmp_path / "two" / "moved-0"
     found.update_high_watermark(45)
     assert state(found) == expected
-    # And back, although the mark of the first move may still be there.
+    # Move it back, although the mark of the first move may still be there.
     one, _ = again.log_dirs()
     back = again.begin_copy(found, one)
     while back.copy_some(1000):
@@ -225,7 +228,7 @@ def test_log_stays_where_it_is_if_the_new_directory_fails(
 
 
 def test_copy_whose_log_is_gone_is_left_alone(open_manager: Open, tmp_path: Path) -> None:
-    """The log may be in a directory that comes back."""
+    """The log may be in a directory that is offline and returns later."""
     manager = open_manager()
     copied(manager, filled(manager))
     crash(manager)

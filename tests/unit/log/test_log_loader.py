@@ -122,7 +122,7 @@ def test_segment_without_an_offset_index_is_rebuilt_after_a_clean_stop(directory
 
 
 def abort(log: PartitionLog, *producer_ids: int) -> None:
-    """A transaction of one record each, aborted."""
+    """Append an aborted transaction of one record for each producer id."""
     for producer_id in producer_ids:
         batch = build_batch(
             [(T0, None, b"v", ())],
@@ -144,7 +144,7 @@ def abort(log: PartitionLog, *producer_ids: int) -> None:
 
 
 def aborted_offsets(log: PartitionLog) -> list[tuple[int, int]]:
-    """What a read_committed consumer is told of the log's aborted transactions."""
+    """The aborted transactions (first, last offset) that a read_committed consumer gets."""
     read = log.read(0, 1_000_000, isolation=FetchIsolation.TXN_COMMITTED)
     assert read.aborted_transactions is not None
     return [(each.first_offset, each.last_offset) for each in read.aborted_transactions]
@@ -253,7 +253,8 @@ def test_log_without_aborts_has_no_transaction_index_checkpoint(directory: Path)
 
 
 def test_preallocated_indexes_left_by_a_crash_do_not_mislead(directory: Path) -> None:
-    """Below the recovery point indexes are not rebuilt: their zero tail must not be entries."""
+    """Indexes below the recovery point are not rebuilt. Their padding of zeros must not count as
+    entries."""
     log = fill(directory)
     log.close()
     for suffix in (".index", ".timeindex"):
@@ -346,7 +347,7 @@ def test_damaged_epoch_checkpoint_is_made_again_from_the_batches(
 
 
 def test_finished_swap_takes_the_place_of_what_it_covers(directory: Path) -> None:
-    """One segment compacted from [0, 10): offsets 1 and 8 are left, in a file based at 0."""
+    """The swap holds offsets 1 and 9, compacted from [0, 10), in a file with base offset 0."""
     fill(directory).close()
     swapped = b"".join(
         build_batch([(T0 + offset, b"k", b"w", ())], base_offset=offset) for offset in (1, 9)
@@ -372,14 +373,15 @@ def test_unfinished_swap_is_rolled_back(directory: Path) -> None:
 
 
 def test_any_single_damaged_byte_leaves_a_prefix(directory: Path) -> None:
-    """LogLoaderTest's corruption fuzz: what recovery keeps is what was appended, in order."""
+    """LogLoaderTest's corruption fuzz: recovery keeps a prefix of what was appended, in order."""
     fill(directory).close()
     sound = contents(directory, ".log")
     rng = random.Random(5)
     for _ in range(40):
         name = rng.choice(sorted(sound))
         data = bytearray(sound[name])
-        # Base offset and leader epoch are outside the CRC: a plausible wrong one goes unnoticed.
+        # Base offset and leader epoch are outside the CRC, so a plausible wrong value goes
+        # unnoticed.
         uncovered = {*range(8), *range(12, 16)}
         covered = [at for at in range(len(data)) if at % BATCH_SIZE not in uncovered]
         data[rng.choice(covered)] ^= rng.randrange(1, 256)
@@ -406,7 +408,7 @@ def errors_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_whole_batches_lost_before_the_next_segment_are_reported_and_the_rest_kept(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The file of a new segment can be on the disk before the end of the one before it."""
+    """The file of a new segment may reach the disk before the end of the segment before it."""
     fill(directory)
     lose_end_of_first_segment(directory)
     log = reopen(directory)
@@ -445,7 +447,7 @@ def test_gaps_of_a_log_once_compacted_are_not_reported(
 
 
 def read_by_recovery(directory: Path, recovery_point: int) -> dict[str, int]:
-    """Bytes read of each `.log` file when the log is loaded after an unclean stop."""
+    """The bytes read from each `.log` file when the log is loaded after an unclean stop."""
     fs = FaultyFileSystem()
     open_local_log(
         directory, config=CONFIG, checkpoints=LogCheckpoints(recovery_point=recovery_point), fs=fs
@@ -477,7 +479,7 @@ def test_load_after_a_clean_stop_reads_no_more_than_the_ends(directory: Path) ->
     fs = FaultyFileSystem()
     open_local_log(directory, config=CONFIG, checkpoints=CLEAN, fs=fs)
     read = {path.name: fs.read_sizes[path] for path in directory.glob("*.log")}
-    # From the last index entry on, to find the end; of the last segment twice.
+    # From the last index entry on, to find the end. The active segment is read twice.
     once = CONFIG.index_interval_bytes + BATCH_SIZE
     assert read.pop(max(read)) <= 2 * once
     assert all(size <= once for size in read.values())

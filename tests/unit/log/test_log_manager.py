@@ -46,7 +46,8 @@ def clock() -> SimClock:
 
 @pytest.fixture
 def open_manager(tmp_path: Path, clock: SimClock) -> Iterator[Open]:
-    """Managers over <tmp>/one and <tmp>/two; those left running are shut down at the end."""
+    """A function that starts a manager, by default over <tmp>/one and <tmp>/two. All are shut down
+    at the end."""
     opened: list[LogManager] = []
 
     def open_one(
@@ -82,7 +83,7 @@ def append(log: PartitionLog, count: int = 1) -> None:
 
 
 def crash(manager: LogManager) -> None:
-    """What `kill -9` leaves: files as they are, the lock gone with the process."""
+    """Leave the files as `kill -9` does. The lock goes with the process."""
     for locked in manager._locked.values():
         locked.lock.release()
     manager._locked = {}
@@ -93,7 +94,8 @@ def crash(manager: LogManager) -> None:
 def test_directory_that_a_crash_left_without_its_id_gets_it(
     open_manager: Open, tmp_path: Path
 ) -> None:
-    """Killed between making a partition's directory and writing partition.metadata."""
+    """The crash comes between the creation of the partition's directory and of
+    partition.metadata."""
     (tmp_path / "one" / "a-0").mkdir(parents=True)
     manager = open_manager("one")
     topic_id = uuid.uuid4()
@@ -130,7 +132,7 @@ def test_logs_are_loaded_after_a_clean_stop_without_recovery(
     append(manager.create_log(A, TOPIC_ID, CONFIG), 12)
     manager.shutdown()
     assert (tmp_path / "one" / ".kafka_cleanshutdown").exists()
-    # Damage that only recovery would see and cut off.
+    # Damage that only a recovery would find and cut off.
     first = tmp_path / "one" / "a-0" / f"{0:020d}.log"
     data = bytearray(first.read_bytes())
     data[70] ^= 1
@@ -159,7 +161,7 @@ def test_logs_are_recovered_from_the_recovery_point_after_a_crash(
         path.write_bytes(data)
     recovered = open_manager("one").log(A)
     assert recovered is not None
-    # Below the recovery point 10 nothing is looked at; the damaged batch at 10 is cut off.
+    # Recovery does not read below the recovery point 10. It cuts the damaged batch at 10 off.
     assert recovered.log_end_offset == 10
     assert recovered.log_start_offset == 0
 
@@ -177,7 +179,7 @@ def test_high_watermarks_are_checkpointed_alone_and_only_when_one_moved(
     file = tmp_path / "one" / "replication-offset-checkpoint"
     assert file.read_text() == "0\n2\na 0 3\nb 0 0\n"
     starts = tmp_path / "one" / LOG_STARTS
-    assert starts.exists()  # at first all files are written: a missing one would count as lost
+    assert starts.exists()  # the first checkpoint writes all: a missing file counts as lost
     starts.write_text("0\n0\n")
     file.unlink()
     manager.checkpoint_high_watermarks()
@@ -216,7 +218,7 @@ def test_checkpoints_hold_what_loading_needs(
 
 
 class StartsWhenFilesGo(OsFileSystem):
-    """What the checkpoint says of log starts whenever a segment's file goes."""
+    """Notes the checkpointed log starts each time a segment's `.log` is renamed for deletion."""
 
     def __init__(self) -> None:
         self.seen: list[dict[TopicPartition, int]] = []
@@ -241,7 +243,7 @@ class StartsWhenFilesGo(OsFileSystem):
 def test_log_start_is_durable_before_what_lies_below_it_goes(
     retention: dict[str, Any], start: int, open_manager: Open, tmp_path: Path
 ) -> None:
-    """Else a crash takes the log start back to where neither tier has records."""
+    """Otherwise a crash takes the log start back to offsets that neither tier holds."""
     fs, config = StartsWhenFilesGo(), replace(CONFIG, remote_storage_enable=True, **retention)
     manager = open_manager("one", fs=fs, config=config, tiered=True)
     logs = [manager.create_log(each, TOPIC_ID, config) for each in (A, B)]
@@ -278,7 +280,8 @@ def test_one_checkpoint_serves_all_logs_whose_start_has_moved(open_manager: Open
 def test_log_that_becomes_tiered_has_a_start_that_a_crash_keeps(
     open_manager: Open, tmp_path: Path
 ) -> None:
-    """Until then its first segment told where it starts."""
+    """Before that, the base offset of its first segment was its log start, so none was
+    checkpointed."""
     manager = open_manager("one", tiered=True)
     log = manager.create_log(A, TOPIC_ID, CONFIG)
     append(log, 17)
@@ -295,8 +298,8 @@ def test_log_that_becomes_tiered_has_a_start_that_a_crash_keeps(
 
 
 def test_checkpoints_of_several_threads_do_not_meet(open_manager: Open, tmp_path: Path) -> None:
-    """They are written beside the file and renamed: the second of two writers finds nothing there,
-    and took its directory offline."""
+    """A checkpoint is written to a temporary file and renamed. With two writers the second would
+    find no temporary file, and take its directory offline."""
     manager = open_manager("one")
     append(manager.create_log(A, TOPIC_ID, CONFIG), 12)
 
@@ -356,14 +359,14 @@ def test_second_manager_of_the_same_process_is_refused_and_harms_nothing(
     for _ in range(2):
         with pytest.raises(LogDirFailedError, match="in use"):
             open_manager("two", "one")
-    # It had locked the other directory before; nothing is locked or changed there.
+    # The refused manager had locked directory two. It released the lock and changed nothing.
     assert (tmp_path / "two" / ".kafka_cleanshutdown").exists()
     append(open_manager("two").create_log(B, TOPIC_ID, CONFIG))
     append(first.create_log(A, TOPIC_ID, CONFIG))
 
 
 class FailingFileSystem(OsFileSystem):
-    """Fails with EIO wherever a path contains `broken`, while `is_failing`."""
+    """Fails with EIO on every path that contains `broken`, while `is_failing`."""
 
     def __init__(self, broken: str) -> None:
         self._broken = broken
@@ -420,7 +423,7 @@ def test_directory_that_fails_later_takes_only_its_logs_along(
 
 
 class Catalog:
-    """Topics by partition, and the ids of those that were removed."""
+    """Topic ids by partition, the ids of removed topics, and the partitions on other brokers."""
 
     def __init__(
         self,
@@ -458,7 +461,7 @@ def test_log_of_a_partition_that_has_moved_to_other_brokers_is_set_aside(
         (stray,) = (tmp_path / "one").glob("a-0*")
         assert stray.name.endswith("-stray")
         assert (stray / f"{0:020d}.log").stat().st_size > 0
-    # It comes back as an empty replica, which fetches everything.
+    # The partition returns as an empty replica, which fetches everything.
     back = open_manager("one", catalog=Catalog({A: TOPIC_ID, B: TOPIC_ID}))
     assert back.create_log(A, TOPIC_ID, CONFIG).log_end_offset == 0
 
@@ -466,7 +469,7 @@ def test_log_of_a_partition_that_has_moved_to_other_brokers_is_set_aside(
 def test_damaged_log_that_is_set_aside_is_not_missed_by_the_next_start(
     open_manager: Open, tmp_path: Path
 ) -> None:
-    """Also if the process ends before a new log is created."""
+    """It holds also if the process ends before a new log is created."""
     manager = open_manager("one")
     append(manager.create_log(A, TOPIC_ID, CONFIG), 3)
     manager.shutdown()
@@ -498,7 +501,7 @@ def test_partition_that_is_offline_keeps_its_checkpoints_for_the_next_start(
         second.create_log(A, TOPIC_ID, CONFIG)
     append(second.create_log(B, TOPIC_ID, CONFIG), 2)
     second.shutdown()
-    # What a recovery finds out later is not hidden by this stop.
+    # No clean-shutdown mark, so that the next start recovers and finds the damage again.
     assert not (tmp_path / "one" / ".kafka_cleanshutdown").exists()
     after = (tmp_path / "one" / "recovery-point-offset-checkpoint").read_bytes()
     assert read_offset_checkpoint(after) == {**read_offset_checkpoint(before), B: 2}
@@ -540,7 +543,7 @@ def test_checkpoints_of_an_earlier_topic_are_not_those_of_a_later_one(
 def test_log_that_ends_before_its_recovery_point_is_offline(
     open_manager: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Cut where a batch ends, it is sound by itself."""
+    """The cut is between two batches, so the file itself is sound."""
     manager = open_manager("one")
     log = manager.create_log(A, TOPIC_ID, CONFIG)
     append(log, 4)
@@ -558,7 +561,7 @@ def test_log_that_ends_before_its_recovery_point_is_offline(
 def test_flushed_records_that_are_damaged_can_be_given_up(
     open_manager: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The steps of docs/operations.md."""
+    """The test follows the steps of docs/operations.md."""
     manager = open_manager("one")
     append(manager.create_log(A, TOPIC_ID, CONFIG), 12)
     bases = [segment.base_offset for segment in manager.logs()[0].segments()]
@@ -647,7 +650,8 @@ def test_topic_id_of_no_topic_takes_the_partition_offline(
 def test_log_of_a_topic_that_never_was_is_not_started_on(
     open_manager: Open, tmp_path: Path
 ) -> None:
-    """The cluster's metadata must have lost records: its topics' logs would go with them."""
+    """The cluster's metadata must have lost records. A start would delete the logs of topics that
+    it no longer knows."""
     manager = open_manager("one")
     append(manager.create_log(A, TOPIC_ID, CONFIG), 3)
     manager.shutdown()
@@ -768,7 +772,7 @@ def test_log_of_a_topic_that_was_deleted_is_deleted(
 def test_log_of_the_topic_there_is_now_is_found_beside_that_of_an_earlier_one(
     open_manager: Open, tmp_path: Path, names: tuple[str, str]
 ) -> None:
-    """The directory of the earlier one was offline when the topic was deleted and made again."""
+    """The earlier directory was offline when the topic was deleted and created again."""
     for name, topic_id in (("one", uuid.UUID(int=1)), ("two", TOPIC_ID)):
         manager = open_manager(name)
         log = manager.create_log(A, topic_id, CONFIG)

@@ -32,7 +32,7 @@ def batch(offset: int, *, count: int = 1, timestamp: int = T0, size: int = 10) -
 
 
 def append(segment: LogSegment, *batches: bytearray, interval: int = 1) -> list[int]:
-    """Append in one call; the positions of the batches."""
+    """Append the batches in one call. Returns their positions."""
     positions, position = [], segment.size_in_bytes
     for data in batches:
         positions.append(position)
@@ -45,7 +45,8 @@ def append(segment: LogSegment, *batches: bytearray, interval: int = 1) -> list[
 def test_index_holds_last_offset_and_start_position_of_every_batch_but_the_first(
     tmp_path: Path,
 ) -> None:
-    """The sizes of facts 8.9's segment; Kafka wrote these bytes with a tiny index interval."""
+    """Batches of the sizes in section 8.9 of the fact sheet. Kafka wrote these index bytes with a
+    tiny index interval."""
     segment = segment_at(tmp_path)
     sizes = {2: 80, 4: 61, 5: 78}
     header = read_batch_header(batch(0))
@@ -123,7 +124,7 @@ def test_index_files_hold_entries_and_nothing_else(tmp_path: Path) -> None:
     segment.activate(INDEX_SIZE_MAX)
     append(segment, batch(3), batch(4))
     segment.deactivate()
-    # The counter starts again at zero: the first batch after it is not indexed.
+    # An activated segment counts from zero again, so its first batch is not indexed.
     assert segment.offset_index_path.stat().st_size == 24
 
 

@@ -336,7 +336,7 @@ def test_reader_of_a_segment_that_retention_deletes_goes_on(directory: Path) -> 
 
 def test_producers_do_not_wait_for_files_that_go(directory: Path) -> None:
     class BesideProducers(OsFileSystem):
-        """Somebody appends from another thread while a file is renamed, removed or synced."""
+        """Another thread appends while a file is renamed, removed or synced."""
 
         meanwhile: Callable[[], object] = staticmethod(lambda: None)
 
@@ -416,7 +416,7 @@ def test_epoch_of_segments_that_are_in_the_bucket_alone_outlives_a_crash(directo
         append(log, epoch=epoch)
     log.update_highest_offset_in_remote_storage(9)
     assert log.delete_old_segments(T0)
-    # Nothing was flushed or closed: what is left is found as a killed process leaves it.
+    # Nothing was flushed or closed, so the files are those of a killed process.
     checkpoints = LogCheckpoints(log_start_offset=0, clean_shutdown=False)
     again = open_local_log(directory, config=TIERED, checkpoints=checkpoints)
     assert (again.log_start_offset, again.local_log_start_offset) == (0, 10)
@@ -531,7 +531,7 @@ def test_flush_syncs_beside_the_records_only_what_has_changed(directory: Path) -
 
     assert synced_by_flush()[-1] == "names"
     assert synced_by_flush() == []
-    # 200 bytes later the indexes have an entry.
+    # Another 200 bytes give the indexes an entry.
     assert synced_by_flush() == [f"{0:020}.index", f"{0:020}.timeindex"]
     log.roll()
     assert {"names", f"{3:020}.snapshot"} <= set(synced_by_flush())
@@ -589,7 +589,7 @@ def test_disk_error_takes_the_directory_offline_for_all_calls(directory: Path) -
 
 
 class Guarded(threading.Thread):
-    """A thread whose failure fails the test that joins it."""
+    """A thread that keeps its failure, so that the test can fail with it."""
 
     def __init__(self, work: Any) -> None:
         super().__init__()

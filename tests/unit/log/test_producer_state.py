@@ -91,7 +91,7 @@ def test_sequence_wraps_to_zero_after_its_maximum() -> None:
     state = manager()
     write(state, batch(0, 2**31 - 1))
     write(state, batch(1, 0))
-    # A batch that wraps in its middle: ..., 2147483647, 0, 1.
+    # A batch whose sequence wraps in its middle: ..., 2147483647, 0, 1.
     state = manager()
     wrapping = batch(0, 2**31 - 1, count=3)
     write(state, wrapping)
@@ -152,7 +152,7 @@ def test_first_unstable_offset_is_that_of_the_oldest_open_transaction() -> None:
     write(state, batch(12, 1, producer=1, is_transactional=True))
     assert state.first_unstable_offset == 10
     assert end_transaction(state, 13, ControlRecordType.COMMIT, producer=1) is None
-    # Ended, but the marker is not below the high watermark.
+    # The transaction ended, but its marker is not below the high watermark.
     assert state.first_unstable_offset == 10
     state.on_high_watermark(13)
     assert state.first_unstable_offset == 10
@@ -173,7 +173,7 @@ def test_marker_without_an_open_transaction_aborts_nothing() -> None:
     state = manager()
     assert end_transaction(state, 0, ControlRecordType.ABORT) is None
     assert state.first_unstable_offset is None
-    # Only the marker's epoch is known of that producer: its first batch has sequence 0.
+    # Only the marker's epoch is known of this producer, so its first batch must have sequence 0.
     with pytest.raises(OutOfOrderSequenceError):
         state.check(batch(1, 5))
     write(state, batch(1, 0))

@@ -28,7 +28,8 @@ def test_checkpoint_files_of_raft_are_left_alone() -> None:
 
 
 def test_unfinished_cleaning_is_rolled_back() -> None:
-    """LogCleanerTest.testRecoveryAfterCrash, point 1: `.cleaned` exists, the originals too."""
+    """LogCleanerTest.testRecoveryAfterCrash, point 1: the `.cleaned` files and the originals
+    exist."""
     names = [*files(0), *files(10), *files(0, suffix=".cleaned")]
     plan = plan_leftovers(names)
     assert set(plan.deletions) == set(files(0, suffix=".cleaned"))
@@ -37,7 +38,7 @@ def test_unfinished_cleaning_is_rolled_back() -> None:
 
 
 def test_swap_not_finished_for_all_files_is_rolled_back() -> None:
-    """Point 2: the `.log` is `.swap` already, its indexes are `.cleaned` still."""
+    """Point 2: the `.log` is renamed to `.swap`, its indexes are still `.cleaned`."""
     names = [
         *files(0),
         *files(10),
@@ -57,7 +58,8 @@ def test_swap_below_the_first_cleaned_file_is_kept() -> None:
 
 
 def test_finished_swap_replaces_the_segments_it_covers() -> None:
-    """Points 3 and 4: all `.swap`, the originals still there, with and without `.deleted`."""
+    """Points 3 and 4: all are `.swap`; the originals are still there, with and without
+    `.deleted`."""
     names = [*files(0), *files(10), *files(20), *files(0, suffix=".swap")]
     assert plan_leftovers(names).swap_base_offsets == (0,)
     plan = plan_swaps(names, [(0, 20)])
@@ -87,7 +89,7 @@ def test_segment_that_became_empty_replaces_the_one_it_was_made_from() -> None:
 
 
 def test_swap_with_only_an_index_left_is_finished() -> None:
-    """Point 5: everything renamed but the time index."""
+    """Point 5: only the time index is not renamed yet."""
     left = segment_file_name(0, ".timeindex", ".swap")
     names = [*files(0, kinds=(".log", ".index")), left, *files(20)]
     assert plan_leftovers(names).swap_base_offsets == ()
@@ -108,7 +110,7 @@ def test_indexes_whose_log_was_renamed_before_a_crash_go_with_it() -> None:
     names = [*files(0), log, *files(10, kinds=(".index", ".timeindex"))]
     plan = plan_leftovers(names)
     assert plan.deletions == (*files(10, kinds=(".index", ".timeindex")), log)
-    # Where theirs have been renamed too, these are of a later segment.
+    # If the indexes of the deleted log are renamed too, these belong to a later segment.
     names += files(10, kinds=(".index.deleted", ".timeindex.deleted"))
     assert set(plan_leftovers(names).deletions).isdisjoint(
         files(10, kinds=(".index", ".timeindex"))

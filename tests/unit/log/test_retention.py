@@ -25,7 +25,8 @@ class Segment:
 
 
 def state(**changes: Any) -> RetentionState:
-    """Segments [0,10) [10,20) [20,30) and the active one [30,40), 100 bytes each, ages 40..10."""
+    """Segments [0,10) [10,20) [20,30) and the active one [30,40), of 100 bytes each and 40, 30, 20
+    and 10 ms old."""
     active_size = changes.pop("active_size", 100)
     fields = {
         "segments": [
@@ -67,7 +68,7 @@ def planned(retention: RetentionState, **config: Any) -> tuple[list[int], bool]:
         ({"retention_ms": 0, "cleanup_policy": ("compact",)}, []),
         ({"retention_ms": 0, "cleanup_policy": ()}, []),
         ({"retention_ms": 0, "cleanup_policy": ("compact", "delete")}, [0, 10, 20, 30]),
-        # Local limits mean nothing without a remote tier.
+        # Local limits have no effect without a remote tier.
         ({"local_retention_ms": 0, "local_retention_bytes": 0}, []),
     ],
 )

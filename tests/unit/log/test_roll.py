@@ -28,7 +28,7 @@ INCOMING = IncomingRecords(size=100, max_timestamp_ms=1050, last_offset_fits=Tru
         ({"size": 901}, {}, 0, RollReason.SIZE),
         ({}, {"max_timestamp_ms": 1100}, 0, None),
         ({}, {"max_timestamp_ms": 1101}, 0, RollReason.TIME),
-        # The age is that of the data, not of the wall clock ...
+        # The age is measured in the data's timestamps, not by the wall clock ...
         ({}, {}, 10**9, None),
         # ... unless the first batch has no timestamp.
         ({"first_batch_timestamp_ms": -1}, {}, 100, None),

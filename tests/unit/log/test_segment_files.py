@@ -1,4 +1,4 @@
-"""Readers hold no lock: a segment's files change their names while they open them."""
+"""Readers hold no lock, so the names of a segment's files may change while a reader opens them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from isotherm.segment.file_names import (
 
 
 class Interrupted(OsFileSystem):
-    """Runs `meanwhile` once, right before or after a file is read."""
+    """Runs `before` or `after` once, right before or after a file is opened or read."""
 
     def __init__(self) -> None:
         self.before: Callable[[], None] | None = None

@@ -1,4 +1,4 @@
-"""Names as the JMX exporter's usual rules give them."""
+"""Topic metrics under the names that the JMX exporter's usual rules give."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The arithmetic is Kafka's: numbers worked out from Rate, SampledStat and QuotaUtils."""
+"""Rates with Kafka's arithmetic: the expected numbers follow from Rate, SampledStat and
+QuotaUtils."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from isotherm.metrics.sampled_rate import SampledRate, SampledValues
 def test_rate_of_the_first_window_counts_empty_ones_before_it() -> None:
     rate = SampledRate(1000, 11)
     rate.record(1000, 0)
-    assert rate.measure(0) == 100  # over 10 s: ten windows besides the one that goes on
+    assert rate.measure(0) == 100  # over 10 s: ten full windows; the current one adds 0 ms
     assert rate.measure(500) == pytest.approx(1000 / 10.5)
     assert rate.measure(1000) == 100  # one full window, nine empty ones
 
@@ -33,7 +34,7 @@ def test_values_of_one_window_are_added_up() -> None:
 
 
 def test_throttle_brings_the_rate_down_to_the_limit() -> None:
-    """After waiting, the same amount over the longer time is exactly the limit."""
+    """After the throttle time, the same amount over the longer period is exactly the limit."""
     rate = SampledRate(1000, 11)
     rate.record(2000, 0)
     assert rate.throttle_ms(200, 0) == 0

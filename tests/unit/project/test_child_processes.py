@@ -1,4 +1,7 @@
-"""Processes of developers import what those of users import: kio would import hypothesis."""
+"""Child processes import only what users' processes import.
+
+kio would import hypothesis, which is installed for developers alone.
+"""
 
 from __future__ import annotations
 

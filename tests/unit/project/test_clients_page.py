@@ -1,4 +1,4 @@
-"""docs/clients.md says what is run: versions, counts and files are those of the tests."""
+"""docs/clients.md agrees with the tests: versions, counts and files are those that run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INTEROP = ROOT / "tests" / "interop"
 
 
 def rows() -> dict[str, list[str]]:
-    """The first table: by folder of the list, the cells before it."""
+    """The cells of the first table before its last, by the folder that the last cell links to."""
     found = {}
     for line in PAGE.splitlines():
         linked = re.search(r"\]\(\.\./tests/interop/(\S+)\) \|$", line)
@@ -63,7 +63,7 @@ def test_files_that_the_page_names_exist() -> None:
 
 
 def frameworks() -> dict[str, str]:
-    """Of the table of frameworks: versions by the first word of a row."""
+    """The table of frameworks: versions by the first word of the row."""
     section = PAGE.split("## Frameworks under kills")[1].split("\n## ")[0]
     table = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| ")]
     return {name.split()[0].strip(","): version.strip() for name, version in table[1:]}

@@ -32,7 +32,7 @@ def test_tests_that_a_page_names_are_there(page: Path) -> None:
 
 
 def test_modules_that_delete_are_there_and_their_mutants_are_tried() -> None:
-    """The page names a module below src/isotherm or src/isotherm/remote."""
+    """The page gives module paths below src/isotherm or src/isotherm/remote."""
     page = (ROOT / "docs" / "destructive-acts.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`([a-z_/]+/[a-z_]+\.py)`", page))
     sources = ROOT / "src" / "isotherm"

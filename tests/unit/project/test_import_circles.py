@@ -1,6 +1,6 @@
-"""No module needs itself, by way of others, to be read or to be typed.
+"""No module imports itself through others, at run time or for types.
 
-Imports within functions do not count: they are made when they are needed.
+Imports within functions do not count, because they run later.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def module_of(path: Path, root: Path) -> str:
 
 
 def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Those that run, or are typed, when a module is imported."""
+    """The statements that run, or that a type checker reads, when the module is imported."""
     for statement in body:
         yield statement
         if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):

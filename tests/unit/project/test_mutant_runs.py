@@ -1,4 +1,5 @@
-"""The fork of a mutant gets the changed functions alone, and the tests of the changed statement alone."""
+"""A mutant's fork replaces only the changed functions, and runs only the tests of the changed
+statement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pictures of docs/pipeline are of the commands that the pages name, and load nothing."""
+"""The pictures of docs/pipeline show the commands that the pages name, and load nothing."""
 
 from __future__ import annotations
 

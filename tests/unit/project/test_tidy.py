@@ -1,4 +1,4 @@
-"""Rules on the source itself that no linter of the set holds."""
+"""Rules on the source itself that no linter checks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_text_does_not_name_unfinished_work() -> None:
 
 
 def test_every_module_is_imported_somewhere() -> None:
-    """A module nobody imports is dead, or is an entry point that says so here."""
+    """A module that nothing imports is dead, unless it is an entry point listed here."""
     entry_points = {
         "isotherm.cli.main",
         "isotherm.cli.__main__",
@@ -66,7 +66,7 @@ _FROM = re.compile(r"from (isotherm[\w.]*) import (\([^)]*\)|[^\n]*)")
 
 
 def _mentioned(text: str) -> set[str]:
-    """Dotted names in the text, with all that they begin with, and what `from` imports."""
+    """The dotted names in the text with all their prefixes, and the names imported with `from`."""
     names = set()
     for dotted in _DOTTED.findall(text):
         parts = dotted.split(".")
@@ -77,5 +77,5 @@ def _mentioned(text: str) -> set[str]:
 
 
 def test_files_that_begin_first_are_there() -> None:
-    """A file that was renamed would begin with the others, and might end long after them."""
+    """A renamed file would lose its early start, and might then end long after all others."""
     assert [name for name in LONGEST if not (ROOT / "tests" / name).is_file()] == []

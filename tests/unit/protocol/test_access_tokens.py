@@ -1,4 +1,4 @@
-"""Tokens from a provider over https."""
+"""Access tokens from a provider over HTTPS."""
 
 from __future__ import annotations
 

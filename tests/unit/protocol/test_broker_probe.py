@@ -1,5 +1,7 @@
-"""What listens at an address, told by a probe. Kafka's own answer to ApiVersions is in the interop
-tests: every command there asks first."""
+"""What a probe finds at an address where no client can connect.
+
+The interop tests cover Kafka's own answer to ApiVersions: every command there probes first.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ Answer = Callable[[socket.socket], None]
 
 @contextlib.contextmanager
 def server(answer: Answer) -> Iterator[int]:
-    """Answers each connection in a thread, until the block ends."""
+    """Serve each connection in a thread with `answer`, until the block ends. Yields the port."""
     listening = socket.create_server(("127.0.0.1", 0))
     ended = threading.Event()
 
@@ -44,7 +46,7 @@ def server(answer: Answer) -> Iterator[int]:
         yield listening.getsockname()[1]
     finally:
         ended.set()
-        # An accept that waits is woken by a connection, not by a close.
+        # Closing a socket does not wake a thread in accept; a connection does.
         with contextlib.suppress(OSError):
             socket.create_connection(listening.getsockname(), 1).close()
         thread.join(10)
@@ -54,7 +56,7 @@ def server(answer: Answer) -> Iterator[int]:
 def kafka(connection: socket.socket) -> None:
     head = connection.recv(4)
     if not head:
-        # The connection that wakes a server to end.
+        # The connection that ends the server sends nothing.
         return
     request = connection.recv(struct.unpack(">i", head)[0])
     api_key, version, correlation_id = struct.unpack_from(">hhi", request)
@@ -141,7 +143,7 @@ AUTHORITY = issue("authority")
 
 
 def tls_server(answer: Answer, folder: Path, host: str = "localhost") -> Answer:
-    """Shows a certificate of AUTHORITY for `host`."""
+    """An answer behind TLS, with a certificate of AUTHORITY for `host`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(issue("broker", AUTHORITY, host=host).write_pem(folder / "broker.pem"))
 

@@ -1,4 +1,5 @@
-"""Entities of a version, from fields of the newest: Kafka's message classes have no other names either."""
+"""Entities of any version, made from fields of the newest one. Kafka's message classes work like
+this too: one set of names for all versions."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ FIELDS = {
     "topics": [{"topic_id": None, "name": "orders"}],
     "allow_auto_topic_creation": True,
     "include_topic_authorized_operations": False,
-    # Versions 8 to 10 alone have it.
+    # Only versions 8 to 10 have this field.
     "include_cluster_authorized_operations": False,
 }
 

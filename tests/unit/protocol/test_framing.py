@@ -54,7 +54,7 @@ def test_request_header_cut_short_raises_protocol_error(length):
 
 
 def test_array_longer_than_its_message_is_refused_without_allocating():
-    """Five bytes that make kio's reader reserve 34 GB and abort the process."""
+    """These five bytes make kio's reader reserve 34 GB, which aborts the process."""
     body = bytes.fromhex("ffffffff0f")
     tracemalloc.start()
     try:
@@ -131,7 +131,7 @@ def test_response_to_fetch_counts_record_bytes_in_its_size():
 
 
 def test_tagged_fields_of_a_fetch_request_are_counted():
-    """A fetch request without topics, then 20,001 tagged fields of no size."""
+    """A fetch request without topics that has 20,001 empty tagged fields."""
     head = bytes.fromhex(
         "00000000 00000000 00000000 00 00000000 ffffffff 01 01 01".replace(" ", "")
     )

@@ -1,4 +1,5 @@
-"""The client's exchange, by the examples of RFC 5802's successors and RFC 7628, and against the server's."""
+"""The client's SASL exchanges, with the examples of RFC 7677 and RFC 7628 and against the broker's
+exchange."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ def test_password_is_in_no_text_of_a_login() -> None:
 
 
 class _Server:
-    """Answers the requests of a login in order."""
+    """A broker that gives the answers of a login in order."""
 
     def __init__(self, *answers: object) -> None:
         self.answers = list(answers)
@@ -103,7 +104,7 @@ _HANDSHAKE = SaslHandshakeResponse(error_code=ErrorCode.none, mechanisms=("OAUTH
 
 
 def test_token_is_shown_as_in_the_example_of_rfc_7628(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Section 4.1, without the authorization id, which is the token's subject."""
+    """Section 4.1, without the authorization id: the token's subject is the user."""
     monkeypatch.setattr("isotherm.protocol.sasl_client.fetch_token", lambda _: "vF9dft4qmT")
     login = TokenLogin(
         "id", SECRET, "https://x", extensions=("host=server.example.com", "port=143")
@@ -117,7 +118,8 @@ def test_token_is_shown_as_in_the_example_of_rfc_7628(monkeypatch: pytest.Monkey
 
 
 def test_refused_token_is_ended_by_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RFC 7628, section 3.2.3: the server's JSON is answered by ^A; then it fails."""
+    """RFC 7628, section 3.2.3: the client answers the server's JSON with ^A, and the login
+    fails."""
     monkeypatch.setattr("isotherm.protocol.sasl_client.fetch_token", lambda _: "token")
     login = TokenLogin("id", SECRET, "https://x")
     invalid = _answered(auth_bytes=b'{"status":"invalid_token"}')

@@ -1,4 +1,5 @@
-"""Isotherm's own clients log in with tokens that they fetch from a provider, given Kafka's properties."""
+"""Isotherm's own clients fetch tokens from a provider and log in with them, given Kafka's
+properties."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ WRONG = "wr0ng-t0ken-4417"
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
-    # Sessions are as long as tokens: an hour.
+    # A session ends with its token, after an hour.
     with SecuredBroker(tmp_path_factory.mktemp("secured")) as running:
         yield running
 

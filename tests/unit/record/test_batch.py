@@ -101,7 +101,7 @@ def test_read_records_shows_a_header_name_that_is_not_utf8() -> None:
 
 
 def one_record(body: bytes) -> bytearray:
-    """A batch of one record whose bytes after the size are `body`."""
+    """A batch of one record with `body` after its size."""
     batch = build_batch([NewRecord(NOW, None, None)])[:HEADER_SIZE]
     batch += bytes([2 * len(body)]) + body
     struct.pack_into(">i", batch, 8, len(batch) - 12)

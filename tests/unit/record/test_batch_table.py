@@ -18,11 +18,11 @@ SMALL = [b"text " * 50, b"other text " * 9]
 LARGE = [b"text " * 30_000]
 """More than one block of 64 KiB."""
 STORED = [NOISE]
-"""A block that would not shrink."""
+"""A block that compression does not shrink."""
 
 
 def encoded(*batches: tuple[CompressionType, list[bytes]]) -> tuple[bytes, list[bytes]]:
-    """Batches after each other, and the bytes of each one's records."""
+    """The batches one after the other, and the uncompressed records of each."""
     buffer, payloads = bytearray(), []
     for codec, values in batches:
         records = [(T0, None, value, ()) for value in values]
@@ -96,7 +96,7 @@ UNSIZED_CHECKED = zstandard.ZstdCompressor(write_content_size=False, write_check
 
 
 def encoded_frames(values: list[bytes], *compressors: zstandard.ZstdCompressor) -> bytes:
-    """Batches of the same records, each compressed by another compressor."""
+    """Batches with the same records, each compressed by another compressor."""
     batch = build_batch([(T0, None, value, ()) for value in values], compression=ZSTD)
     payload = build_batch([(T0, None, value, ()) for value in values])[61:]
     return b"".join(with_payload(batch, c.compress(payload)) for c in compressors)
@@ -136,7 +136,7 @@ def test_zstd_frames_after_each_other_in_a_batch_are_unpacked(values: list[bytes
 @pytest.mark.parametrize("values", [SMALL, LARGE, STORED], ids=["block", "blocks", "stored"])
 @pytest.mark.parametrize("at", [-1, -5, 61 + 1, 61 + 4])
 def test_damaged_zstd_frame_is_corrupt(values: list[bytes], at: int) -> None:
-    """In its checksum, its content, its magic number and its header."""
+    """The damaged bytes are in the checksum, the content, the magic number and the header."""
     sound = encoded_frames(values, UNSIZED_CHECKED)
     damaged = bytearray(sound)
     damaged[at] ^= 0xFF

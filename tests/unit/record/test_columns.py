@@ -204,7 +204,7 @@ def test_call_ends_before_the_batch_that_is_too_much() -> None:
         calls += 1
     assert offsets == list(range(30))
     assert calls == 5
-    # One batch is taken, whatever its size.
+    # The first batch is decoded whatever its size.
     assert decode_columns(run, decoded_size_max=1).count == 3
     assert decode_columns(run[: len(batch_at(0)) * 1], decoded_size_max=1).count == 3
 
@@ -260,7 +260,7 @@ def test_damaged_header_is_corrupt() -> None:
 @pytest.mark.parametrize("count", [1, 2, 4, 5, 2**31 - 1])
 def test_wrong_count_is_corrupt_and_costs_no_memory(codec: CompressionType, count: int) -> None:
     batch = batch_at(0, 3, compression=codec)
-    decode_columns(batch, columns=COLUMNS)  # loads kernels, whose memory is not the batch's
+    decode_columns(batch, columns=COLUMNS)  # load the kernels first: their memory must not count
     struct.pack_into(">i", batch, 57, count)
     struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[21:]))
     tracemalloc.start()
@@ -272,7 +272,7 @@ def test_wrong_count_is_corrupt_and_costs_no_memory(codec: CompressionType, coun
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 8 * 1024 * 1024  # the interpreter's own included; the count asks for gigabytes
+    assert peak < 8 * 1024 * 1024  # includes the interpreter's own; the count claims gigabytes
 
 
 @pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.ZSTD])
@@ -329,7 +329,7 @@ def test_columns_outlive_the_buffer() -> None:
     columns = decode_columns(batch, columns=COLUMNS)
     expected = rows(columns)
     batch[:] = bytes(len(batch))
-    batch.clear()  # no view is left behind
+    batch.clear()  # fails if a view of the buffer is left
     assert rows(columns) == expected
 
 

@@ -48,7 +48,7 @@ def test_every_truncation_is_corrupt(codec: CompressionType) -> None:
     compressed = compress(codec, TEXT[:3000])
     for size in range(1, len(compressed)):
         if codec is CompressionType.SNAPPY and size == len(XERIAL_HEADER):
-            continue  # an xerial stream of no blocks
+            continue  # an xerial stream without blocks
         with pytest.raises(CorruptRecordError):
             decompress(codec, compressed[:size])
 
@@ -72,7 +72,7 @@ def test_bomb_is_refused_with_little_memory(codec: CompressionType) -> None:
 
 
 def test_zstd_blocks_that_each_hold_something_are_refused_with_little_memory() -> None:
-    """So few of them to a KiB that their heads are looked at."""
+    """So few blocks per KiB that the reader checks their headers."""
     rng = random.Random(0)
     block = 128 * 1024
     blocks = [rng.randbytes(1200) + bytes(block - 1200) for _ in range(800)]
@@ -127,8 +127,8 @@ def test_lz4_frame_is_what_kafkas_reader_takes() -> None:
     assert not info["block_linked"]
     assert info["block_size"] == 64 * 1024
     assert info["content_size"] == 0
-    # Magic, flags (version 1, independent blocks), 64 KiB, and xxHash's second byte of those two:
-    # the checksum that Kafka 0.8 computed over the wrong bytes.
+    # Magic, flags (version 1, independent blocks), block size 64 KiB, and the second byte of xxHash
+    # over flags and size alone. Kafka 0.8 computed the checksum over the wrong bytes.
     assert compress(CompressionType.LZ4, TEXT)[:7].hex() == "04224d18604082"
 
 

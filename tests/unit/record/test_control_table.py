@@ -1,4 +1,4 @@
-"""Control batches that hold no control record, beside those that brokers write."""
+"""Control batches that hold no control record are found; those that brokers write are not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_control_record_of_another_size_and_known_type_is_one() -> None:
     ("key", "value"),
     [
         (b"user-7", b"value"),
-        (b"abcd", b"sixsix"),  # of a marker's size
+        (b"abcd", b"sixsix"),  # a key and value of a marker's sizes
         (None, b"value"),
         (b"\x00\x00\x00\x63", b"value"),
     ],

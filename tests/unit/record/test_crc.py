@@ -17,4 +17,4 @@ def test_crc_is_castagnolis(buffer_type) -> None:
 def test_crc_of_slice_covers_the_slice_alone() -> None:
     buffer = bytearray(b"xx123456789yy")
     assert crc32c(memoryview(buffer)[2:-2]) == 0xE3069283
-    buffer.append(0)  # no view of it is left behind
+    buffer.append(0)  # fails if a view of the buffer is left

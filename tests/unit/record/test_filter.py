@@ -19,7 +19,7 @@ from tests.support.filtered_batch import filtered_batch
 
 NOW = 1_700_000_000_000
 HEADERS = (("h", b"x"), ("n", None))
-# The idempotent batch that Kafka 4 wrote for docs/formats, and what its cleaner made of it.
+# The idempotent batch that Kafka 4 wrote for docs/formats, and its copy after Kafka's cleaner.
 KAFKA_RECORDS = [
     NewRecord(NOW, b"k1", b"v1"),
     NewRecord(NOW + 5, b"k2", None),

@@ -76,7 +76,7 @@ def stored(validated: ValidatedRecords) -> list[Record]:
 
 
 def sealed(batch: bytearray) -> bytearray:
-    """The batch with the CRC of the bytes it has."""
+    """The batch with a right CRC."""
     struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[21:]))
     return batch
 
@@ -120,7 +120,7 @@ def test_batch_without_timestamps_has_none() -> None:
 @CODECS
 def test_append_time_is_set_on_the_whole_batch(codec: CompressionType) -> None:
     config = TopicConfig(message_timestamp_type="LogAppendTime")
-    # Timestamps are not checked then: they are not kept.
+    # The timestamps are out of bounds. LogAppendTime replaces them, so they are not checked.
     batch = build_batch(
         [NewRecord(1, b"a", b"1"), NewRecord(NOW * 2, b"b", b"2")], compression=codec
     )
@@ -166,7 +166,7 @@ def test_producer_fields_are_kept() -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_old_format_is_refused_by_its_own_error(magic: int) -> None:
-    # A message of format 0 or 1: offset, size, crc, magic, attributes, key, value.
+    # A message of format 0 or 1: offset, size, CRC, magic, attributes, key, value.
     message = struct.pack(">qiIbbii", 0, 14, 0, magic, 0, -1, -1)
     with pytest.raises(UnsupportedForMessageFormatError, match=f"magic={magic}"):
         validate(bytearray(message))
@@ -228,7 +228,7 @@ def test_batch_that_a_client_may_not_write_is_an_invalid_record(
 
 
 def with_body(body: str) -> bytearray:
-    """A batch of one record that has these bytes after its size."""
+    """A batch of one record with these bytes (hex) after its size."""
     record = bytes.fromhex(body)
     batch = build_batch([NewRecord(NOW, None, None)])[:61] + bytes([2 * len(record)]) + record
     struct.pack_into(">i", batch, 8, len(batch) - 12)
@@ -277,7 +277,7 @@ def test_count_below_the_records_is_an_invalid_record() -> None:
 @CODECS
 def test_offset_delta_that_is_not_the_index_is_an_invalid_record(codec: CompressionType) -> None:
     batch = build_batch([NewRecord(NOW, b"k", b"v")] * 2)
-    # Second record: size, attributes, timestamp delta, then the offset delta 1 (coded 2).
+    # The second record: size, attributes, timestamp delta, then the offset delta 1, encoded as 2.
     second = 61 + (len(batch) - 61) // 2
     assert batch[second + 3] == 2
     batch[second + 3] = 0
@@ -314,7 +314,7 @@ def test_every_record_at_fault_is_named_up_to_a_bound(codec: CompressionType, co
 
 def test_damage_behind_a_record_at_fault_names_no_record() -> None:
     batch = build_batch([NewRecord(NOW, None, b"v") for _ in range(9_000)])
-    batch[-1] = 99  # one header more than there are
+    batch[-1] = 99  # one header more than there is
     with pytest.raises(InvalidRecordError, match="record_index=8999") as caught:
         validate(sealed(batch), TopicConfig(cleanup_policy=("compact",)))
     assert caught.value.faults == ()

@@ -12,7 +12,7 @@ from isotherm.record.varint import (
     write_varlong,
 )
 
-# Kafka's ByteUtilsTest has these; each int is followed by its bytes.
+# The vectors of Kafka's ByteUtilsTest: each int with its bytes.
 VARINTS = [
     (0, "00"),
     (-1, "01"),
@@ -61,7 +61,7 @@ def test_unsigned_varint_comes_back(value: int) -> None:
 
 
 def test_varint_bits_beyond_its_width_are_dropped_as_in_java() -> None:
-    # The fifth byte has room for 7 bits, of which 4 fit an int.
+    # The fifth byte has 7 bits, of which an int uses 4.
     assert read_unsigned_varint(b"\xff\xff\xff\xff\x7f")[0] == 0xFFFF_FFFF
     assert read_varlong(b"\xff" * 9 + b"\x7f")[0] == -(2**63)
 

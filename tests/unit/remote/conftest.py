@@ -28,7 +28,8 @@ def tiered(tmp_path: Path) -> TieredPartition:
 
 @pytest.fixture
 def remote_segment() -> Callable[..., RemoteLogSegmentMetadata]:
-    """remote_segment({epoch: start, ...}, end_inclusive): finished unless said otherwise."""
+    """remote_segment({epoch: start, ...}, end_inclusive): a segment, finished unless another state
+    is given."""
     rng = random.Random(0)
     partition = TopicIdPartition(uuid.UUID(int=7), "flights", 0)
 

@@ -1,8 +1,8 @@
 """Three transaction coordinators over a model of replicated logs, while their partition moves.
 
-A client runs transactions of version 2 and tries again after every error that a move explains. What
-happens around it is drawn from a seed: moves that lose what was not committed, late news of
-leadership, markers that are written later, or not now.
+A client runs transactions of version 2 and retries after every error that a move explains. A seed
+determines what happens around it: moves that lose uncommitted records, late notifications of
+leadership, markers that are written late or refused.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class Written(NamedTuple):
 
 
 class Cluster:
-    """`written` are the markers of the data partitions, whose leaders fence as Kafka's do."""
+    """The replicated state partition, its coordinators, and the data partitions' leaders, which
+    fence as Kafka's do. `written` are the markers of the data partitions."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -134,7 +135,8 @@ class Cluster:
         self.unanswered.clear()
 
     def _check_decided(self, marker: EndMarker) -> None:
-        """A marker that runs ahead of its decision could contradict the next coordinator's."""
+        """Fail if the marker's decision is not committed: the next coordinator could decide
+        otherwise."""
         wanted = (
             TransactionState.PREPARE_COMMIT if marker.commit else TransactionState.PREPARE_ABORT
         )
@@ -176,7 +178,7 @@ class Cluster:
 
 
 class Client:
-    """Runs transactions, and keeps what it was told about each."""
+    """Runs transactions, and keeps the producer, decision and partitions of each confirmed one."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -222,8 +224,9 @@ class Client:
             except COME_AGAIN:
                 await asyncio.sleep(0)
             except (FencedError, InvalidProducerIdMappingError, InvalidTxnStateError):
-                # One that has not heard of its successor takes newer producers for strangers and does
-                # not know their transactions, as Kafka's does. What it confirms would be worse.
+                # A coordinator that does not know its successor yet refuses newer producers and
+                # does not know their transactions, as Kafka's does. A confirmation from it would be
+                # an error.
                 if not is_late:
                     raise
                 await asyncio.sleep(0)
@@ -252,7 +255,7 @@ async def turns(count: int = 5) -> None:
 
 
 async def replicated(cluster: Cluster, request: Awaitable[Result]) -> Result:
-    """The answer to a request whose records the replicas take at once."""
+    """The answer to a request whose records are replicated at once."""
     asked = asyncio.ensure_future(request)
     while not asked.done():
         await turns(1)
@@ -325,7 +328,7 @@ def test_decision_that_survives_is_carried_out_by_the_next_coordinator() -> None
             (each.marker.commit, each.marker.coordinator_epoch) for each in cluster.written
         } == {(True, 2)}
         assert {each.topic_partition for each in cluster.written} == set(DATA)
-        # The client asks again, for the answer was lost.
+        # The client retries, because the answer was lost.
         following = await replicated(
             cluster,
             cluster.coordinators[1].end_transaction(

@@ -1,4 +1,5 @@
-"""A broker asks others, and is asked: markers and admissions over a real connection to a broker."""
+"""A broker that sends requests to others and answers theirs: markers and admissions, over a real
+connection to a real broker."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ def connect(address: PeerAddress) -> PeerConnection:
 
 
 class Brokers:
-    """Broker 1 is real. Broker 2 is what is tested: it sees broker 1 as leader of everything."""
+    """Broker 1 is real. The test plays broker 2, which sees broker 1 as the leader of
+    everything."""
 
     def __init__(self, node: BrokerNode) -> None:
         self.node = node
@@ -94,7 +96,7 @@ class Brokers:
             await each.stop()
 
     def update(self) -> None:
-        """The image with the present leader."""
+        """Publish an image with the present leader."""
 
         def topic(name: str) -> TopicImage:
             count = len(self.node.services.metadata.image.topics_by_name[name].partitions)
@@ -345,7 +347,8 @@ def test_marker_between_the_question_and_the_append_refuses_the_records(run: Any
 
 
 def test_questions_about_one_id_in_a_batch(run: Any) -> None:
-    """A coordinator answers an id once: the newest producer's questions are sent."""
+    """A coordinator gives one answer per transactional id, so only the newest producer's questions
+    are sent."""
 
     async def scenario(brokers: Brokers) -> None:
         producer = await brokers.begin(T0)
@@ -373,7 +376,7 @@ def test_questions_about_one_id_in_a_batch(run: Any) -> None:
 
 
 def test_partition_that_the_coordinator_has_not_heard_of_is_retried(run: Any) -> None:
-    """Its metadata may be late. INVALID_TXN_STATE would end the producer."""
+    """The coordinator's metadata may be late. INVALID_TXN_STATE would end the producer."""
 
     async def scenario(brokers: Brokers) -> None:
         producer = await brokers.begin()

@@ -29,7 +29,7 @@ PRODUCER = ProducerIdAndEpoch(7, 0)
 
 
 class Elsewhere:
-    """The coordinator of another broker: answers when the test says so."""
+    """The coordinator on another broker. It answers when the test sets the result."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[TopicPartition, bool]] = []
@@ -154,7 +154,7 @@ def test_producers_of_one_partition_are_asked_for_each_by_itself(broker: Any) ->
 
 
 def test_marker_before_the_last_answer_refuses_what_was_admitted_already(broker: Any) -> None:
-    """Its records would lie behind the marker that ends their transaction."""
+    """The admitted records would lie behind the marker that ends their transaction."""
 
     async def scenario() -> None:
         leader = Leader(broker)

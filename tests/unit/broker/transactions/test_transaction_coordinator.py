@@ -48,14 +48,14 @@ async def end(broker: Any, producer: Any, *, commit: bool = True, version: int =
 
 
 def prepared(broker: Any, producer: ProducerIdAndEpoch, **fields: Any) -> TransactionMetadata:
-    """A commit that was decided, and of which no marker is written."""
+    """The metadata of a decided commit of which no marker has been written."""
     known = broker.coordinator.describe("tx")
     assert known.producer == producer
     return replace(known, state=S.PREPARE_COMMIT, **fields)
 
 
 def index_of(broker: Any, transactional_id: str = "tx") -> int:
-    """The partition whose log names the id."""
+    """The partition of `__transaction_state` whose log has the id."""
     (index,) = (each for each in range(2) if transactional_id in broker.log.read(each))
     return index
 
@@ -154,7 +154,7 @@ def test_large_transaction_is_ended_over_several_turns_of_the_loop(broker: Any) 
         assert broker.state("tx") is S.PREPARE_COMMIT
         with pytest.raises(ConcurrentTransactionsError):
             broker.add("tx", producer, 0)
-        # The client goes away; its transaction is ended all the same.
+        # The client disconnects, and the coordinator still ends its transaction.
         ending.cancel()
         await broker.until(lambda: broker.state("tx") is S.COMPLETE_COMMIT)
         assert all(len(broker.markers_in(index)) == 1 for index in range(count))
@@ -230,7 +230,7 @@ def test_decided_end_is_carried_out_after_a_crash(broker: Any) -> None:
         index = index_of(broker)
         epochs.append(broker.epoch_of(index))
         broker.store(index, prepared(broker, producer))
-        # One marker was written before the crash; it is written again.
+        # One marker was written before the crash. The restarted coordinator writes it again.
         broker.markers.append(EndMarker(producer, True, epochs[0]), TopicPartition("t", 0))
 
     async def taken_up() -> None:
@@ -280,7 +280,7 @@ def test_requests_after_a_crash_wait_until_the_decided_end_is_carried_out(
             await begin(broker)
         broker.markers.append = append
         await broker.until(lambda: broker.state("tx").name.startswith("COMPLETE"))
-        # The client retries: its answer was lost.
+        # The client retries, because the answer was lost.
         assert await end(broker, ended, commit=commit, version=version) == following
         with pytest.raises(InvalidTxnStateError):
             await end(broker, ended, commit=not commit, version=version)
@@ -381,7 +381,7 @@ def test_transaction_is_aborted_once_its_timeout_has_passed(broker: Any) -> None
         broker.add("tx", producer, 0)
         broker.append(producer)
         broker.clock.advance(4)
-        for _ in range(10):  # the loop's timer goes off; the wall clock says it is too early
+        for _ in range(10):  # the loop's timer fires; the clock says it is early
             await asyncio.sleep(0.001)
         assert broker.state("tx") is S.ONGOING
         broker.clock.advance(1)
@@ -439,7 +439,7 @@ def test_deleted_topic_takes_its_transactions_along(broker: Any) -> None:
         broker.add("tx", producer, 0)
         broker.controller.delete_topics([TRANSACTION_STATE_TOPIC])
         broker.clock.advance(10)
-        for _ in range(10):  # its timer goes off
+        for _ in range(10):  # its timer fires
             await asyncio.sleep(0.001)
         with pytest.raises(InvalidProducerIdMappingError):
             await end(broker, producer)
@@ -493,7 +493,8 @@ def test_end_of_version_2_with_the_last_epoch_gives_a_new_producer_id(broker: An
 
 
 def begun_under_the_last_epoch(broker: Any) -> ProducerIdAndEpoch:
-    """The producer of an open transaction that is late at the next start."""
+    """Store an open transaction under the last epoch that times out before the next start. Returns
+    its producer."""
     producers: list[ProducerIdAndEpoch] = []
 
     async def before() -> None:
@@ -564,7 +565,7 @@ def test_late_transaction_that_is_ended_while_an_id_is_asked_for_stays_as_it_end
         may_answer.set()
         for _ in range(10):
             await asyncio.sleep(0.001)
-        # The next transaction is not late. Each end had the producer's own epoch.
+        # The next transaction has not timed out. Both ends were under the producer's own epoch.
         assert broker.state("tx") is S.ONGOING
         assert [epoch for _, epoch, _ in broker.markers_in()] == [EPOCH_EXHAUSTED]
 
@@ -572,7 +573,7 @@ def test_late_transaction_that_is_ended_while_an_id_is_asked_for_stays_as_it_end
 
 
 def test_late_transaction_under_the_epoch_that_is_kept_for_fencing_is_ended(broker: Any) -> None:
-    """A record of an older version. The marker's epoch cannot be above that of the records."""
+    """An older version wrote the record. The marker's epoch cannot be higher than the records'."""
 
     async def before() -> None:
         broker.create_topic()

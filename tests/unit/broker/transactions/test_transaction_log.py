@@ -1,4 +1,5 @@
-"""Transactional ids from logs as compaction leaves them, laid out by hand and made by the cleaner."""
+"""Transactional ids loaded from compacted logs. Some logs are laid out by hand, others are
+compacted by the cleaner."""
 
 from __future__ import annotations
 

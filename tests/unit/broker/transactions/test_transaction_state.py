@@ -1,4 +1,4 @@
-"""What may happen to a transaction, as tables: the oracle is Kafka's TransactionCoordinator."""
+"""Transitions of a transaction, as tables. The oracle is Kafka's TransactionCoordinator."""
 
 from __future__ import annotations
 
@@ -117,9 +117,9 @@ def test_producer_cannot_begin_while_a_transaction_is_being_ended(state: Transac
 @pytest.mark.parametrize(
     ("expected", "result"),
     [
-        ((PID, 3), (PID, 4)),  # the present epoch: it is raised
-        ((PID, 2), ProducerFencedError),  # an older one
-        ((PID, 4), ProducerFencedError),  # one that was never given
+        ((PID, 3), (PID, 4)),  # the present epoch, which is raised
+        ((PID, 2), ProducerFencedError),  # an older epoch
+        ((PID, 4), ProducerFencedError),  # an epoch that no producer was given
         ((PID + 9, 3), ProducerFencedError),  # another producer's id
     ],
 )
@@ -156,7 +156,7 @@ def test_retry_of_a_rotation_gets_the_same_producer_id() -> None:
 def test_last_epoch_is_kept_to_fence_with() -> None:
     fenced = begin(metadata(S.ONGOING, EPOCH_EXHAUSTED))
     assert fenced.producer == (PID, EPOCH_MAX)
-    # The fresh id is given with the end already; nobody has its first epoch.
+    # The abort already assigned the fresh id. No producer got its epoch 0, so the next one gets 1.
     assert begin(complete_transaction(fenced, 40)).producer == (FRESH, 1)
 
 
@@ -245,18 +245,18 @@ def test_end_by_a_client_of_version_0(state: TransactionState, commit: bool, res
             end(known, commit=commit)
 
 
-# The epoch before the last end is 3, so 4 is the present one once that end is decided.
+# The last end raised the epoch from 3 to 4, or does so once it is complete.
 @pytest.mark.parametrize(
     ("state", "epoch", "commit", "result"),
     [
         (S.PREPARE_COMMIT, 3, True, BUSY),
         (S.PREPARE_COMMIT, 3, False, BUSY),
-        (S.PREPARE_COMMIT, 4, False, BUSY),  # the next transaction's, too early
+        (S.PREPARE_COMMIT, 4, False, BUSY),  # of the next transaction, which cannot begin yet
         (S.PREPARE_ABORT, 3, False, BUSY),
         (S.COMPLETE_COMMIT, 3, True, DONE),
         (S.COMPLETE_COMMIT, 3, False, WRONG),
         (S.COMPLETE_COMMIT, 4, True, WRONG),
-        (S.COMPLETE_COMMIT, 4, False, S.PREPARE_ABORT),  # nothing was added to it
+        (S.COMPLETE_COMMIT, 4, False, S.PREPARE_ABORT),  # a transaction to which nothing was added
         (S.COMPLETE_ABORT, 3, False, DONE),
         (S.COMPLETE_ABORT, 3, True, WRONG),
         (S.COMPLETE_ABORT, 4, False, S.PREPARE_ABORT),
@@ -290,7 +290,7 @@ def test_end_with_the_last_epoch_gives_a_new_producer_id_and_knows_its_retry() -
     known = metadata(S.ONGOING, EPOCH_EXHAUSTED, client_transaction_version=TRANSACTION_V2)
     ended = end(known, EPOCH_EXHAUSTED, version=TRANSACTION_V2)
     assert ended.metadata is not None
-    # The marker goes out under the old id and the last epoch of all.
+    # The marker is written under the old id and the highest epoch.
     assert ended.metadata.producer == (PID, EPOCH_MAX)
     assert ended.producer == (FRESH, 0)
     completed = complete_transaction(ended.metadata, 40)
@@ -299,7 +299,7 @@ def test_end_with_the_last_epoch_gives_a_new_producer_id_and_knows_its_retry() -
 
 
 def test_fenced_producer_may_go_on_while_no_other_has_begun() -> None:
-    """As Apache Kafka 4.3.1 answers after a transaction timed out."""
+    """Kafka 4.3.1 answers the same after a transaction timed out."""
     known = metadata(S.ONGOING)
     fenced = complete_transaction(fence(known, 30, None), 40)
     assert end(fenced, 3, commit=False, version=TRANSACTION_V2) == (None, (PID, 4))

@@ -1,4 +1,4 @@
-"""Logs to clean: what a broker would have, on a simulated clock."""
+"""Logs to clean, as a broker has them, on a simulated clock."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class Logs:
         return self.manager.create_log(TopicPartition(topic, 0), uuid.uuid4(), config)
 
     def filled(self, topic: str, *, records: int, config: TopicConfig = COMPACTED) -> PartitionLog:
-        """A log with `records` batches of one record of 100 bytes: about two per segment."""
+        """A log with `records` batches, each of one record of 100 bytes. About two batches fit a
+        segment."""
         log = self.make(topic, config)
         self.append(log, records)
         return log

@@ -1,4 +1,5 @@
-"""Vectors: Kafka's LogCleanerManagerTest."""
+"""Which log is cleaned, and which part of it. The vectors are those of Kafka's
+LogCleanerManagerTest."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class Log:
 
 
 def log_of(*bases: Offset, end: Offset, stable: Offset | None = None, start: Offset = 0) -> Log:
-    """Segments of 100 bytes with these bases, the last one active."""
+    """A log with segments of 100 bytes at these base offsets. The last one is active."""
     stable = end if stable is None else stable
     return Log([Segment(base) for base in bases], end, stable, start)
 
@@ -82,7 +83,7 @@ def test_plan_with_the_first_dirty_offset_in_the_active_segment_has_nothing_to_c
 def test_plan_leaves_records_that_are_younger_than_the_compaction_lag(
     lag_ms: int, end: Offset
 ) -> None:
-    """Source: testCleanableOffsetsForTime. A record as old as the lag may be cleaned."""
+    """Source: testCleanableOffsetsForTime. A record exactly as old as the lag may be cleaned."""
     log = log_of(0, 10, 20, 40, end=45)
     ages = [2 * HOUR, HOUR, HOUR - 1, 0]
     for segment, age in zip(log.segments, ages, strict=True):

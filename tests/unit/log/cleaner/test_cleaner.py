@@ -1,4 +1,5 @@
-"""One round after another: Kafka's own cases, and the bytes of a run of Kafka's cleaner."""
+"""Rounds of the cleaner: the cases of Kafka's LogCleanerTest, and the bytes that Kafka's cleaner
+wrote."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ def roll_and_clean(log: CompactedLog, first_dirty_offset: Offset | None = None) 
 
 
 def clean_twice(log: CompactedLog) -> None:
-    """A round that sets horizons, and one after they have come."""
+    """Clean once to set delete horizons, and once more after they have passed."""
     log.log.roll()
     log.clean(first_dirty_offset=0)
     log.clock.advance(RETENTION_MS + 1)
@@ -134,7 +135,8 @@ def test_empty_batch_goes_when_its_producer_has_a_later_one(log: CompactedLog) -
 
 
 def test_full_map_ends_the_round_within_the_log(open_log: OpenLog) -> None:
-    """testBuildPartialOffsetMap: three slots, three quarters of them used."""
+    """testBuildPartialOffsetMap: the map has three slots and uses at most three quarters of
+    them."""
     log = open_log(map_slots=3, load_factor=0.75)
     for key in range(5):
         put(log, key)
@@ -212,7 +214,7 @@ def test_large_batch_is_read_as_a_whole(open_log: OpenLog) -> None:
 
 
 def test_tombstone_goes_in_the_first_round_after_its_horizon(log: CompactedLog) -> None:
-    """testCleanTombstone: only the cleaner's time counts, not that of records."""
+    """testCleanTombstone: the cleaner's clock counts, not the timestamps of records."""
     log.append(("a", "1"), timestamps=[T0])
     log.append(("a", None), timestamps=[1])
     put(log, 1)
@@ -248,8 +250,8 @@ def test_expired_tombstones_stay_while_nothing_is_dirty(log: CompactedLog) -> No
 
 
 def test_tombstone_above_a_full_map_gets_no_horizon(open_log: OpenLog) -> None:
-    """Its key's older record stays in this round, so a reader may still meet it after the horizon
-    that Kafka would set now; then both would go at once."""
+    """Differs from Kafka: this round keeps the key's older record. With a horizon set now, a reader
+    could meet that record after the horizon, and then both records would go in one round."""
     log = open_log(map_slots=1, load_factor=1.0)
     log.append(("a", "1"))
     log.append(("b", "1"))
@@ -334,7 +336,8 @@ def test_records_without_a_key_go(log: CompactedLog) -> None:
 
 
 def test_producers_go_on_after_their_records_went(log: CompactedLog) -> None:
-    """The state that a restart finds is that of before: sequences go on, epochs fence."""
+    """A restart finds the producer state from before the round: sequences continue, and epochs
+    fence."""
     log.append(("a", "1"), ("a", "2"), producer=(7, 3))
     log.append(("b", "1"), producer=(8, 1))
     log.append(("a", "3"), ("b", "2"))
@@ -397,7 +400,7 @@ def test_golden_run_gives_kafkas_bytes(log: CompactedLog) -> None:
 def test_group_that_one_segment_cannot_hold_becomes_several(
     open_log: OpenLog,
 ) -> None:
-    """Horizons lengthen batches; Kafka from 4.5 on begins another segment, too."""
+    """Horizons lengthen batches. Kafka begins another segment too, from 4.5 on."""
     log = open_log(segment_size_max=300)
     for number in range(6):
         log.append((f"k{number}", "v"), producer=P1, is_transactional=True)
@@ -461,7 +464,7 @@ def test_replaced_files_stay_for_their_time_though_the_name_was_marked_before(
     assert not list(log.directory.glob("*.deleted"))
 
 
-# What may go wrong
+# Failures
 
 
 def test_aborted_round_leaves_no_files(log: CompactedLog) -> None:
@@ -493,7 +496,7 @@ def test_segments_that_left_the_log_meanwhile_abort_the_round(log: CompactedLog)
 
     def throttle(size: int) -> None:
         sizes.append(size)
-        if len(sizes) == 3:  # all is read by the first pass, and a segment by the second
+        if len(sizes) == 3:  # the first pass has read everything, the second one segment
             log.log.maybe_increment_log_start_offset(1)
             log.log.delete_old_segments(T0)
 
@@ -536,7 +539,8 @@ def test_batch_that_is_cut_off_is_named(log: CompactedLog) -> None:
 
 
 def test_batch_of_an_old_format_is_named_and_left_alone(log: CompactedLog) -> None:
-    """KIP-534 has no horizon for those; Isotherm reads none (decision 0023)."""
+    """KIP-534 defines no horizon for old formats, and Isotherm does not read them (decision
+    0023)."""
     put(log, 1)
     put(log, 1)
     log.log.roll()

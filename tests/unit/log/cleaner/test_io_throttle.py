@@ -25,7 +25,7 @@ def test_rate_is_kept_over_any_run_of_transfers(
     for size, pause_ms in zip(sizes, pauses_ms, strict=False):
         start_s = clock.monotonic_s()
         throttle.pay(size, NEVER)
-        # 10 ms of debt may be put off; the simulated clock knows whole milliseconds.
+        # The throttle may defer 10 ms of debt, and the simulated clock has whole milliseconds.
         assert size <= rate * (clock.monotonic_s() - start_s + 0.0115)
         clock.advance(pause_ms)
 

@@ -1,4 +1,4 @@
-"""The worker against cleaners whose every round is scripted, and Kafka's metrics of it."""
+"""The cleaner threads with scripted rounds, and Kafka's metrics of the log cleaner."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_run_deletes_below_the_log_start_of_a_log_that_is_only_compacted(
 def test_round_without_a_dirty_record_never_takes_the_checkpoint_back(
     logs: Any, make: Make
 ) -> None:
-    """The core answers 0 then, as Kafka's does."""
+    """Cleaner.clean returns end offset 0 then, as Kafka's does."""
     log = logs.filled("a", records=10)
     manager = logs.manager.cleaner_manager
     with manager._lock:
@@ -131,7 +131,7 @@ def test_round_without_a_dirty_record_never_takes_the_checkpoint_back(
 
 
 def _once(do: Round) -> Round:
-    """`do` in the first round, and a whole cleaning in those that follow."""
+    """`do` as the first round, then rounds that clean everything."""
     rounds = iter([do])
     return lambda *args: next(rounds, clean_all)(*args)
 

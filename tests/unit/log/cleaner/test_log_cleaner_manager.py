@@ -1,4 +1,5 @@
-"""Source of the cases: Kafka LogCleanerManagerTest."""
+"""The states of logs between cleaner threads and other users. Source of the cases: Kafka
+LogCleanerManagerTest."""
 
 from __future__ import annotations
 
@@ -224,7 +225,7 @@ def test_log_that_was_paused_twice_is_begun_after_two_resumes(
 def test_two_threads_that_abort_the_same_round_both_go_on(
     logs: Any, manager: LogCleanerManager
 ) -> None:
-    """Kafka allows one at a time: a second one is an IllegalStateException there."""
+    """Differs from Kafka, where a second abort raises IllegalStateException."""
     log = logs.filled("a", records=10)
     cleaning = begin(manager)
     aborts = [in_thread(lambda: manager.abort(log.topic_partition)) for _ in range(2)]

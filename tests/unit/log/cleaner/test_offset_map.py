@@ -11,8 +11,8 @@ from isotherm.record.batch import build_batch
 from isotherm.record.batch_table import byte_array, read_batch_table
 from isotherm.record.filter import locate_records
 
-# SipHash-2-4 with 128 bits, key 00 01 .. 0f, messages 00 01 .. of these sizes:
-# `openssl mac -macopt hexkey:000102030405060708090a0b0c0d0e0f -macopt size:16 SIPHASH`
+# SipHash-2-4 with 128 bits and key 00 01 .. 0f, of the messages 00 01 .. by their size. Made with
+# `openssl mac -macopt hexkey:000102030405060708090a0b0c0d0e0f -macopt size:16 SIPHASH`.
 SIPHASH = {
     0: "a3817f04ba25a8e66df67214c7550293",
     1: "da87c1d86b99af44347659119b22fc45",
@@ -26,7 +26,7 @@ SIPHASH = {
 
 
 def placed(*records: tuple[str | None, str | None], base_offset: int = 0) -> tuple:
-    """Data, batches and places of one batch."""
+    """The bytes, table and record places of one batch."""
     batch = build_batch(
         [(0, encoded(key), encoded(value), ()) for key, value in records],
         base_offset=base_offset,
@@ -56,7 +56,7 @@ def chosen(
     expiry_ms: int = 2**62,
     base_offset: int = 0,
 ) -> tuple[list[int], int]:
-    """What stays, and how many had no key; it is 100 ms."""
+    """The offsets kept at time 100 ms, and the number of records without a key."""
     data, batches, places = placed(*records, base_offset=base_offset)
     offset_map.latest_offset = latest
     hashes = offset_map.hash_keys(data, byte_array(b""), batches, places)

@@ -65,7 +65,7 @@ def test_segment_ends_where_the_very_next_one_begins() -> None:
 
 
 def test_offsets_of_a_group_fit_its_base() -> None:
-    """testSegmentGroupingWithSparseOffsets: the next base tells where a segment ends at most."""
+    """testSegmentGroupingWithSparseOffsets: the next base offset bounds the end of a segment."""
     assert bases([Segment(0), Segment(10), Segment(INT_MAX)], end_offset=INT_MAX + 1) == [
         [0, 10, INT_MAX]
     ]

@@ -1,4 +1,4 @@
-"""A keyed log that is tiered, and what a job stages for it, without Spark."""
+"""A tiered log with keys, and the segments that a job stages for it, without Spark."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FETCH_BYTES = 1000
 
 
 class LocalCompaction:
-    """The job's steps one after the other, in one process."""
+    """Runs the steps of the job in order, in one process."""
 
     def __init__(
         self,

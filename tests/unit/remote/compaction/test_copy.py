@@ -1,4 +1,5 @@
-"""A compacted copy under another prefix: cut off anywhere, finished or undone, verified."""
+"""A compacted copy under another prefix: a crash at any step, its completion or undoing, and its
+verification."""
 
 from __future__ import annotations
 
@@ -26,11 +27,12 @@ OWNER = TopicIdPartition(uuid.UUID(int=3), "t", 0)
 
 
 class CutOffError(BaseException):
-    """The process ends here."""
+    """The process ends here. A BaseException, so that no handler of errors catches it."""
 
 
 class MortalClient(ObjectClient):
-    """Dies at a change of the store, when `left` are done; may flip a bit of what it stores."""
+    """Raises CutOffError at a change of the store after `left` changes. Flips a bit of objects
+    whose key ends with `damages`."""
 
     left = 10**9
     damages = ""

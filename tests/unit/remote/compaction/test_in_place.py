@@ -1,4 +1,4 @@
-"""Compaction in place: staged by a job, published by the broker, cut off anywhere."""
+"""Compaction in place: staged by a job, published by the broker, with a crash at any step."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ KEEP_OLD_MS = 5000
 
 
 class CutOffError(BaseException):
-    """The process ends here; no handler may get in between."""
+    """The process ends here. A BaseException, so that no handler of errors catches it."""
 
 
 class Countdown:
-    """Ends the process at the n-th change of anything that lasts."""
+    """Ends the process at the n-th durable change."""
 
     def __init__(self) -> None:
         self.left: int | None = None
@@ -62,7 +62,7 @@ class MortalClient(ObjectClient):
 
 
 class Story:
-    """One partition of level 1, tiered in a few segments, and a job that compacts it."""
+    """One partition at level 1, tiered in a few segments, and a job that compacts it."""
 
     def __init__(self, directory: Path, local_compaction: Callable[..., Any]) -> None:
         self.countdown = Countdown()
@@ -131,7 +131,7 @@ class Story:
         )
 
     def look_twice(self) -> None:
-        """Publish, and clear up when the time of the old segments is over."""
+        """Let the broker publish, and clean up after the old segments' grace period."""
         self.finisher().run()
         self.partition.clock.advance(KEEP_OLD_MS)
         self.finisher().run()
@@ -140,7 +140,8 @@ class Story:
         return list(read_through(self.partition))
 
     def check_readable(self) -> None:
-        """What a consumer sees: only what was written, in order, the newest of each key among it."""
+        """A consumer sees only what was written, in order, with the newest record of each key among
+        it."""
         found = self.records()
         assert [each.offset for each in found] == sorted({each.offset for each in found})
         for each in found:
@@ -149,7 +150,7 @@ class Story:
         assert set(newest.values()) <= {each.offset for each in found}
 
     def check_done(self) -> None:
-        """Compacted, nothing left over: the bucket holds the live segments and nothing else."""
+        """The log is compacted, and the bucket holds the live segments and nothing else."""
         assert [each.offset for each in self.records()] == [2, 3, 7, 8, 9]
         self.check_clean()
 
@@ -206,7 +207,7 @@ def test_segments_are_replaced_under_their_keys_and_the_old_ones_go_later(story:
     (found,) = story.journals.find()
     assert found.journal is not None
     assert found.journal.state is JournalState.PUBLISHED
-    for old in story.before:  # who planned with them still reads them
+    for old in story.before:  # readers that planned with them still read them
         assert len(story.storage.fetch_log_segment(old, 0)) == old.segment_size_in_bytes
     story.partition.clock.advance(KEEP_OLD_MS)
     story.finisher().run()
@@ -219,7 +220,7 @@ def test_segments_are_replaced_under_their_keys_and_the_old_ones_go_later(story:
 def test_a_fetch_that_began_with_a_segment_goes_on_with_the_one_in_its_place(
     story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old objects go between the look at the metadata and the read."""
+    """The old objects are deleted between the look-up of the metadata and the read."""
     story.stage()
     find = story.partition.metadata.remote_log_segment_metadata
     answers = 0
@@ -269,7 +270,7 @@ def test_a_process_cut_off_anywhere_leaves_a_right_log_and_the_next_one_ends_the
         story.countdown.left = None
         story.partition.restart()
         story.check_readable()
-        # The next look of the broker, and of whoever runs the job again.
+        # First the broker's next look, then the operator's next run of the job.
         story.look_twice()
         story.check_readable()
         for found in story.journals.find():
@@ -298,7 +299,7 @@ def test_a_look_costs_a_listing_while_the_old_segments_wait(
     for name in ("get", "list_objects", "put", "delete"):
         monkeypatch.setattr(client, name, noted(requests, name, getattr(client, name)))
     finisher.run()
-    # The journal that the last look stored is new to this one, and to no other.
+    # Only the journal that the last look stored has to be read.
     assert requests == ["list_objects", "get"]
     for _ in range(3):
         finisher.run()
@@ -329,7 +330,7 @@ def test_a_damaged_journal_holds_up_no_other_run(story: Story) -> None:
 
 
 class ServesAll:
-    """A broker's remote tier that leads every partition."""
+    """The replacement target of a broker that leads every partition."""
 
     def __init__(self, target: Any) -> None:
         self._target = target
@@ -376,7 +377,7 @@ def test_an_abandoned_run_is_reported_once_where_another_broker_may_publish_it(
 def test_a_partition_that_leaves_in_the_middle_keeps_what_was_staged(
     story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its next leader publishes it."""
+    """The partition's next leader publishes the staged segments."""
     story.stage()
     metadata = story.partition.metadata
     replace_segment = metadata.replace_remote_log_segment
@@ -406,7 +407,7 @@ def test_a_segment_that_is_deleted_meanwhile_is_not_replaced(story: Story) -> No
 
 
 def test_what_was_staged_and_is_gone_is_never_published(story: Story) -> None:
-    """Somebody deleted it: the old segments answer, and the look is tried again."""
+    """The staged objects were deleted. The old segments answer, and the next look tries again."""
     story.partition.damage_declared = "a run that cannot be finished"
     story.stage()
     for found in story.journals.find():

@@ -1,4 +1,4 @@
-"""Segments as the tests of the metadata manager name them: by epochs and offsets."""
+"""Segments by their epochs and offsets, for the tests of the metadata manager."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def partition() -> TopicIdPartition:
 
 @pytest.fixture
 def make_segment() -> Callable[..., RemoteLogSegmentMetadata]:
-    """make_segment(start, end_inclusive, epochs={0: start}): a started copy with a fresh id."""
+    """make_segment(start, end_inclusive, epochs={0: start}): a started copy with a new id."""
     rng = random.Random(0)
 
     def make(

@@ -85,7 +85,7 @@ def test_epoch_state_same_range_again_in_the_middle_refers_to_the_later_one() ->
 
 
 def test_epoch_state_same_start_and_lower_end_still_finds_the_longer_segment() -> None:
-    """Kafka keeps the shorter one alone, and offsets 51 to 100 are gone (quirk 1)."""
+    """Kafka keeps only the shorter one and loses offsets 51 to 100 (quirk 1)."""
     state, (longer, shorter) = finished_ranges((0, 100), (0, 50))
     assert state.find(10) == shorter
     assert state.find(50) == shorter
@@ -98,7 +98,8 @@ def test_epoch_state_same_start_and_lower_end_still_finds_the_longer_segment() -
 
 
 def test_epoch_state_offset_after_a_nested_segment_is_found_in_the_outer_one() -> None:
-    """Kafka finds the inner one, sees that it ends before, and answers nothing (quirk 2)."""
+    """Kafka finds the inner one, sees that it ends before the offset, and answers nothing (quirk
+    2)."""
     state, (outer, inner, far) = finished_ranges((0, 100), (20, 30), (200, 300))
     assert [state.find(offset) for offset in (19, 20, 30, 31, 100)] == [
         outer,
@@ -185,7 +186,7 @@ def test_cache_update_replaces_custom_metadata_broker_and_time(
 def test_cache_find_again_gives_what_holds_now(
     cache: RemoteLogMetadataCache, make_segment: MakeSegment, finish: Callable[..., None]
 ) -> None:
-    """A reader who goes on in a segment is given it as it was found, until it changes."""
+    """Repeated look-ups in a segment return the same object, until the segment changes."""
     segments = [make_segment(start, start + 99) for start in range(0, 1000, 100)]
     finish(*segments)
     for segment in segments:
@@ -203,7 +204,7 @@ def test_cache_find_again_gives_what_holds_now(
 def test_cache_state_under_a_key_never_goes_back(
     cache: RemoteLogMetadataCache, make_segment: MakeSegment
 ) -> None:
-    """A whole state is taken in whatever was known before, but not an earlier one."""
+    """A later whole state replaces any earlier one; an earlier state changes nothing."""
     finished = replace(make_segment(0, 99), state=FINISHED)
     cache.put(finished)
     assert cache.find(0, 50) == finished
@@ -316,7 +317,7 @@ def keyed(segment: RemoteLogSegmentMetadata, leader: int) -> RemoteLogSegmentMet
 def test_cache_tombstone_drops_a_segment_only_under_the_key_of_its_state(
     cache: RemoteLogMetadataCache, make_segment: MakeSegment, own: int, other: int
 ) -> None:
-    """A late record of a deposed leader gives a segment a second key, but not another state."""
+    """A late record of a deposed leader gives a segment a second key, but no other state."""
     segment = replace(keyed(make_segment(0, 99), own), state=DELETE_STARTED)
     cache.put(segment)
     cache.put(keyed(segment, other))
@@ -365,7 +366,7 @@ def test_cache_whole_state_with_other_epochs_leaves_no_trace_of_the_first(
 def test_cache_state_that_is_stored_twice_changes_nothing(
     cache: RemoteLogMetadataCache, make_segment: MakeSegment
 ) -> None:
-    """The covered segment stays covered, also when later ones have come meanwhile."""
+    """The covered segment stays covered, also after later segments came between."""
     covered, wider, later = (keyed(make_segment(*each), 5) for each in ((5, 9), (0, 12), (13, 20)))
     for segment in (covered, wider, later, wider):
         cache.put(segment)
@@ -376,7 +377,7 @@ def test_cache_state_that_is_stored_twice_changes_nothing(
 def test_cache_laid_down_is_the_one_that_was_applied(
     cache: RemoteLogMetadataCache, partition: TopicIdPartition, make_segment: MakeSegment
 ) -> None:
-    """Level 1, and a deletion of one of two segments that look-ups find in two epochs."""
+    """The cache is at level 1. One of its two segments, each of two epochs, is then deleted."""
     first, second = (
         keyed(make_segment(start, start + 9, {start // 20: start, start // 20 + 1: start + 5}), 3)
         for start in (0, 20)

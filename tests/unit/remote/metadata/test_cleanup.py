@@ -1,4 +1,4 @@
-"""What the cleanup manager finds in a compacted topic, and that it clears objects before keys."""
+"""What the cleanup manager finds in a compacted topic. It deletes objects before keys."""
 
 from __future__ import annotations
 
@@ -191,7 +191,8 @@ def test_deletion_of_a_partition_that_stands_still_goes_on() -> None:
 def test_segments_of_a_topic_that_is_not_known_are_left_alone(
     state: RemoteLogSegmentState, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A cluster that lost its own metadata knows none of its topics: that deletes nothing."""
+    """A cluster that lost its own metadata knows none of its topics. Nothing may be deleted
+    then."""
     topic = topic_of(segment(1, state, partition=GONE))
     made = plan(topic)
     assert made == CleanupPlan(unknown=(GONE,))
@@ -214,7 +215,7 @@ def test_records_that_cannot_be_understood_and_events_without_keys_are_left_out(
 
 
 class Target:
-    """Deletes by writing down what it was told."""
+    """A deletion target that records what is deleted."""
 
     def __init__(self, topic: MemoryMetadataTopic) -> None:
         self.topic = topic
@@ -309,7 +310,7 @@ def test_run_deletes_segments_and_partitions_and_writes_tombstones() -> None:
 
 
 def test_key_that_is_written_to_meanwhile_keeps_its_record() -> None:
-    """Between the look and the tombstone a retry may take the key over."""
+    """A retry may write to the key between the look and the tombstone."""
     topic = topic_of(segment(1, DELETE_FINISHED))
     target = Target(topic)
     target.on_lock = lambda: put(topic, segment(2, STARTED))

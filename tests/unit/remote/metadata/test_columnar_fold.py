@@ -1,7 +1,8 @@
-"""What looks like a life that columns may drop or lay down, and is none.
+"""Histories that the columnar fold must not take for complete lives of segments, which it may drop
+or lay down.
 
-Each history is cut into windows, as a long topic is; the fold by columns must come to what applying
-each record to the partition store comes to.
+Each history is cut into windows, as a long topic is. The oracle is the partition store after each
+record was applied to it.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from tests.support.memory_metadata_topic import MemoryMetadataTopic
 
 
 class Replica(MemoryMetadataTopic):
-    """It has one record; its leader, which is asked for the end, has all."""
+    """A replica with one record. Its leader, which is asked for the end, has all."""
 
     def read(self, partition: int, start_offset: int, max_bytes: int) -> list[MetadataTopicRecord]:
         return [
@@ -37,7 +37,8 @@ def test_fold_of_a_replica_that_is_behind_ends_where_the_replica_ends(
 def test_fold_of_a_compacted_topic_ends_at_its_end(
     make_segment: Callable[..., RemoteLogSegmentMetadata], columnar_records_min: int
 ) -> None:
-    """Its last records may be gone: a reader that went back before them would wait for them for ever."""
+    """Compaction may have removed the last records. A reader that waited for an offset below the
+    end would wait for ever."""
     topic = MemoryMetadataTopic(1)
     for value in (encode_event(make_segment(0, 9)), None):
         topic.append(0, b"key", value, 0)

@@ -1,4 +1,5 @@
-"""A followed metadata partition has what a new fold of the same topic has. That fold is the oracle."""
+"""A followed metadata partition has the state of a new fold of the same topic, which is the
+oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be told of KafkaMetadataTopic without a cluster; the oracle tests read a real one."""
+"""KafkaMetadataTopic without a cluster. The oracle tests read a real one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_topic_of_a_cluster_that_is_not_there_is_not_opened() -> None:
 
 @pytest.fixture
 def unreachable(monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaMetadataTopic]:
-    """Its brokers have gone since it was opened."""
+    """A topic whose brokers went away after it was opened."""
     monkeypatch.setattr(kafka_topic, "check_brokers", lambda *_, **__: None)
     topic = KafkaMetadataTopic(
         {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, request_timeout_s=0.2

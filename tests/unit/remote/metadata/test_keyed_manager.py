@@ -1,4 +1,4 @@
-"""The topic-based manager at feature level 1: two topics, one event after the other, and damage."""
+"""The topic-based manager at feature level 1: its two topics, the order of events, and damage."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MakeSegment = Callable[..., RemoteLogSegmentMetadata]
 
 
 class World:
-    """Both topics, and managers that come and go."""
+    """Both topics, and managers over them, one after the other as after restarts."""
 
     def __init__(self, partition: TopicIdPartition, level: int = 1) -> None:
         self.partition = partition
@@ -189,7 +189,7 @@ def test_event_that_the_audit_topic_refuses_happens_nowhere(
 
 
 def events_of(segment: RemoteLogSegmentMetadata) -> list[tuple[KeyedEvent, list[object]]]:
-    """An event, and what happened before it."""
+    """Each event, with the events before it."""
     partition = segment.topic_id_partition
     return [
         (segment, []),
@@ -251,7 +251,8 @@ def test_tombstones_that_one_batch_does_not_hold_are_counted_and_left(
 def test_copy_of_a_segment_that_is_gone_cannot_be_finished(
     world: World, segment: RemoteLogSegmentMetadata
 ) -> None:
-    """Its copier would count on it, and local retention take the only other copy."""
+    """The copier would count on the finished copy, and local retention would delete the only other
+    one."""
     with pytest.raises(RemoteResourceNotFoundError):
         world.move(segment, FINISHED)
     world.add(segment)
@@ -310,7 +311,7 @@ def test_start_over_a_marker_buries_what_the_marker_speaks_for_first(
 def test_start_over_a_failed_attempt_leaves_the_copies_of_other_leaders(
     world: World, segment: RemoteLogSegmentMetadata
 ) -> None:
-    """They end at the same offset, under keys of their own."""
+    """The other leaders' copies end at the same offset, under keys of their own."""
     ids = [replace(segment.segment_id, id=uuid.UUID(int=number)) for number in (98, 99)]
     earlier = replace(segment, segment_id=ids[0], broker_leader_epoch=4)
     world.add(earlier)
@@ -348,7 +349,7 @@ def test_segment_is_found_under_its_latest_key_alone(
 
 
 def compacted(segment: RemoteLogSegmentMetadata, **changes: object) -> RemoteLogSegmentMetadata:
-    """Of the same offsets, with fewer records."""
+    """A finished segment with the same offsets and another id, as compaction makes it."""
     other = replace(segment.segment_id, id=uuid.UUID(int=99))
     return replace(segment, segment_id=other, state=FINISHED, **changes)
 
@@ -409,7 +410,7 @@ def test_deletion_of_a_partition_does_not_go_back(
 
 
 def garbage(segment: RemoteLogSegmentMetadata) -> dict[str, tuple[bytes | None, bytes | None]]:
-    """Key and value of records that mean nothing."""
+    """Keys and values of records without a valid meaning."""
     partition = segment.topic_id_partition
     key = segment_key(partition, segment.end_offset_inclusive, 5).encode()
     state = encode_keyed_event(replace(segment, state=DELETE_STARTED))
