@@ -1,4 +1,4 @@
-"""The tree of errors at the head of its module is that of the classes, and each class is used."""
+"""The tree of errors in the docstring of its module matches the classes, and each class is used."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ CLASSES = {
     if issubclass(kind, errors.IsothermError)
 }
 SOURCES = Path(errors.__file__).parent
-# They say that a class exists, not that anything raises it.
+# These modules only name the classes. They do not show that anything raises them.
 NAMING = {SOURCES / "errors.py", SOURCES / "broker" / "error_mapping.py"}
 
 
 def tree() -> dict[str, str | None]:
-    """Parents by name, as the docstring draws them: a name's depth is the column of its line's first.
+    """The parent of each class, read from the tree in the docstring.
 
-    Several names stand in one line, and the next may go on with more.
+    The depth of a name is the column of the first name of its entry. A line may have several names,
+    and an entry may continue on the next line.
     """
     parents: dict[str, str | None] = {}
     above: list[tuple[int, str]] = []

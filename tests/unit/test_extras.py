@@ -1,4 +1,4 @@
-"""The modules that name an extra are those which pyproject.toml has in it."""
+"""The modules assigned to an extra are those of the packages that pyproject.toml lists for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from isotherm import pytest_plugin
 from isotherm.extras import BROKER, CONSOLE, EXTRA_OF_MODULE, SPARK, TIER, missing_extra
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-# What one extra has of another it has because of the other.
+# Extras include others. A package belongs to the first of these that lists it.
 SMALLEST_FIRST = (TIER, BROKER, SPARK, CONSOLE)
 
 

@@ -1,3 +1,5 @@
+"""The bench harness: the order of its rounds, and the summaries and ratios of a result."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""The remote tier's part of the bench report."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""The register of APIs: Kafka's keys and names, and consistent rows."""
+
 from __future__ import annotations
 
 import re

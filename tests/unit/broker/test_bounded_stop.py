@@ -1,3 +1,5 @@
+"""A stop is awaited for a bounded time."""
+
 from __future__ import annotations
 
 import threading

@@ -229,8 +229,8 @@ def produce_calls(
 def fetch_calls(
     parts: Any, version: int, partitions: int, batches_count: int, size: int = 1 << 30
 ) -> int:
-    """The calls of a fetch. From version 7 on it is in a session, and the client updates the
-    offsets of what it got, as clients do."""
+    """The calls of a fetch. From version 7 on it is in a session, and the client sends the offsets
+    again of partitions for which it got records, as clients do."""
     for index in range(partitions):
         for _ in range(batches_count):
             parts.append(*[b"b" * 100] * 10, index=index)

@@ -1,3 +1,5 @@
+"""The cleaner's threads: when they clean, and how they stop and change in number."""
+
 from __future__ import annotations
 
 import random

@@ -1,3 +1,6 @@
+"""The dispatcher: each request gets one answer, whatever its handler does and whenever it is
+done."""
+
 from __future__ import annotations
 
 import asyncio

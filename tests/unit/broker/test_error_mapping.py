@@ -1,3 +1,5 @@
+"""The protocol's error code of each error class. The codes are Kafka's."""
+
 from __future__ import annotations
 
 import inspect

@@ -1,3 +1,5 @@
+"""Fetch in both tiers: what is returned, how long it waits, and the error of each partition."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""ListOffsets in both tiers: special offsets, timestamps, waits and errors."""
+
 from __future__ import annotations
 
 import asyncio

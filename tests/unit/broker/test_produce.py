@@ -1,3 +1,6 @@
+"""Produce: what is appended and answered, which batches are refused, and waits for flushes and
+kernels."""
+
 from __future__ import annotations
 
 import asyncio

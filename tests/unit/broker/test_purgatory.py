@@ -1,3 +1,5 @@
+"""The purgatory: an operation completes once, by a notification or its timer, and none is lost."""
+
 from __future__ import annotations
 
 import asyncio

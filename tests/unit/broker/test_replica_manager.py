@@ -1,3 +1,6 @@
+"""The replica manager: partitions by name and id, failed directories, and the hand-over to the
+remote tier."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""Shorter scheduler slices for the calling thread alone, where the kernel supports them."""
+
 from __future__ import annotations
 
 import ctypes

@@ -1,3 +1,5 @@
+"""The format string of `isotherm consume`."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,6 @@
+"""`isotherm doctor`: each fault of the machine or the configuration is a finding that says what to
+do."""
+
 from __future__ import annotations
 
 import json

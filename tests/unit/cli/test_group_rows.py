@@ -1,3 +1,5 @@
+"""The rows of a consumer group's description."""
+
 from __future__ import annotations
 
 from isotherm.cli.groups import group_rows

@@ -1,3 +1,5 @@
+"""The nearest topic name in the error for an unknown topic."""
+
 from __future__ import annotations
 
 from types import SimpleNamespace

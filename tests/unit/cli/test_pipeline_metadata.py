@@ -1,3 +1,5 @@
+"""The options that name the source of metadata for jobs, and their points in time."""
+
 from __future__ import annotations
 
 from pathlib import Path

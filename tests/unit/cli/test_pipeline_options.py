@@ -1,3 +1,6 @@
+"""Command-line options of jobs become options of the Spark source; and the progress that a job
+prints."""
+
 from __future__ import annotations
 
 import io

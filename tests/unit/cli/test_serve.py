@@ -1,3 +1,5 @@
+"""`isotherm serve` from its command line: configuration, warnings, refusals, and a lean start."""
+
 from __future__ import annotations
 
 import json

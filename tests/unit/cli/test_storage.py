@@ -1,3 +1,5 @@
+"""`isotherm storage`: formatting of directories, and the credentials of the first start."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""The broker's keys. Names and defaults of the remote tier's keys are Kafka's."""
+
 from __future__ import annotations
 
 import re

@@ -1,3 +1,5 @@
+"""The log cleaner's keys. Their defaults, and the set that changes while running, are Kafka's."""
+
 from __future__ import annotations
 
 import sys

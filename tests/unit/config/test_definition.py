@@ -1,3 +1,5 @@
+"""Configuration classes: the key and type of a field, and errors that name key and rule."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass

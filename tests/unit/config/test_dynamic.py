@@ -1,3 +1,5 @@
+"""Settings that change while the broker runs, and the bounds on such changes."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Layers of configuration: property files, the environment, overrides, and embedded defaults."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""A reload applies the keys that can change while running and names the others."""
+
 from __future__ import annotations
 
 from isotherm.config.broker import BrokerConfig

@@ -1,3 +1,6 @@
+"""Kafka's server.properties: synonyms, units, prefixed keys of plug-ins, and keys without
+effect."""
+
 from __future__ import annotations
 
 import logging

@@ -1,3 +1,5 @@
+"""Topic settings. Defaults and rules are those of Kafka's LogConfig."""
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,3 +1,6 @@
+"""Kafka's text files of a log directory: checkpoints, partition.metadata, meta.properties, the
+clean-shutdown mark."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""The bounded cache of open files and index bytes."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,6 @@
+"""A follower's log: appends of fetched batches, truncations, and the state after a crash at any
+step."""
+
 from __future__ import annotations
 
 import random

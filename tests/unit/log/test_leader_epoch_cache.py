@@ -1,3 +1,5 @@
+"""The leader epoch cache of a log: look-ups, truncations, and what is stored when."""
+
 from __future__ import annotations
 
 from pathlib import Path

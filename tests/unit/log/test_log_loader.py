@@ -1,3 +1,6 @@
+"""Loading a log after a clean stop and after a crash: what is recovered, rebuilt, cut off or
+reported."""
+
 from __future__ import annotations
 
 import random

@@ -1,3 +1,6 @@
+"""The log manager over several directories: checkpoints, failed directories, damaged logs,
+deletions."""
+
 from __future__ import annotations
 
 import random

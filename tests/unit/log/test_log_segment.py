@@ -1,3 +1,5 @@
+"""A segment's file and indexes. The bytes are those that Kafka writes."""
+
 from __future__ import annotations
 
 from pathlib import Path

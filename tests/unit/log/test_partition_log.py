@@ -1,3 +1,5 @@
+"""A partition's log: appends, reads, rolls, retention and failures of the disk."""
+
 from __future__ import annotations
 
 import threading

@@ -1,3 +1,5 @@
+"""Producer state: sequences, duplicates, fencing and open transactions, by Kafka's rules."""
+
 from __future__ import annotations
 
 from typing import Any

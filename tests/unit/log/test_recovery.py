@@ -1,3 +1,6 @@
+"""Which leftover files of a partition's directory a load deletes, renames or keeps. Some are cases
+of Kafka's LogCleanerTest."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Which segments retention deletes, without and with a remote tier."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, replace

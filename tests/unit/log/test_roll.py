@@ -1,3 +1,5 @@
+"""When a new active segment is rolled. The rules are Kafka's."""
+
 from __future__ import annotations
 
 import random

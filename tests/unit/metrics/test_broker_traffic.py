@@ -1,3 +1,5 @@
+"""The broker's counters of traffic by topic, and of requests by version and kind."""
+
 from __future__ import annotations
 
 from prometheus_client import generate_latest

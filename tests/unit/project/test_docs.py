@@ -1,3 +1,6 @@
+"""The documentation agrees with the repository: options, links, tests and modules that pages
+name."""
+
 from __future__ import annotations
 
 import re

@@ -1,3 +1,6 @@
+"""Request headers and bodies: views without copies, and errors for frames that are cut, too long or
+malformed."""
+
 from __future__ import annotations
 
 import datetime

@@ -1,3 +1,5 @@
+"""The frame of a metadata record: version, API key, version, body."""
+
 from __future__ import annotations
 
 import uuid

@@ -1,3 +1,5 @@
+"""Building and reading record batches. The oracle of the bytes is a batch that Kafka wrote."""
+
 from __future__ import annotations
 
 import struct

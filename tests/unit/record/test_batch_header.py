@@ -1,3 +1,6 @@
+"""The batch header: its fields by the format page, damaged headers, CRCs, and offsets assigned in
+place."""
+
 from __future__ import annotations
 
 import struct

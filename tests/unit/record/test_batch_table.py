@@ -1,3 +1,5 @@
+"""Decompression of many batches at once: results, bounds and damage."""
+
 from __future__ import annotations
 
 import random

@@ -1,3 +1,5 @@
+"""Record batches decoded as columns. The oracle is the reader of single records."""
+
 from __future__ import annotations
 
 import struct

@@ -1,3 +1,5 @@
+"""The codecs: round trips, formats that Kafka's readers accept, bounds on memory, and damage."""
+
 from __future__ import annotations
 
 import gzip

@@ -1,3 +1,5 @@
+"""Control records. The oracle of the bytes is Kafka."""
+
 from __future__ import annotations
 
 import struct

@@ -1,3 +1,5 @@
+"""CRC-32C against published check values."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,6 @@
+"""Batches with some records removed, as compaction writes them. The oracle of the bytes is Kafka's
+cleaner."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Validation of produced batches: what a leader sets in place, and the error for each fault."""
+
 from __future__ import annotations
 
 import struct

@@ -1,3 +1,5 @@
+"""Variable-length integers. The vectors are those of Kafka's ByteUtilsTest."""
+
 from __future__ import annotations
 
 import pytest

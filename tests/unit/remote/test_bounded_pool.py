@@ -1,3 +1,5 @@
+"""A thread pool with a bounded queue refuses work beyond its bound."""
+
 from __future__ import annotations
 
 import threading

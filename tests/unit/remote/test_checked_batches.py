@@ -1,4 +1,4 @@
-"""Batches of a stretch: which are right, and which a reader is given."""
+"""Checks of a stretch of batches: which are sound, and which of them a reader gets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from isotherm.types import TopicIdPartition
 
 PARTITION = TopicIdPartition(uuid.UUID(int=1), "t", 0)
 START = 1000
-"""Where the stretch lies in its segment."""
+"""The position of the stretch in its segment."""
 
 
 def batch(offset: int, count: int = 2, value: bytes = b"v" * 20) -> bytearray:
@@ -155,7 +155,8 @@ def test_offsets_that_go_back_are_found() -> None:
 
 @pytest.mark.parametrize("before", [[], [batch(10)]])
 def test_batch_that_was_moved_overlaps_the_next(before: list[bytearray]) -> None:
-    """Its offset, which no CRC covers, is one too high: where a reader begins at it, that alone shows."""
+    """Its base offset, which no CRC covers, is one too high. At the beginning of a read only the
+    overlap shows that."""
     moved = [*before, batch(13, 3), batch(15), batch(17)]
     if before:
         assert checked(b"".join(moved)).next_offset == 12
@@ -168,14 +169,15 @@ def test_batch_that_was_moved_overlaps_the_next(before: list[bytearray]) -> None
 
 @pytest.mark.parametrize("next_offset", [0, 10])
 def test_batch_in_its_place_is_right_though_the_next_overlaps_it(next_offset: int) -> None:
-    """At the segment's start, and behind another one."""
+    """The batch is at the segment's start, or behind another one."""
     found = check(b"".join([batch(10, 3), batch(13), batch(14)]), next_offset)
     assert found is not None
     assert found.next_offset == 15
 
 
 def test_epoch_is_the_one_that_the_metadata_give_the_offset() -> None:
-    """The first one stands below its start, where the log start lay in the segment."""
+    """The first batch may lie below the first epoch's start: the log start was inside the
+    segment."""
     size = START + len(b"".join(GOOD))
     for epochs, right in (({0: 10}, 3), ({0: 15}, 3), ({0: 10, 1: 20}, 2), ({0: 10, 1: 12}, 1)):
         told = replace(metadata(size), segment_leader_epochs=epochs)

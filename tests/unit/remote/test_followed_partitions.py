@@ -1,4 +1,4 @@
-"""Tiered partitions that another broker leads: what they have in the remote tier is the leader's."""
+"""Tiered partitions that another broker leads: only their leader changes the remote tier."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_follower_learns_what_its_leader_has_copied(
     partition.log._highest_offset_in_remote_storage = -1  # what a follower knows at first
     manager.on_leadership_change((), [partition.log])
     run_after(partition, 1000, lambda: all_copied(partition))
-    # More to copy, and all of it over the retention: none of it is this broker's to do.
+    # More segments to copy, and all of them over the retention. Only the leader may act on them.
     for number in range(12):
         partition.append(b"more-%02d" % number)
     partition.update_config(retention_bytes=0)

@@ -1,3 +1,5 @@
+"""Holes between the finished segments of a partition."""
+
 from __future__ import annotations
 
 import uuid
@@ -38,15 +40,15 @@ def segment(
     ("segments", "holes"),
     [
         ([], []),
-        # What was deleted before, and what is not copied yet, are none.
+        # Offsets that were deleted before the first segment, or are not copied yet, are no holes.
         ([segment(500, 599)], []),
         ([segment(0, 99), segment(100, 199)], []),
         ([segment(0, 99), segment(101, 199)], [(100, 100)]),
         ([segment(300, 399), segment(0, 99), segment(200, 249)], [(100, 199), (250, 299)]),
-        # Of a deposed leader: they overlap, and the longest counts.
+        # Segments of a deposed leader overlap others. The farthest end counts.
         ([segment(0, 150), segment(0, 99), segment(120, 130), segment(151, 199)], []),
         ([segment(0, 150), segment(20, 40), segment(200, 210)], [(151, 199)]),
-        # Neither an upload nor a deletion under way holds records for readers.
+        # Readers cannot read a segment whose copy or deletion is under way.
         ([segment(0, 99), segment(100, 199, STARTED), segment(200, 299)], [(100, 199)]),
         ([segment(0, 99, DELETING), segment(200, 299)], []),
     ],

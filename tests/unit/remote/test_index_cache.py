@@ -1,7 +1,5 @@
-"""RemoteIndexCache against the cases of Kafka's RemoteIndexCacheTest and of KIP-1264.
-
-The names in parentheses are those of the cases there.
-"""
+"""RemoteIndexCache against the cases of Kafka's RemoteIndexCacheTest and of KIP-1264, whose names
+are in parentheses."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ HUNG_S = 30
 
 
 class IndexStore:
-    """Serves indexes from memory, counts how often; refuses everything else."""
+    """Serves indexes from memory and counts the fetches. Any other call fails."""
 
     def __init__(self) -> None:
         self.fetched: Counter[IndexType] = Counter()
@@ -80,7 +78,7 @@ class Setup:
         self.clock = SimClock()
 
     def cache(self, entries: float = 100, ttl_ms: int = TTL_MS, **options: Any) -> RemoteIndexCache:
-        """Room for so many entries of `segment`."""
+        """A cache with room for so many entries of `segment`."""
         return RemoteIndexCache(
             self.directory,
             self.store,
@@ -106,7 +104,7 @@ class Setup:
         return {self.path(metadata, suffix).name for metadata in segments for suffix in SUFFIXES}
 
     def fetches(self) -> int:
-        """How often an offset index was fetched: once per segment whose indexes were."""
+        """The number of fetched offset indexes, one for each segment whose indexes were fetched."""
         return self.store.fetched[IndexType.OFFSET]
 
 
@@ -317,7 +315,8 @@ def test_size_and_time_evict_together(setup: Setup) -> None:
 
 
 def test_idle_cache_shrinks_by_the_sweep_alone(setup: Setup) -> None:
-    """Caffeine without a scheduler keeps expired entries until somebody uses the cache."""
+    """Differs from Caffeine without a scheduler, which keeps expired entries until the cache is
+    used."""
     cache = setup.cache()
     cache.get(setup.segment())
     setup.clock.advance(TTL_MS)
@@ -616,7 +615,7 @@ def _replace(metadata: RemoteLogSegmentMetadata, **changes: object) -> RemoteLog
     return RemoteLogSegmentMetadata(**{**metadata._fields(), **changes})
 
 
-# -- what it tells about itself
+# -- statistics and listeners
 
 
 def test_listener_hears_of_each_removal_once_with_its_cause(setup: Setup) -> None:
@@ -648,7 +647,7 @@ def test_listener_hears_of_an_expired_entry_that_is_asked_for(setup: Setup) -> N
 
 
 def test_listener_may_use_the_cache(setup: Setup) -> None:
-    """It is called outside the lock."""
+    """The listener is called outside the lock."""
     counts: list[int] = []
     cache = setup.cache(entries=1, on_removal=lambda _: counts.append(cache.entry_count))
     cache.get(setup.segment())
@@ -770,7 +769,7 @@ KAFKAS_CASES = {
     "testCacheTtlWithMultipleEntries": "test_entries_expire_each_by_its_own_access",
     "testSizeAndTimeBasedEviction": "test_size_and_time_evict_together",
 }
-"""RemoteIndexCacheTest's methods, those that KIP-1264 names among them, and our case of each."""
+"""RemoteIndexCacheTest's methods, with those of KIP-1264, and the test here for each."""
 
 
 def test_every_case_of_kafkas_has_one_here() -> None:

@@ -1,4 +1,4 @@
-"""The vectors of Kafka's RemoteLogManagerTest."""
+"""Which segments are within a lineage. The vectors are those of Kafka's RemoteLogManagerTest."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_segment_is_within_lineage_as_kafka_says(
 def test_segment_with_epochs_below_the_lineage_is_within_it_when_the_rest_agrees(
     remote_segment: MakeSegment,
 ) -> None:
-    """The log start has moved into the segment, and its first epochs are forgotten."""
+    """The log start moved into the segment, so its first epochs are no longer in the lineage."""
     lineage = [EpochEntry(2, 25), EpochEntry(3, 30)]
     assert is_segment_within_lineage(remote_segment({1: 15, 2: 20, 3: 30}, 35), 90, lineage)
     assert not is_segment_within_lineage(remote_segment({0: 5, 1: 10}, 19), 90, lineage)

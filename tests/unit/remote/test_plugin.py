@@ -1,4 +1,4 @@
-"""Plug-ins: what a start refuses, and that what goes wrong in one stays with whom it was asked for."""
+"""Plug-ins: which ones a start refuses, and that a failing call fails only its own caller."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ from isotherm.testing.sim_clock import SimClock
 
 
 class Plugin:
-    """Has every method of both interfaces; each does what `answers` says."""
+    """Has every method of both interfaces. Each returns, calls or raises the answer in
+    `answers`."""
 
     config: Mapping[str, str] = {}
 

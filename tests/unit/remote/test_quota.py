@@ -18,14 +18,14 @@ NEVER = threading.Event()
 
 
 def pause() -> None:
-    """A little real time, in which threads look at the simulated clock."""
+    """Give threads a little real time to look at the simulated clock."""
     threading.Event().wait(0.005)
 
 
 def moved_under_quota(
     limit: int, size_max: int, seconds: float, seed: int = 0
 ) -> list[tuple[float, int]]:
-    """When which sizes were admitted, for one who always wants to move the next piece."""
+    """The times and sizes admitted to a user that always wants to move the next piece."""
     clock = SimClock(auto_advance=True)
     quota = RemoteQuota(limit, WINDOWS, clock)
     rng = random.Random(seed)
@@ -34,7 +34,7 @@ def moved_under_quota(
         size = rng.randint(1, size_max)
         assert quota.admit(size, NEVER)
         moved.append((clock.monotonic_s(), size))
-        clock.advance(rng.randint(0, 20))  # the move itself takes time
+        clock.advance(rng.randint(0, 20))  # the transfer itself takes time
     return moved
 
 
@@ -43,7 +43,8 @@ def moved_under_quota(
     [(10 * MIB, MIB), (MIB, MIB), (10 * MIB, 64 * MIB), (MIB, 512 * MIB)],
 )
 def test_rate_holds_within_ten_percent_however_large_the_pieces(limit: int, size_max: int) -> None:
-    """Kafka's rule lets the last case move 7 times its limit: a piece is forgotten after 11 s."""
+    """Differs from Kafka, whose rule lets the last case move 7 times its limit, because it forgets
+    a piece after 11 s."""
     seconds = 1200 * max(1, size_max // limit)
     moved = moved_under_quota(limit, size_max, seconds)
     ended_s, last = moved[-1]
@@ -143,7 +144,7 @@ def test_rate_and_throttle_times_are_measured() -> None:
     quota = RemoteQuota(100, WINDOWS, clock)
     assert quota.admit(500, NEVER)
     assert quota.throttle_ms_max() == 0
-    assert quota.byte_rate() == 50  # over ten seconds: ten windows besides the one that goes on
+    assert quota.byte_rate() == 50  # over ten seconds: ten full windows; the current one adds 0 ms
     assert quota.admit(100, NEVER)
     assert quota.throttle_ms_max() == pytest.approx(4000)
     assert quota.admit(100, NEVER)

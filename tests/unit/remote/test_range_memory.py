@@ -1,4 +1,4 @@
-"""RangeMemory: blocks come back by themselves and serve again."""
+"""RangeMemory: a block returns when its last view is dropped, and is lent again."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_no_more_is_kept_than_the_bound_leaves() -> None:
 
 
 def test_memory_that_was_never_written_to_counts_for_nothing() -> None:
-    """Ranges of 50 MiB lie in blocks for 64: five of them are within a bound of 256 MiB."""
+    """Ranges of 50 MiB lie in blocks of 64 MiB. Five of them fit a bound of 256 MiB."""
     size = SIZE * 50 // 64
     memory = RangeMemory(4 * SIZE)
     views = [memory.lend(size) for _ in range(5)]
@@ -56,9 +56,9 @@ def test_memory_that_was_never_written_to_counts_for_nothing() -> None:
     del views[0]
     assert (memory.lent_size, memory.kept_size) == (4 * size, size)
     assert bytes(memory.lend(size)[:4]) == b"mark"
-    # A longer range in the same block has more of it from then on.
+    # A longer range writes to more of the same block, and that memory counts from then on.
     longer = memory.lend(SIZE)
     assert (memory.lent_size, memory.kept_size) == (4 * size + SIZE, 0)
     del longer, views
     assert memory.lent_size == 0
-    assert memory.kept_size == 4 * size  # the first that came back had to go
+    assert memory.kept_size == 4 * size  # the block that returned first was dropped

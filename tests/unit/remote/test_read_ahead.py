@@ -42,7 +42,8 @@ def make_metadata(size: int, number: int = 0) -> RemoteLogSegmentMetadata:
 
 
 class CountingStore:
-    """Bytes of a segment tell their position. It fills buffers, in steps of `step` bytes."""
+    """A store whose bytes differ by position, and that fills buffers in steps of `step` bytes. With
+    `is_large` it fills nothing, to be fast."""
 
     def __init__(self, *, is_large: bool = False, step: int = 1 << 30) -> None:
         self.ranges: list[tuple[int, int]] = []
@@ -79,7 +80,7 @@ class CountingStore:
 
 
 class HeldExecutor(Executor):
-    """Keeps what it is given until the test runs it."""
+    """Keeps submitted work until the test runs it."""
 
     def __init__(self) -> None:
         self.held: list[Callable[[], Any]] = []
@@ -113,7 +114,7 @@ def read(
     *,
     following: RemoteLogSegmentMetadata | None = None,
 ) -> memoryview:
-    """As a consumer that goes on where it stopped."""
+    """Read as a consumer that continues where it stopped."""
     data = ahead.read(segment, position, size, ReadWait())
     end = position + len(data)
     if position:
@@ -133,7 +134,8 @@ def test_sequential_reader_of_a_gibibyte_makes_at_most_twenty_gets() -> None:
 
 
 def test_reader_of_several_segments_makes_at_most_twenty_gets_a_gibibyte() -> None:
-    """Segments that are no multiple of a range; what was learnt of the reader stays."""
+    """The segments' sizes are no multiples of a range. What is known of the reader carries over to
+    the next segment."""
     store = CountingStore(is_large=True)
     ahead = ReadAhead(store, ReadAheadSettings(256 * MIB), InlineExecutor(), SimClock())  # type: ignore[arg-type]
     segments = [make_metadata(256 * MIB - 1000, number) for number in range(4)]
@@ -155,7 +157,7 @@ def test_reader_of_several_segments_makes_at_most_twenty_gets_a_gibibyte() -> No
 
 
 def test_four_consumers_of_one_history_make_the_gets_of_one() -> None:
-    """They are up to 16 MiB apart, which is less than what is kept behind the first."""
+    """The consumers are at most 16 MiB apart, less than is kept behind the first one."""
     store = CountingStore(is_large=True)
     ahead = ReadAhead(store, ReadAheadSettings(256 * MIB), InlineExecutor(), SimClock())  # type: ignore[arg-type]
     segment = make_metadata(1024 * MIB)
@@ -170,7 +172,8 @@ def test_four_consumers_of_one_history_make_the_gets_of_one() -> None:
 
 
 def test_consumers_of_one_history_that_drift_apart_make_the_gets_of_one() -> None:
-    """The last is 100 MiB behind the first: further than what one reader leaves behind."""
+    """The last consumer falls 100 MiB behind the first, further than is kept behind a single
+    reader."""
     store = CountingStore(is_large=True)
     ahead = ReadAhead(store, ReadAheadSettings(256 * MIB), InlineExecutor(), SimClock())  # type: ignore[arg-type]
     segment = make_metadata(1024 * MIB)
@@ -189,7 +192,7 @@ def test_sixteen_consumers_of_different_partitions_do_not_drive_each_others_rang
         for segment in segments:
             read(ahead, segment, position, MIB)
             assert ahead.size_in_bytes <= 256 * MIB
-    # Each in ranges of its share, and hardly a byte twice.
+    # Each reader has ranges of its share, and hardly a byte is fetched twice.
     assert sum(end - start for start, end in store.ranges) <= 1.1 * 16 * 64 * MIB
     assert len(store.ranges) <= 16 * 12
 
@@ -317,7 +320,7 @@ def test_what_could_not_be_fetched_ahead_is_fetched_again_when_asked_for() -> No
 
 
 class NotedPatience(ReadWait):
-    """Tells when somebody begins to wait."""
+    """A wait with an event that is set once a reader waits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -331,7 +334,8 @@ class NotedPatience(ReadWait):
 
 
 def test_reader_that_has_left_ends_the_fetch_and_its_read_ahead() -> None:
-    """The GET ends at its next step; of what was to be fetched ahead only what is begun comes."""
+    """The GET ends at its next step. Of the planned read-ahead only the fetches that have begun
+    complete."""
     store, executor = CountingStore(step=16), HeldExecutor()
     ahead = ReadAhead(store, ReadAheadSettings(4096, 64, 64), executor, SimClock())  # type: ignore[arg-type]
     segment, wait = make_metadata(100_000), NotedPatience()
@@ -360,7 +364,7 @@ def test_reader_that_has_left_ends_the_fetch_and_its_read_ahead() -> None:
 
 
 def test_reader_that_times_out_leaves_the_fetch_going() -> None:
-    """His client asks again: the bytes are there then."""
+    """The client retries, and the bytes are there by then."""
     store, executor = CountingStore(), HeldExecutor()
     ahead, segment = read_ahead(store, executor), make_metadata(10_000)
     wait = ReadWait()

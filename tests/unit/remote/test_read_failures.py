@@ -1,4 +1,5 @@
-"""A store that is away has a line in the log, and not one for each retry of a consumer."""
+"""A store that cannot be reached gets one line in the log per partition and minute, not one for
+each retry of a consumer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A transaction index that the store has lost, or that is wrong, is made again from its segment."""
+"""A transaction index that the store has lost, or that is wrong, is rebuilt from its segment."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def end(tiered: TieredPartition, producer: int, how: ControlRecordType) -> None:
 
 @pytest.fixture
 def tiered(tmp_path: Path) -> TieredPartition:
-    """Transactions that end in their segment, in later ones, and in the local log."""
+    """A partition whose transactions end in their own segment, in later ones, and in the local
+    log."""
     tiered = TieredPartition(tmp_path, segment_bytes=500, retention_ms=-1)
     for number in range(24):
         tiered.append_batch(batch(7, number))
@@ -66,7 +67,8 @@ def tiered(tmp_path: Path) -> TieredPartition:
 
 
 def answers(tiered: TieredPartition) -> list[list[AbortedTransaction] | None]:
-    """By small answers, whose markers lie behind them, and by one large one."""
+    """The aborted transactions of reads at each offset, whose markers lie behind them, and of one
+    large read."""
     tiered.index_cache.remove(each.segment_id for each in tiered.segments())
     level = FetchIsolation.TXN_COMMITTED
     end_offset = tiered.segments()[-1].end_offset_inclusive + 1
@@ -89,7 +91,7 @@ def of_another_producer(index: bytes) -> bytes:
     [
         (lost, slice(None)),
         (lambda index: index[:-1], slice(None)),
-        # Only the answer with its markers can contradict an index of the right form.
+        # Only a read that includes the markers can contradict an index of the right form.
         (of_another_producer, slice(-1, None)),
         (lambda _: b"", slice(-1, None)),
     ],

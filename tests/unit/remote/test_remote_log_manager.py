@@ -1,4 +1,4 @@
-"""RemoteLogManager with its threads, under a simulated clock."""
+"""RemoteLogManager with its threads, on a simulated clock."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ def read(manager: RemoteLogManager, partition: TieredPartition, offset: int) -> 
 
 
 def run_after(partition: TieredPartition, ms: int, until: Callable[[], bool]) -> None:
-    """Move the clock on, by `ms` at a time, until what the tasks should do is done."""
+    """Advance the clock in steps of `ms` until the tasks have reached the condition."""
     pause = threading.Event()
     for _ in range(WAIT_S * 100):
         if until():
             return
         partition.metadata.poll()
         partition.clock.advance(ms)
-        pause.wait(0.01)  # of real time, in which the tasks work
+        pause.wait(0.01)  # real time, in which the tasks work
     raise AssertionError("the tasks did not get there")
 
 
@@ -253,7 +253,7 @@ def test_stopped_partition_with_delete_remote_leaves_nothing_behind(
 def test_partition_never_led_here_is_deleted_too(
     manager: RemoteLogManager, partition: TieredPartition
 ) -> None:
-    """A broker that restarts in the middle of a topic's deletion."""
+    """As on a broker that restarts in the middle of a topic's deletion."""
     partition.copy_task.run()
     partition.metadata.on_stop_partitions([partition.partition])
     stopped = manager.stop_partitions([partition.partition], delete_remote=True)
@@ -326,7 +326,7 @@ def test_new_configuration_resizes_the_index_cache_and_the_readers(
 
 
 class CountingThreads(SystemThreads):
-    """How many threads each pool has by now."""
+    """Notes the number of threads of each pool."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
@@ -339,7 +339,7 @@ class CountingThreads(SystemThreads):
 def test_new_configuration_resizes_every_pool(
     open_manager: Callable[..., RemoteLogManager],
 ) -> None:
-    """What is fetched for readers has a thread for each of them, and some for what lies ahead."""
+    """The read-ahead pool has a thread for each reader thread, and AHEAD_AT_ONCE more."""
     threads = CountingThreads()
     manager = open_manager(
         threads,
@@ -493,8 +493,9 @@ def test_share_of_retention_is_published_and_forgotten(
 def test_partition_tiered_again_while_it_is_deleted_is_copied_when_that_is_done(
     manager: RemoteLogManager, partition: TieredPartition
 ) -> None:
-    """KIP-950: off with remote.log.delete.on.disable and on again at once. Copying meanwhile, the
-    deletion would take the new copies, and local retention what only those hold."""
+    """KIP-950: tiering is turned off with remote.log.delete.on.disable, and on again at once.
+    Copies made during the deletion would be deleted too, and local retention would delete their
+    only other copy."""
     manager.on_leadership_change([partition.log])
     run_after(partition, 1, lambda: all_copied(partition))
     old = {segment.segment_id for segment in partition.segments()}
@@ -597,7 +598,7 @@ def test_failed_copies_wait_as_the_retry_keys_say(
     waits = [line.rpartition("retry_s=")[2].partition(":")[0] for line in caplog.messages]
     assert [wait for wait in waits if wait][:3] == ["70.0", "140.0", "150.0"]
     steps = [later - earlier for earlier, later in pairwise(failed_ms)]
-    # A failure is noticed a step or some after it: the next one is as late, or later.
+    # A failure is noticed up to some steps late, so the next one comes at its time or later.
     assert all(step >= wait for step, wait in zip(steps, (55_000, 125_000, 135_000), strict=True))
 
 

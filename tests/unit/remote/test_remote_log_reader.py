@@ -42,7 +42,7 @@ def value(number: int) -> bytes:
 
 @pytest.fixture
 def cold(tiered: TieredPartition) -> TieredPartition:
-    """Offsets 0 to 29, one per batch, all but the last few only in the remote tier."""
+    """Offsets 0 to 29, one per batch. All but the last few are only in the remote tier."""
     for number in range(30):
         tiered.append(value(number))
     tiered.copy_task.run()
@@ -74,7 +74,7 @@ def test_read_keeps_within_max_bytes_by_whole_batches(cold: TieredPartition) -> 
 def test_read_of_first_batch_larger_than_max_bytes_depends_on_min_one_message(
     cold: TieredPartition,
 ) -> None:
-    """Kafka: 11 bytes at most 10."""
+    """As in Kafka: a batch of 11 bytes with at most 10."""
     assert len(records_of(cold.read_bytes(5, 10, min_one_message=True))) == 1
     assert len(cold.read_bytes(5, 10, min_one_message=False)) == 0
 
@@ -206,7 +206,7 @@ def test_every_flipped_bit_of_a_segment_is_found(cold: TieredPartition) -> None:
 
 
 def test_base_offset_that_goes_back_is_found_where_a_reader_goes_on(cold: TieredPartition) -> None:
-    """The base offset lies outside the CRC; read as it is, the batch would be passed over."""
+    """The base offset is outside the CRC. A reader that trusted it would skip the batch."""
     segment = cold.segments()[0]
     (path,) = cold.bucket.rglob(f"{segment.start_offset:020}*.log")
     cold.damage_declared = "the object is written over"
@@ -287,7 +287,7 @@ def test_metadata_that_is_not_read_yet_is_a_retriable_error(cold: TieredPartitio
 
 
 def cut_last_batch(cold: TieredPartition, segment: RemoteLogSegmentMetadata) -> None:
-    """Under metadata that fit."""
+    """Cut the segment's last batch off, and let the metadata give the new size."""
     cold.damage_declared = "the object is written over"
     batch_size = len(cold.read_bytes(segment.start_offset, 1))
     (path,) = cold.bucket.rglob(f"*{uuid_to_text(segment.segment_id.id)}.log")
@@ -299,7 +299,7 @@ def cut_last_batch(cold: TieredPartition, segment: RemoteLogSegmentMetadata) -> 
 def tell_instead(
     cold: TieredPartition, segment: RemoteLogSegmentMetadata, *instead: RemoteLogSegmentMetadata
 ) -> None:
-    """Let the metadata have other segments in the place of one."""
+    """Let the metadata return `instead` in the place of a segment."""
     find, list_all = (
         cold.metadata.remote_log_segment_metadata,
         cold.metadata.list_remote_log_segments,
@@ -337,7 +337,7 @@ def test_log_that_ends_before_what_its_indexes_name_is_damage(
 def test_offsets_at_a_segments_end_that_no_index_names_are_read_over(
     cold: TieredPartition,
 ) -> None:
-    """So compaction may leave a segment: the end offset covers what is gone."""
+    """Compaction may leave such a segment: its end offset covers the records that are gone."""
     first, second = cold.segments()[:2]
     last = first.end_offset_inclusive
     (indexes,) = cold.bucket.rglob(f"{first.start_offset:020}*.indexes")
@@ -385,8 +385,8 @@ def test_offsets_that_a_segment_has_lost_are_read_from_another(cold: TieredParti
 def test_records_cut_off_in_this_lineage_do_not_come_back_from_the_remote_tier(
     *, copied_anew: bool, tiered: TieredPartition
 ) -> None:
-    """An old leader copied [0, n) in epoch 0; the election cut epoch 0 off in mid-segment. What
-    is left of it is copied once more, or is read from the old copy up to the cut."""
+    """The old leader copied [0, n) in epoch 0, and the election truncated epoch 0 inside a segment.
+    The rest of it is copied again, or the old copy is read up to the cut."""
     for number in range(8):
         tiered.append(b"kept-%02d-...." % number)
     tiered.log.roll()
@@ -434,7 +434,8 @@ def end_transaction(tiered: TieredPartition, producer_id: int, how: ControlRecor
 
 
 def fill_transactions(tiered: TieredPartition) -> None:
-    """Producer 7 opens at offset 0 and aborts many segments later, 8 commits, 9 aborts at once."""
+    """Producer 7 opens a transaction at offset 0 and aborts it many segments later, 8 commits, 9
+    aborts at once."""
     tiered.append_batch(transactional(7, 0, b"aborted much later"))
     tiered.append_batch(transactional(9, 0, b"aborted at once"))
     end_transaction(tiered, 9, ControlRecordType.ABORT)
@@ -475,7 +476,7 @@ def test_aborted_transaction_whose_marker_is_still_local_is_found(tiered: Tiered
     tiered.append_batch(transactional(7, 0, b"aborted later"))
     for number in range(6):
         tiered.append(value(number))
-    # The last stable offset holds the open segments back; what is below it is copied.
+    # Only segments below the last stable offset are copied.
     tiered.copy_task.run()
     tiered.delete_local_segments()
     end_transaction(tiered, 7, ControlRecordType.ABORT)

@@ -1,4 +1,4 @@
-"""Look-ups by time over segments of the remote tier."""
+"""Look-ups by timestamp in segments of the remote tier."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ T0 = 1_700_000_000_000
 
 @pytest.fixture
 def cold(tiered: TieredPartition) -> TieredPartition:
-    """Offset n has time T0 + 10 n; two records per batch, compressed and not."""
+    """The record at offset n has timestamp T0 + 10 n. Batches have two records, alternately
+    compressed."""
     for number in range(0, 40, 4):
         for offset, compression in (
             (number, CompressionType.NONE),
@@ -96,7 +97,8 @@ def test_segment_whose_deletion_began_is_passed_over(
 def test_first_segment_with_the_time_but_not_from_the_offset_on_is_followed_by_the_next(
     tiered: TieredPartition,
 ) -> None:
-    """Kafka answers nothing here: the late record lies below the starting offset."""
+    """Differs from Kafka, which answers nothing: the record with the latest timestamp is below the
+    starting offset."""
     tiered.append(b"late", timestamp_ms=T0 + 1000)
     tiered.append(b"early", timestamp_ms=T0)
     tiered.log.roll()
@@ -137,7 +139,7 @@ def test_partition_that_was_let_go_of_is_to_be_asked_for_again(tiered: TieredPar
 
 
 def test_flipped_bit_of_an_index_changes_no_answer(tmp_path: Path) -> None:
-    """Times rise and fall, so that an entry that leads too far passes over younger records."""
+    """Timestamps rise and fall, so that an entry that leads too far would skip younger records."""
     tiered = TieredPartition(tmp_path / "p", internal_segment_bytes=900)
     times = [T0 + 10 * offset - 35 * (offset % 3) for offset in range(40)]
     for offset, timestamp_ms in enumerate(times):
@@ -177,7 +179,7 @@ def test_flipped_bit_of_an_index_changes_no_answer(tmp_path: Path) -> None:
 def test_answer_right_behind_a_hole_is_refused(
     cold: TieredPartition, lookup: RemoteOffsetLookup
 ) -> None:
-    """The first record of that time may have been in there."""
+    """The first record with that timestamp may have been in the hole."""
     _, lost, after, later, *_ = cold.segments()
     cold.tier.delete_segment(lost)
     for timestamp_ms in (lost.max_timestamp_ms, after.max_timestamp_ms):

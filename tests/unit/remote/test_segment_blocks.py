@@ -1,4 +1,4 @@
-"""Blocks of a log, cut anywhere, and the batches in them."""
+"""Batches found in blocks of a log that are cut anywhere."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_batch_that_would_end_beyond_its_log_is_an_error() -> None:
 
 @given(st.integers(12, len(LOG) - len(BATCHES[3]) - 1), st.integers(-(2**31), 48))
 def test_damaged_size_is_an_error_and_ends(place: int, size: int) -> None:
-    """No size below that of a header is a batch's."""
+    """A size that is smaller than the rest of a header cannot be a batch's."""
     damaged = LOG[:8] + size.to_bytes(4, "big", signed=True) + LOG[12:]
     with pytest.raises(CorruptRecordError):
         positions(BatchJoiner(len(LOG)), cut(damaged, {place}))
@@ -91,7 +91,7 @@ def test_ranges_of_a_segment_end_with_it() -> None:
 
 
 class RunsAtOnce(Executor):
-    """Runs what is submitted, in the thread that submits it."""
+    """Runs submitted work at once, in the calling thread."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         done: Future[Any] = Future()

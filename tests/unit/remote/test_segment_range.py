@@ -1,4 +1,4 @@
-"""SegmentRange: filled by one thread, read and checked by others."""
+"""SegmentRange: one thread fills it, others read and check it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ METADATA = RemoteLogSegmentMetadata(
 
 
 class SteppingStore:
-    """Fills buffers as far as the test says, then calls it."""
+    """Fills the buffer up to each stop, and calls `at_stop` there."""
 
     def __init__(self, content: bytes, *stops: int) -> None:
         self.content = content
@@ -55,7 +55,7 @@ class SteppingStore:
 
 
 class WholeStore:
-    """A storage manager that fills no buffers."""
+    """A storage manager without `fetch_log_segment_into`."""
 
     def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start: int, end_inclusive: int | None = None
@@ -96,7 +96,7 @@ def test_range_tells_where_the_batch_that_reaches_beyond_it_ends(store: object) 
     for cut in (STARTS[5] + 61, STARTS[6] - 1):
         assert fetched(store, STARTS[2], cut, STARTS[2]).last_batch_end == STARTS[6]
     assert fetched(store, STARTS[2], STARTS[5], STARTS[2]).last_batch_end == STARTS[5]
-    # Not enough of its header is there.
+    # The range ends before the whole header of the last batch.
     assert fetched(store, STARTS[2], STARTS[5] + 60, STARTS[2]).last_batch_end is None
     assert fetched(store, STARTS[2], STARTS[5], None).last_batch_end is None
 

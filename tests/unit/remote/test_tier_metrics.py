@@ -1,7 +1,7 @@
-"""Every metric of the remote tier that is counted by topic, moved by what it is about.
+"""Every metric of the remote tier that is counted by topic changes with what it measures.
 
-The others are moved in test_remote_log_manager.py and in the tests of the broker's fetch and
-ListOffsets. docs/metrics.md lists them all.
+test_remote_log_manager.py and the tests of the broker's fetch and ListOffsets cover the others.
+docs/metrics.md lists all.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def copied(tiered: TieredPartition) -> TieredPartition:
 
 
 def value(tiered: TieredPartition, name: str) -> float:
-    """The topic's value, which is the broker's, too: it has one partition."""
+    """The topic's value. It must equal the broker's, because the broker has no other topic."""
     found = tiered.metrics.value(PREFIX + name, topic="flights")
     assert found == tiered.metrics.value(PREFIX + name, topic="")
     return found

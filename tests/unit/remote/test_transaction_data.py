@@ -1,4 +1,4 @@
-"""What lies inside an aborted transaction, against the rules by which a leader appends."""
+"""The batches inside an aborted transaction, checked by the rules by which a leader appends."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_fetch_finds_data_that_lost_the_transactional_bit() -> None:
     assert found.offset == 20
 
 
-# Producer 7's transaction is in no entry: it commits.
+# No entry has producer 7's transaction, so it commits.
 OTHERS = [data(11, 3, producer=7), data(15, 5, producer=7), marker(17, producer=7)]
 
 
@@ -171,7 +171,8 @@ def test_sequences_of_transactions_that_commit_are_compared_too(
 def test_transactions_that_are_open_before_a_read_go_on_in_it(
     last_sequence: int, first_offset: int, is_sound: bool
 ) -> None:
-    """Without an open transaction the producer's state may have expired."""
+    """Without an open transaction the producer's state may have expired, so the sequence proves
+    nothing."""
     read = proof()
     assert not any(faults(read, OTHERS))
     entry = ProducerSnapshotEntry(7, 0, last_sequence, 9, 1, 0, -1, first_offset)

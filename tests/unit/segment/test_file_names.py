@@ -1,3 +1,5 @@
+"""Names of segment files and partition directories. The forms are Kafka's."""
+
 from __future__ import annotations
 
 import uuid

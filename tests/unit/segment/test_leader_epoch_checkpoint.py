@@ -1,3 +1,5 @@
+"""The leader epoch checkpoint. The text is Kafka's."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Look-ups and spans in a list of leader epochs."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""The producer snapshot. The bytes are Kafka's."""
+
 from __future__ import annotations
 
 import pytest

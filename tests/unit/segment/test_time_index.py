@@ -1,3 +1,5 @@
+"""The time index. The bytes are Kafka's; the oracle of look-ups is a linear search."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""The transaction index. The bytes are Kafka's."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Segments, records and stores for the tests of the Spark source."""
+
 from __future__ import annotations
 
 import uuid
@@ -55,7 +57,8 @@ def segment() -> Callable[..., RemoteLogSegmentMetadata]:
 
 
 def make_records(count: int, *, start: int = 0, value_size: int = 20) -> list[NewRecord]:
-    """Records that tell their number; every seventh has headers, every fifth no key."""
+    """Records whose key and value give their number. Every seventh has headers, every fifth has no
+    key."""
     return [
         NewRecord(
             timestamp_ms=1_700_000_000_000 + number * 10 + (number * 7919) % 5,

@@ -1,6 +1,7 @@
-"""Every field of a batch's header, altered under a right CRC, for every kind of batch: a strict query gives
-the right rows or an error, except for what no evidence finds. Without failOnDataLoss there may be
-fewer rows, never others, also where offsets may be missing.
+"""Every field of a batch's header is altered under a right CRC, for every kind of batch. A strict
+query returns the right rows or an error, unless nothing in the bucket contradicts the alteration.
+
+Without failOnDataLoss there may be fewer rows but no wrong ones, also where offsets may be missing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MODES = (
 )
 SHAPE = Shape(idempotent=True)
 CASES = [*itertools.product(KINDS, ALTERATIONS)]
-# docs/pipeline/planted-damage.md names them, with what is left to find them by.
+# docs/pipeline/planted-damage.md lists these, and the means by which each can still be found.
 UNPROVABLE = {
     *((kind, "timestamp-type") for kind in DATA),
     *((kind, "both-times") for kind in DATA),
@@ -78,7 +79,7 @@ def test_altered_batch_changes_no_row_in_silence(history: ModelHistory, kind: st
 def test_what_is_said_to_be_without_evidence_gives_other_rows(
     history: ModelHistory, kind: str, name: str
 ) -> None:
-    """Else the page has to say that it is found."""
+    """If one of them were found, the page would have to list it as found."""
     assert any(wrong_answers(history, each) for each in altered(history, kind, name))
 
 
@@ -95,6 +96,7 @@ def test_no_altered_batch_of_any_history_changes_rows_in_silence(tmp_path: Path,
 
 @pytest.mark.parametrize("kind", DATA)
 def test_batch_that_an_index_leads_to_may_be_moved(history: ModelHistory, kind: str) -> None:
-    """By one offset, which no CRC covers: it looks whole where a read begins at it, behind the gap."""
+    """A base offset one too high, which no CRC covers. If a read begins at the batch, behind the
+    gap, it looks sound."""
     for each in altered(history, kind, "base-offset-higher"):
         assert not wrong_answers(history, each)

@@ -1,3 +1,5 @@
+"""Arrow rows: timestamps that they cannot hold, and no dependency on pandas."""
+
 from __future__ import annotations
 
 import subprocess

@@ -1,4 +1,4 @@
-"""An audit's page: what it says, that it loads nothing, and how a browser lays it out."""
+"""The page of an audit: its content, that it loads nothing, and its layout in a browser."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ CAUSES = (
     audit.UPLOAD_ABANDONED, audit.UPLOAD_NOT_REMOVED,
 )  # fmt: skip
 CONTRAST_MIN = 4.5
-"""Of WCAG 2, level AA."""
+"""The contrast ratio of WCAG 2, level AA."""
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
-# Clicks on two heads of a table, and tells the page around it what it saw.
+# Clicks on two table heads, and posts what it sees to the surrounding page.
 PROBE = """
 const table = document.querySelector("#orphans ~ details table");
 const column = (name) => [...table.tHead.rows[0].cells].findIndex(
@@ -65,7 +65,7 @@ parent.postMessage(JSON.stringify({
 }), "*");
 """
 
-# A window is at least 500 pixels wide, a frame may be narrower.
+# A browser window is at least 500 pixels wide; a frame can be narrower.
 FRAME = """<!doctype html><title></title>
 <script>onmessage = (told) => { document.title = told.data; }</script>
 <iframe src="audit.html" style="border:0;width:%dpx;height:900px"></iframe>
@@ -121,7 +121,7 @@ def test_page_counts_what_is_to_be_dealt_with_and_says_what_each_cause_means() -
     assert "&lt;x&gt;" in page
     assert "<0>" not in page
     assert "<td>head missing</td>" in page.replace(' class="text"', "")
-    # A count of segments is no size, whatever its name ends with.
+    # A number of segments is not shown as a size, whatever its name ends with.
     assert '<td data-v="30">30</td>' in page
 
 
@@ -188,7 +188,7 @@ def test_colours_can_be_reported_from_their_ground(scheme: int) -> None:
 
 
 def luminance(colour: str) -> float:
-    """Relative, as WCAG 2 defines it."""
+    """Relative luminance as WCAG 2 defines it."""
     digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
     parts = [int(digits[start : start + 2], 16) / 255 for start in (0, 2, 4)]
     linear = [

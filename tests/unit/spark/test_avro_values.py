@@ -1,5 +1,5 @@
 """Avro values as columns. The oracle is fastavro: its writer, and its reader with the schema as the
-user has written it."""
+user wrote it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LEAVES: list[tuple[Schema, st.SearchStrategy[Any]]] = [
 
 
 class Names:
-    """Named types of one schema have names of their own."""
+    """Unique names for the named types of one schema."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -146,7 +146,7 @@ def has_column(schema: Schema) -> bool:
 
 
 def cell(schema: Schema, value: Any) -> Any:
-    """What the column has for a value that was written."""
+    """The value expected in the column for a written value."""
     if isinstance(schema, list):
         return of_union(schema, value)
     match schema if isinstance(schema, str) else schema["type"]:
@@ -204,7 +204,7 @@ def test_columns_have_what_was_written(made: tuple[Schema, list[Any]], one_by_on
 
 @st.composite
 def damaged(draw: st.DrawFn, payload: bytes) -> bytes:
-    """Cut short, with bytes behind, or with other bytes inside."""
+    """The payload cut short, with more bytes at its end, or with another byte inside."""
     kind = draw(st.sampled_from(["cut", "longer", "other"]))
     if kind == "longer" or not payload:
         return payload + draw(st.binary(min_size=1, max_size=3))
@@ -214,8 +214,8 @@ def damaged(draw: st.DrawFn, payload: bytes) -> bytes:
     return payload[:at] + draw(st.binary(min_size=1, max_size=1)) + payload[at + 1 :]
 
 
-# The same examples each time: Polars and fastavro each take branches of unions and indexes of enums
-# below zero for something else (decision 144), which random damage meets now and then.
+# derandomize, because random damage now and then meets negative branches of unions and indexes of
+# enums, which Polars and fastavro each read differently (decision 144).
 @settings(deadline=None, derandomize=True)
 @given(typed_values(), st.data())
 def test_values_that_are_not_avro_are_dead_and_others_are_not(
@@ -239,7 +239,7 @@ def test_values_that_are_not_avro_are_dead_and_others_are_not(
 
 
 def is_read(schema: Schema, payload: bytes) -> bool:
-    """Whether fastavro reads the whole payload as the schema is written."""
+    """Whether fastavro reads the whole payload with the schema as written."""
     stream = io.BytesIO(payload)
     try:
         fastavro.schemaless_reader(stream, fastavro.parse_schema(schema), None)

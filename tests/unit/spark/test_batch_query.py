@@ -1,3 +1,5 @@
+"""The plan of a batch query: which offsets are read from the bucket and which from brokers."""
+
 from __future__ import annotations
 
 import uuid
@@ -33,7 +35,7 @@ FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
 class FakeBrokers:
-    """Brokers of a fixed state; a question about a partition they do not have is refused."""
+    """Brokers with fixed offsets. A question about an unknown partition fails."""
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class FakeBrokers:
 
 
 class FixedSegments:
-    """A `SegmentSource` that knows these segments."""
+    """A `SegmentSource` with these segments."""
 
     def __init__(self, *segments: RemoteLogSegmentMetadata) -> None:
         self._segments = segments
@@ -226,7 +228,7 @@ def test_min_partitions_counts_the_tasks_that_sizes_give(
 
 
 def metadata_topic(*segments: RemoteLogSegmentMetadata) -> MemoryMetadataTopic:
-    """Every segment started; those of another state than that get an update."""
+    """A topic with the events that lead each segment to its state."""
     topic = MemoryMetadataTopic(1)
     started = RemoteLogSegmentState.COPY_SEGMENT_STARTED
     for segment in segments:

@@ -1,3 +1,5 @@
+"""The Spark source's questions to brokers: retries, and errors that name the broker."""
+
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -16,7 +18,7 @@ BROKER = {"path": "s3://b", "subscribe": "a", "kafka.bootstrap.servers": "h:9092
 
 
 class FailingAdmin:
-    """Answers after so many failures."""
+    """An admin client that fails so many times before it answers."""
 
     def __init__(self, failures: int) -> None:
         self.asked = 0

@@ -1,4 +1,4 @@
-"""Which parts of a history are cleaned, and parts of segments written again."""
+"""Which parts of a history are cleaned, and parts of segments that are rewritten."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_nothing_is_cleaned_from_a_transaction_on_that_is_open_at_the_end_of_the
 def overlapping(
     tmp_path: Path, storage: ObjectStoreRemoteStorageManager
 ) -> list[RemoteLogSegmentMetadata]:
-    """Offsets 0-9, 5-14 and 15-19, in batches of five."""
+    """Three segments with offsets 0-9, 5-14 and 15-19, in batches of five."""
     maker = RecordSegmentMaker(tmp_path / "made", storage)
 
     def segment(*starts: int) -> RemoteLogSegmentMetadata:

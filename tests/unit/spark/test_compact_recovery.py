@@ -1,4 +1,4 @@
-"""What becomes of compactions that were cut off, without Spark."""
+"""Recovery of interrupted compactions, without Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARTITIONS = [TopicIdPartition(uuid.UUID(int=4), "t", number) for number in rang
 
 
 class CutOffError(BaseException):
-    """The process ends here."""
+    """The process ends here. A BaseException, so that no handler of errors catches it."""
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
-"""No damage to a bucket changes the rows of a query in silence.
+"""No damage to a bucket silently changes the rows of a query.
 
-The truth is the list of rows that the history's writer kept. Each case is a query planned and read
-as Spark's driver and tasks do it, without a session: right rows, or a clear error. Without
-failOnDataLoss there may be fewer rows, never others.
+The oracle is the list of rows that the history's writer kept. Each case is a query, planned and
+read as Spark's driver and tasks do it, without a session. It returns the right rows or a clear
+error. Without failOnDataLoss there may be fewer rows but no wrong ones.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def test_planted_damage_changes_no_row_in_silence(history: ModelHistory, name: s
 
 @pytest.fixture(scope="module")
 def overlapping(tmp_path_factory: pytest.TempPathFactory) -> ModelHistory:
-    """With the segments of another replica, which begin and end elsewhere."""
+    """A history with the segments of another replica too, which have other borders."""
     folder = tmp_path_factory.mktemp("overlapping")
     history = ModelHistory(folder, seed=1)
     history.copy_of_another_replica(folder / "replica")
@@ -103,7 +103,7 @@ def test_overlapping_segments_are_read_once(overlapping: ModelHistory) -> None:
 def test_damage_beside_overlapping_segments_changes_no_row_in_silence(
     overlapping: ModelHistory, name: str, number: int
 ) -> None:
-    """What is read of a segment begins or ends inside it, where no snapshot of producers is."""
+    """Reads begin and end inside segments, where there is no producer snapshot."""
     check_planted(overlapping, name, number, seed=1)
 
 
@@ -122,7 +122,7 @@ def test_objects_of_another_topic_change_no_row_in_silence(
 def test_objects_of_a_topic_of_equal_sizes_are_told_by_their_times(
     tmp_path: Path, name: str
 ) -> None:
-    """By a read of the whole segment: a log does not name its topic."""
+    """The timestamps show it when the whole segment is read. A log does not name its topic."""
     shape = Shape(codecs=(CompressionType.NONE,))
     history = ModelHistory(tmp_path / "own", 1, shape)
     twin = ModelHistory(tmp_path / "twin", 1, replace(shape, twin=7))
@@ -152,7 +152,8 @@ def test_transformed_history_is_read_whole(transformed: ModelHistory) -> None:
 def test_wrong_transforms_in_a_manifest_change_no_row_in_silence(
     transformed: ModelHistory, name: str
 ) -> None:
-    """And the error names the segment; a scrub goes on, with findings unless the rows are right."""
+    """An error must name the segment. A scrub continues, and has findings unless the rows are
+    right."""
     segment = transformed.segments[1]
     whole, *others = questions(transformed, random.Random(3), count=1)
     with damage(PLANTED_TRANSFORMS[name](transformed, 1)):
@@ -185,23 +186,24 @@ def test_no_damage_to_any_history_changes_rows_in_silence(tmp_path: Path, seed: 
 
 
 def test_abort_beyond_the_end_that_a_manifest_tells(tmp_path: Path) -> None:
-    """The last segment is told to end before the marker that aborts what earlier ones began."""
+    """The manifest gives the last segment an end below the marker that aborts transactions of
+    earlier ones."""
     check_planted(ModelHistory(tmp_path, seed=10), "end-a-batch-too-low", number=3, seed=10)
 
 
 def test_aborted_batch_with_the_id_of_a_producer_that_commits(tmp_path: Path) -> None:
-    """The batch has the right CRC, and lies in the other producer's own transaction."""
+    """The batch has a right CRC, and lies inside a transaction of the other producer."""
     check_planted(ModelHistory(tmp_path, seed=43), "producer-id-of-another", 1, seed=43)
 
 
 def test_batch_is_missing_behind_a_read_that_looks_on_for_its_markers(tmp_path: Path) -> None:
-    """Without failOnDataLoss no row is given twice."""
+    """Without failOnDataLoss no row is returned twice."""
     check_planted(ModelHistory(tmp_path, seed=11), "batch-cut-out-of-the-middle", 2, seed=11)
 
 
 def test_marker_may_lie_in_a_hole_behind_what_is_read(tmp_path: Path) -> None:
-    """A transaction that begins in what is read, and is aborted in a later segment whose manifest
-    is damaged."""
+    """A transaction begins in the range that is read, and is aborted in a later segment whose
+    manifest is damaged."""
     history = ModelHistory(tmp_path, seed=13)
     for number in range(1, len(history.segments)):
         check_planted(history, "manifest-garbage", number, seed=number)
@@ -227,7 +229,8 @@ def test_entries_of_another_time_index_lead_beyond_the_segment(tmp_path: Path) -
 def test_abort_of_earlier_segments_is_missed_in_a_segment_of_which_a_part_is_read(
     tmp_path: Path, split: dict[str, int]
 ) -> None:
-    """Its index is lost, and what is read of it ends before the marker, or comes in small tasks."""
+    """The segment's index is lost. The part that is read ends before the marker, or is split into
+    small tasks."""
     history = ModelHistory(tmp_path, seed=17)
     with damage(PLANTED["transaction-index-lost"](history, 1)):
         for ended in range(history.segments[1].start_offset, history.end, 3):
@@ -238,7 +241,8 @@ def test_abort_of_earlier_segments_is_missed_in_a_segment_of_which_a_part_is_rea
 
 
 def test_snapshot_of_another_segment_does_not_hide_the_end(tmp_path: Path) -> None:
-    """It names transactions as open that have ended, and nothing behind them would be read."""
+    """The snapshot lists ended transactions as open. If it were trusted, nothing after them would
+    be read."""
     history = ModelHistory(tmp_path, seed=37)
     level = {"isolationLevel": "read_committed"}
     known = history.committed()
@@ -260,7 +264,8 @@ def test_snapshot_of_another_segment_does_not_hide_the_end(tmp_path: Path) -> No
 def test_transactions_that_are_open_at_the_end_of_a_sound_bucket_are_read_up_to(
     tmp_path: Path,
 ) -> None:
-    """The last segment is not copied yet. Markers in it decide what began before."""
+    """The last segment is not copied yet. Its markers decide transactions that began in the
+    bucket."""
     held_back = 0
     for seed in range(1, 4):
         history = ModelHistory(tmp_path / str(seed), seed=seed)

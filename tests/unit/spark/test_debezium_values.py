@@ -1,4 +1,5 @@
-"""Change events of Debezium become rows: what is a row, a deletion or dead, and which fields count."""
+"""Change events of Debezium as rows: which events are rows, deletions or dead letters, and which
+fields count."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ ROW = pa.struct([("id", pa.int64()), ("name", pa.string())])
 
 
 def event(op: str, before: Any = None, after: Any = None, **more: Any) -> bytes:
-    """As Debezium's PostgreSQL connector writes it, with schemas.enable=false."""
+    """A value as Debezium's PostgreSQL connector writes it with schemas.enable=false."""
     source = {"connector": "postgresql", "lsn": 24023128, "snapshot": "false", **more}
     made = {"before": before, "after": after, "source": source, "op": op, "ts_ms": 1700000000000}
     return json.dumps(made).encode()
@@ -162,7 +163,8 @@ ENVELOPE = {
 
 
 def test_events_in_avro() -> None:
-    """As Debezium's Avro envelope names its types: `after` refers to the type of `before`."""
+    """The schema names its types as Debezium's Avro envelope does: `after` refers to the type of
+    `before`."""
     ann = {"id": 1, "name": "Ann"}
     made = [
         {"before": None, "after": ann, "source": {"lsn": 5}, "op": "r"},

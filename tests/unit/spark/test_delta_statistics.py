@@ -1,4 +1,4 @@
-"""Bounds and counts of a file for Delta's log: none leaves out a row that is there."""
+"""Bounds and counts of a file for Delta's log. No row lies outside the bounds."""
 
 from __future__ import annotations
 

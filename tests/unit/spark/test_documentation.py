@@ -1,3 +1,5 @@
+"""docs/spark*.md list exactly the declared options and the packages that executors load."""
+
 from __future__ import annotations
 
 import json
@@ -36,7 +38,8 @@ def test_page_lists_exactly_the_declared_options() -> None:
     assert rows == [table_row(name, option) for name, option in source_option_keys().items()]
 
 
-# What a Python worker of an executor does: it gets a reader and a task, and reads; keys too.
+# A stand-in for an executor's Python worker: it unpickles a reader and a task, reads all rows, and
+# uses the keys.
 WORKER = """
 import importlib.metadata, json, pickle, sys
 reader, partitions = pickle.loads(open(sys.argv[1], "rb").read())
@@ -68,7 +71,7 @@ def test_page_lists_exactly_what_executors_load(
     rows, loaded = json.loads(subprocess.run(worker, check=True, capture_output=True).stdout)
     assert rows == len(CompressionType)
     required = requires("isotherm") or []
-    # What an installation with the extra for Spark brings, but for Spark: the clients, and the tier.
+    # The packages that the extra for Spark installs besides PySpark: the clients and the tier.
     ours = {
         re.match(r"[\w-]+", line)[0]
         for line in required

@@ -1,4 +1,4 @@
-"""Schema ids before values, against Python's struct."""
+"""Schema ids in front of values. The oracle is Python's struct."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a catalog is opened with, and what a file that cannot be put leaves behind."""
+"""The properties that open a catalog, and what a failed put leaves behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a failed Spark job says, in one line."""
+"""The one-line message of a failed Spark job."""
 
 from __future__ import annotations
 

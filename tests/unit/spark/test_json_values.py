@@ -1,4 +1,4 @@
-"""JSON values as columns, against Python's json."""
+"""JSON values as columns. The oracle is Python's json."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ VALUES = st.one_of(
 
 
 def settled(values: list[bytes | None], fixed: ValueType = None) -> ValueType:
-    """The type of these values, as a job finds it in one task."""
+    """The column type of these values, as a job infers it in one task."""
     decoder = JsonDecoder(fixed, fixed)
     decoder.decode(pa.array(values, pa.binary()))
     return decoder.known
@@ -71,7 +71,7 @@ def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def model(value: bytes | None, kind: ValueType) -> object:
-    """The value in a column of this type by Python's json; AssertionError if it does not fit."""
+    """The value in a column of this type, by Python's json. AssertionError if it does not fit."""
     if value is None:
         return None
     try:
@@ -85,7 +85,7 @@ def model(value: bytes | None, kind: ValueType) -> object:
 
 
 def shape(parsed: Any) -> Any:
-    """AssertionError if elements of an array are of several kinds, empty ones too."""
+    """The kinds in a value. AssertionError if an array mixes kinds, also in nested empty arrays."""
     if isinstance(parsed, dict):
         return {name: shape(inner) for name, inner in parsed.items()}
     if isinstance(parsed, list):
@@ -129,13 +129,13 @@ def fitted(parsed: Any, kind: ValueType) -> object:
 
 
 def has_content(parsed: Any) -> bool:
-    """Whether a field of this value has a type."""
+    """Whether the value has a leaf that gives it a type."""
     if isinstance(parsed, dict | list):
         return any(map(has_content, parsed.values() if isinstance(parsed, dict) else parsed))
     return parsed is not None
 
 
-# A busy machine draws slowly.
+# Hypothesis draws slowly on a busy machine.
 @settings(max_examples=40, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(VALUES, max_size=12), st.lists(VALUES, max_size=6))
 def test_each_value_is_what_pythons_json_reads_or_dead_with_a_reason(
@@ -176,7 +176,7 @@ def test_of_names_that_differ_in_case_only_the_first_is_a_column() -> None:
 def test_tasks_that_met_different_cases_give_one_column() -> None:
     one, other = settled([b'{"id":1,"o":{"x":1}}']), settled([b'{"ID":"a","o":{"X":1,"y":1}}'])
     assert str(merged(one, other)) == "struct<id: int64, o: struct<x: int64, y: int64>>"
-    # A table that has both keeps both.
+    # A table that has both columns keeps both.
     both = pa.struct([("id", pa.int64()), ("ID", pa.int64())])
     assert decode([b'{"id":1,"ID":2}'], both).column.to_pylist() == [{"id": 1, "ID": 2}]
 
@@ -187,7 +187,7 @@ def test_many_values_with_the_wrong_case_cost_no_start_of_arrow_each(
     started = counted_starts(monkeypatch)
     values: list[bytes | None] = [b'{"id":1}', b'{"ID":2}', b'{"id":1,"ID":2}'] * 2000
     known = settled(values)
-    # Values are looked at one by one until the column is known.
+    # Values are parsed one by one until the column's type is known.
     assert len(started) < len(values) / 10
     started.clear()
     assert len(decode(values, known).dead) == 4000
@@ -274,7 +274,7 @@ def test_a_bad_value_has_the_same_reason_among_any_others(value: bytes, reason: 
 
 
 def counted_starts(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """Has an element for each start of Arrow's reader from now on."""
+    """A list that gets an element for each start of Arrow's reader from now on."""
     started: list[None] = []
     read = json_values._read_json
 
@@ -294,7 +294,7 @@ def test_arrow_is_not_started_for_each_bad_value(monkeypatch: pytest.MonkeyPatch
     ] * 500
     assert len(decode(bad, settled([b'{"n":1}'])).dead) == len(bad)
     assert len(started) < len(bad) / 20
-    # Before the first commit, when a column may still become a double. In the first part of a batch
+    # Before the first commit a column may still become a double, and in the first part of a batch
     # no column is known.
     started.clear()
     assert str(settled([b'{"n":1}', *[b'{"n":"text"}'] * 20_000])) == "struct<n: int64>"

@@ -1,4 +1,5 @@
-"""A bucket planned from its names reads what its manifests say, and asks for few of them."""
+"""A bucket planned from object names gives the rows that its manifests give, and reads few
+manifests."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ class Bucket:
     def store(
         self, start: int, end: int, *, epochs: dict[int, int] | None = None
     ) -> RemoteLogSegmentMetadata:
-        """One segment, stored after all others; its values tell the epoch that wrote them."""
+        """Store a segment that is newer than all others. Each value is the epoch of its record."""
         epochs = epochs or {0: start}
         records = [
             NewRecord(offset, None, b"%d" % max(e for e, at in epochs.items() if at <= offset))
@@ -155,7 +156,7 @@ def store_same_start_twice(bucket: Bucket) -> None:
 
 
 def store_replaced_branch(bucket: Bucket) -> None:
-    """An unclean election gave up what the old leader had stored beyond offset 15."""
+    """An unclean election dropped what the old leader had stored beyond offset 15."""
     bucket.store(0, 10)
     bucket.store(10, 20)
     bucket.store(20, 30)
@@ -164,7 +165,7 @@ def store_replaced_branch(bucket: Bucket) -> None:
 
 
 def store_without_order(bucket: Bucket) -> None:
-    """As after a bucket was copied into another."""
+    """The times have no order, as after a copy of the bucket."""
     segments = [bucket.store(start, start + 10) for start in (0, 10, 20)]
     bucket.set_time(segments[0], 99)
 
@@ -194,7 +195,7 @@ def test_overlap_of_a_clean_election_is_read_once(bucket: Bucket) -> None:
 def test_segment_that_a_deposed_leader_stored_late_is_reported_by_its_epoch(bucket: Bucket) -> None:
     bucket.store(0, 20)
     bucket.store(20, 60, epochs={0: 20, 1: 25})
-    bucket.store(40, 50, epochs={0: 40})  # given up: epoch 1 begins at 25
+    bucket.store(40, 50, epochs={0: 40})  # dropped: epoch 1 begins at 25
     bucket.store(60, 70, epochs={1: 60})
     tasks = bucket.plan()
     assert any(listed(tasks))
@@ -211,7 +212,7 @@ def test_late_segments_in_a_row_are_reported_by_what_their_task_reads_before(
 
 
 def test_read_that_begins_between_late_segments_is_not_reported_by_names(bucket: Bucket) -> None:
-    """What decision 42 says to watch: manifests, all of them, tell it right."""
+    """The known limit of decision 42: only a plan from all manifests is right here."""
     store_two_late_segments(bucket)
     start = {"startingOffsets": '{"a":{"0":50}}'}
     given_up = range(50, 60)
@@ -223,7 +224,8 @@ def test_read_that_begins_between_late_segments_is_not_reported_by_names(bucket:
 
 
 def store_two_late_segments(bucket: Bucket) -> None:
-    """Epoch 1 was elected uncleanly at 25; the leader of epoch 0 still stored what it had."""
+    """Epoch 1 was elected uncleanly at 25. The leader of epoch 0 stored two more segments after
+    that."""
     bucket.store(0, 20)
     bucket.store(20, 60, epochs={0: 20, 1: 25})
     bucket.store(40, 50, epochs={0: 40})

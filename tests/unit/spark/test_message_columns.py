@@ -1,3 +1,5 @@
+"""Consumed messages as columns. The oracle is a row for each message."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -67,5 +69,5 @@ def test_time_that_a_row_cannot_hold_names_the_record() -> None:
     far = Message(topic="a", partition=3, offset=9, timestamp=(TIMESTAMP_CREATE_TIME, 2**62))
     with pytest.raises(InvalidTimestampError, match=r"partition 3 offset 9 has timestamp value"):
         message_batch([far], PLACE, ROWS)
-    # A table has a column of its own for it.
+    # A table's timestamp column holds the milliseconds themselves, so it has room for this one.
     message_batch([far], PLACE, OF_TABLES)

@@ -1,3 +1,5 @@
+"""The offset options of the Kafka source, and their resolution to offsets."""
+
 from __future__ import annotations
 
 import pytest

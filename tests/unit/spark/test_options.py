@@ -1,3 +1,5 @@
+"""Options of the Spark source. Names, defaults and errors follow Spark's Kafka source."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,4 @@
-"""Files of many partitions at once: their bounds, and that nothing is left behind."""
+"""Many partition files written at once: their bounds, and that no local file is left behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DAY_US = 86_400_000_000
 
 
 class FolderPlace:
-    """A place on the disk; `fails_at` is the number of the put that fails."""
+    """A place on the local disk. The put with number `fails_at` fails."""
 
     def __init__(self, folder: Path, fails_at: int = -1) -> None:
         self.folder = folder
@@ -69,7 +69,7 @@ def test_rows_of_many_days_keep_to_the_bounds_and_their_folders(
     local.mkdir()
     with PartitionedFiles(place, SCHEMA, local / "rows", DAY) as files:
         for first in range(0, 5000, 500):
-            # Neighbours are of different days, and the same day comes again.
+            # Neighbouring rows are of different days, and each day comes again.
             files.write(rows(first, [(first + n) % days for n in range(500)]))
             assert len(list(local.iterdir())) <= OPEN_PARTITIONS_MAX
         put = files.put_all()

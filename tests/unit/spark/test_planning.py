@@ -1,3 +1,6 @@
+"""Pure planning: the lineage of overlapping segments, and the division of offset ranges into
+tasks."""
+
 from __future__ import annotations
 
 import pickle
@@ -43,7 +46,7 @@ def test_lineage_of_adjacent_segments_is_the_segments(segment: SegmentFactory) -
 
 
 def test_lineage_truncates_an_epoch_where_a_later_one_begins(segment: SegmentFactory) -> None:
-    # An unclean election at offset 50: epoch 1 had gone on to 100.
+    # An unclean election at offset 50, although epoch 1 had reached 100.
     pieces = lineage_pieces(
         [segment(0, 100, epochs={1: 0}), segment(50, 150, epochs={2: 50}, number=7)]
     )
@@ -62,7 +65,7 @@ def test_lineage_drops_an_epoch_that_a_later_one_wholly_replaced(segment: Segmen
 
 
 def test_lineage_reads_overlapping_copies_once_taking_the_farthest(segment: SegmentFactory) -> None:
-    # The vectors of Kafka's RemoteLogLeaderEpochStateTest: only 4-200 is needed.
+    # The vectors of Kafka's RemoteLogLeaderEpochStateTest. Only 4-200 is needed.
     pieces = lineage_pieces([segment(10, 100), segment(5, 150), segment(148, 155), segment(4, 200)])
     assert shape(pieces) == [(4, 4, 201)]
 
@@ -82,7 +85,7 @@ def test_lineage_of_partial_overlap_continues_where_the_first_ends(segment: Segm
 
 
 def test_lineage_reads_the_outer_of_two_nested_segments_whole(segment: SegmentFactory) -> None:
-    # Kafka's own cache loses 51-99 here; the records are in the bucket.
+    # Kafka's own cache loses offsets 51 to 99 here, though the bucket has the records.
     assert shape(lineage_pieces([segment(0, 99), segment(20, 50)])) == [(0, 0, 100)]
 
 

@@ -1,4 +1,4 @@
-"""Protobuf messages as columns. The oracle is google.protobuf: what it reads is what the rows have."""
+"""Protobuf messages as columns. The oracle is google.protobuf: the rows have what it reads."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def expected(field: FieldDescriptor, value: Any) -> Any:
 
 
 def row(value: Any) -> Any:
-    """The row of a message that google.protobuf has read."""
+    """The row expected for a message that google.protobuf has read."""
     name = value.DESCRIPTOR.full_name
     if name == "google.protobuf.Timestamp":
         return EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1000)
@@ -180,7 +180,8 @@ def row(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A row with the entries of maps in the order of their keys, and floats as texts."""
+    """The row with entries of maps ordered by key, and with floats as texts, which tell -0.0 from
+    0.0 and let NaN equal itself."""
     if isinstance(value, dict):
         return {name: plain(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -217,8 +218,8 @@ def test_cut_bytes_are_read_as_google_does_or_dead(seed: int) -> None:
 
 @given(SEEDS)
 def test_altered_bytes_are_read_as_google_does(seed: int) -> None:
-    """Google refuses more: of fields that a schema does not have, the reader does not check the size
-    of the number, and which end belongs to which group."""
+    """The reader accepts more than google.protobuf: it does not check the width of unknown numbers,
+    nor which group an end marker belongs to."""
     rng = Random(seed)
     texts = []
     for text in map(bytearray, written(rng, 20)):
@@ -237,7 +238,10 @@ def written(rng: Random, count: int) -> list[bytes]:
 
 
 def check_texts(texts: list[bytes]) -> list[bytes]:
-    """The texts that google.protobuf refuses and we do not. What no serializer writes may be dead."""
+    """Compare the rows with google.protobuf's. Returns the texts that only google.protobuf refuses.
+
+    The codec may also make a dead letter of a text that no serializer writes.
+    """
     make = GetMessageClass(message("proto3"))
     column, dead = codec("proto3").decode(pa.array(texts, pa.binary()))
     column.validate(full=True)
@@ -253,12 +257,12 @@ def check_texts(texts: list[bytes]) -> list[bytes]:
             if found is not None:
                 refused.append(text)
         except OverflowError:
-            pass  # a timestamp that Python cannot hold
+            pass  # a timestamp that Python cannot represent
         else:
             if found is None:
                 assert reasons[place].rpartition(": ")[2] in OWN_REASONS
             else:
-                # Google's reader takes no entry of a map that has unknown fields in it.
+                # google.protobuf drops entries of a map that contain unknown fields.
                 for name, value in plain(found.as_py()).items():
                     is_map = name == "first" or name.startswith("m")
                     assert value == wanted[name] or (
@@ -342,7 +346,7 @@ def test_references_stay_in_the_folder() -> None:
 
 
 def test_indexes_lead_to_messages_that_lie_in_others() -> None:
-    """As Confluent's serializers count them: a map is none."""
+    """The counting of Confluent's serializers: the message of a map does not count."""
     schema = RegisteredSchema("PROTOBUF", PROTO3, (("parts/other.proto", OTHER),))
     assert message_of(schema, (0,)).full_name == "shop.v3.Before"
     assert message_of(schema, (1, 0)).full_name == "shop.v3.All.Inner"

@@ -1,4 +1,4 @@
-"""A day out of many fetches about a day's bytes, counted at the object store."""
+"""A query of one day out of many fetches about that day's bytes, counted at the object store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DAYS_PER_SEGMENT = 4
 BATCHES_PER_DAY = 60
 RECORDS_PER_BATCH = 5
 RECORDS_PER_DAY = BATCHES_PER_DAY * RECORDS_PER_BATCH
-# Beginning and end lie inside segments.
+# The range begins and ends inside segments.
 FIRST_DAY, LAST_DAY = 18, 21
 OVERHEAD_MAX = 1.3
 
@@ -45,7 +45,7 @@ class Fetched:
 
 @pytest.fixture
 def fetched(monkeypatch: pytest.MonkeyPatch) -> Fetched:
-    """What every client of an object store gets, in this process."""
+    """The requests and bytes of all object clients in this process."""
     counted = Fetched()
     get_range, get = ObjectClient.get_range, ObjectClient.get
 
@@ -76,7 +76,7 @@ class History:
 
     @property
     def stored_size_of_a_day(self) -> float:
-        """Of what the objects of the log hold."""
+        """The average size of a day in the objects of the log."""
         client, layout = self.storage._client, self.storage._layout
         stored = sum(client.object_size(layout.log_key(segment)) for segment in self.segments)
         return stored / DAYS
@@ -119,7 +119,8 @@ def transform_settings(kind: str, folder: Path) -> dict[str, str]:
 
 @pytest.fixture(params=["aiven", "local-tiered-storage", "compressed and encrypted"])
 def history(request: pytest.FixtureRequest, tmp_path: Path, owner: TopicIdPartition) -> History:
-    """Forty days in segments of four; a record every few minutes, none is like another."""
+    """Forty days in segments of four, with a record every few minutes. Random values, so that they
+    do not compress."""
     config = {"url": (tmp_path / "bucket").as_uri(), **transform_settings(request.param, tmp_path)}
     storage = ObjectStoreRemoteStorageManager(ObjectStoreSettings.from_config(config))
     maker, rng = RecordSegmentMaker(tmp_path / "made", storage), random.Random(1)
@@ -165,7 +166,8 @@ def test_days_out_of_many_fetch_about_their_bytes(history: History, fetched: Fet
 def test_questions_about_offsets_and_times_are_answered_from_metadata(
     tmp_path: Path, owner: TopicIdPartition, fetched: Fetched
 ) -> None:
-    """Requests do not grow with the history: names tell its length, indexes a time's place."""
+    """The number of requests does not grow with the history: names give its length, and indexes the
+    place of a time."""
     settings = ObjectStoreSettings(url=(tmp_path / "bucket").as_uri())
     maker = RecordSegmentMaker(tmp_path / "made", ObjectStoreRemoteStorageManager(settings))
     for partition in range(2):
@@ -180,6 +182,6 @@ def test_questions_about_offsets_and_times_are_answered_from_metadata(
     time_ms = START_MS + middle * DAY_MS // RECORDS_PER_DAY
     found = isotherm.spark.offsets_for_times(options, time_ms)
     assert found == {owner._replace(partition=p).topic_partition: middle for p in range(2)}
-    manifests, of_one_segment = 2 * 30, 3  # its manifest, its time index, some records
-    of_the_one_before = 2  # its manifest and its time index: that it is too old is proved
+    manifests, of_one_segment = 2 * 30, 3  # a manifest, a time index, some records
+    of_the_one_before = 2  # a manifest and a time index, which prove that it is too old
     assert fetched.requests == manifests + 2 * (of_one_segment + of_the_one_before)

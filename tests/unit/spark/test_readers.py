@@ -1,3 +1,6 @@
+"""Reading ranges of segments: every record once, few extra bytes, and errors that name the
+place."""
+
 from __future__ import annotations
 
 import threading
@@ -44,7 +47,7 @@ def batches_of(
 def segment(
     maker: RecordSegmentMaker, owner: TopicIdPartition, records: Records
 ) -> RemoteLogSegmentMetadata:
-    """2,000 records in 200 batches, an index entry every 4 KiB."""
+    """2000 records in 200 batches, with an index entry every 4 KiB."""
     return maker.tier(owner, batches_of(records(2000, value_size=100), 10))
 
 
@@ -404,7 +407,8 @@ def test_first_offset_not_before_respects_the_pieces_bounds(
 def test_first_offset_not_before_counts_markers_as_kafka_does(
     maker: RecordSegmentMaker, storage: ObjectStoreRemoteStorageManager, owner: TopicIdPartition
 ) -> None:
-    """Kafka's FileRecords.searchForTimestamp looks at every record, control records too."""
+    """As Kafka's FileRecords.searchForTimestamp, which looks at every record, also control
+    records."""
     producer = {"producer_id": 1, "producer_epoch": 0}
     marker = build_end_transaction_marker(
         ControlRecordType.COMMIT, **producer, coordinator_epoch=0, timestamp_ms=900, base_offset=3

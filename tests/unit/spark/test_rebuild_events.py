@@ -1,4 +1,4 @@
-"""Events of rebuilt segments, and topic ids that are mapped, without Spark."""
+"""Events of rebuilt segments, and the mapping of topic ids, without Spark."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Batches of several schemas as one column. The oracle is fastavro, which reads each value by the
-schema of a table that has all fields."""
+"""Batches of several schemas as one column. The oracle is fastavro, which reads each value with a
+schema that has all fields of the table."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ def decoder_for(schemas: list[Any], fixed: ValueType, known: ValueType) -> Regis
 
 
 def settled(schemas: list[Any], payloads: Any) -> RegistryDecoder:
-    """The decoder once all columns are known, as a job makes it."""
+    """The decoder with the column types that these payloads give, as a job makes it."""
     grown = decoder_for(schemas, None, None)
     grown.decode(payloads)
     return decoder_for(schemas, grown.known, grown.known)
 
 
 def row_of(schema: Any, written: Any) -> Any:
-    """The row for what fastavro reads by the table's schema: maps are lists of pairs."""
+    """The row expected for what fastavro reads with the table's schema. Maps are lists of pairs."""
     if written is None:
         return None
     row = dict(written)
@@ -127,7 +127,7 @@ def test_rows_of_several_schemas_have_all_fields(schemas: list[Any], data: st.Da
 
 
 def with_all(schema: Any, row: Any) -> Any:
-    """The row with the fields that no schema here has."""
+    """The row, with None for fields that none of the schemas has."""
     if row is None:
         return None
     found = {field["name"]: row.get(field["name"]) for field in schema["fields"]}

@@ -1,4 +1,4 @@
-"""What is refused before PySpark is loaded, and why."""
+"""What is refused before PySpark is loaded, and the reasons given."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from isotherm.spark.requirements import (
 )
 
 PAGE = Path(__file__).parents[3] / "docs" / "spark.md"
-# What each job cannot be called without.
+# The required options of each job.
 NEEDED = {
     "replay": [],
     "project": ["--to=x"],

@@ -1,4 +1,4 @@
-"""An S3 Inventory's manifest and files, as S3 writes them, without Spark."""
+"""The manifest and files of an S3 Inventory as S3 writes them, without Spark."""
 
 from __future__ import annotations
 

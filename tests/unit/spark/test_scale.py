@@ -1,4 +1,4 @@
-"""What a larger history costs: as much more as it is larger, and no more memory."""
+"""The cost of a larger history: it grows in proportion, and memory does not grow."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_split_segments_cost_their_indexes_and_borders_more() -> None:
     tasks = planned(history)
     assert len(tasks) == 16
     assert read(history, tasks) == 2 * history.records_per_segment
-    border = 3 * MB  # of two indexed batches and one that is shared
+    border = 3 * MB  # two indexed batches and one that both tasks read
     assert history.total_size < history.bytes < history.total_size + 16 * border
 
 

@@ -1,3 +1,5 @@
+"""The Spark session that Isotherm makes: Java, its version, and the configuration."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where the list of segments comes from: what it costs, and what it leaves to the tasks."""
+"""The sources of the list of segments: the cost of each, and the work left to the tasks."""
 
 from __future__ import annotations
 

@@ -1,3 +1,6 @@
+"""Offsets of a stream as JSON, and the division of limits among partitions, as in Spark's Kafka
+source."""
+
 from __future__ import annotations
 
 import json
@@ -34,7 +37,8 @@ partition_offsets = st.dictionaries(
 
 def test_offsets_have_the_kafka_sources_form() -> None:
     offset = StreamOffset({B0: 7, A10: 3, A1: 345, A0: 23})
-    # Numbers of partitions sort as numbers: Spark's JsonUtils sorts the partitions themselves.
+    # Partitions sort as numbers, as in Spark's JsonUtils, which sorts TopicPartitions and not
+    # texts.
     assert json.dumps(encode_offset(offset)) == '{"a": {"0": 23, "1": 345, "10": 3}, "b": {"0": 7}}'
 
 
@@ -57,8 +61,8 @@ def ranges(*sizes: int, start: int = 100) -> list[OffsetRange]:
         ((10, 10), 100, (10, 10)),
         ((10, 10), 20, (10, 10)),
         ((300, 100), 40, (30, 10)),
-        ((1000, 1), 10, (9, 1)),  # 9.99 is cut, 0.01 is one
-        ((5, 5, 5), 2, (1, 1, 1)),  # none is starved, though it is more than was asked for
+        ((1000, 1), 10, (9, 1)),  # 9.99 is rounded down, 0.01 is rounded up to 1
+        ((5, 5, 5), 2, (1, 1, 1)),  # every partition gets one, though the sum exceeds the limit
         ((0, 8), 4, (0, 4)),
     ],
 )
@@ -80,6 +84,7 @@ def test_bytes_are_shared_by_size_and_cut_within_a_segment(
         A1: [BrokerRead(A1, 0, 40, record_size=100)],
     }
     assert admit_bytes(reads, 8000) == {A0: 200, A1: 40}
-    # Half of 8,000 each: the first segment and 1,000 of 3,000 bytes of the second; 20 records.
+    # Half of 8000 each. A0: the first segment, and 1000 of the second one's 3000 bytes. A1: 20
+    # records.
     assert admit_bytes(reads, 4000) == {A0: 133, A1: 20}
     assert admit_bytes(reads, 1) == {A0: 1, A1: 1}

@@ -1,4 +1,4 @@
-"""The driver of a stream against brokers of a changing state, on a simulated clock."""
+"""The driver of a streaming query against brokers whose state changes, on a simulated clock."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ SegmentFactory = Callable[..., RemoteLogSegmentMetadata]
 
 
 class Cluster:
-    """Brokers and bucket; the test changes what they have. Counts how often it is asked.
+    """Brokers and bucket, whose state the test changes. Counts the listings.
 
-    `deleted_next` are segments that the next look shows and that are gone right after it.
+    `deleted_next` are segments that the next listing returns and that are deleted right after it.
     """
 
     def __init__(self, owner: TopicIdPartition) -> None:
@@ -83,7 +83,7 @@ class Stream:
         return self.at.offsets
 
     def batch(self, *, is_limited: bool = True) -> list[tuple[str, int, int]] | None:
-        """The reads of the next batch as (tier, start, end); None when there is none."""
+        """The reads of the next batch as (tier, start, end). None if there is no batch."""
         end = self.query.next_offset(self.at, is_limited=is_limited)
         if end is self.at:
             return None
@@ -193,7 +193,7 @@ def test_first_batch_keeps_its_start_over_a_crash(cluster: Cluster, stream) -> N
     first.start()
     cluster.ends[A0] = OffsetBounds(0, 80)
     end = first.query.next_offset(first.at, is_limited=True)
-    # Offsets are in the checkpoint; the process dies. What comes meanwhile moves the end.
+    # The process dies after the offsets are in the checkpoint. New records move the end.
     cluster.ends[A0] = OffsetBounds(0, 95)
     second = stream()
     assert second.start() == {A0: 95}
@@ -209,7 +209,7 @@ def test_start_is_reported_even_when_there_is_nothing_to_read(cluster: Cluster, 
     assert first.batch() == []
     assert first.at == StreamOffset({A0: 70}, {A0: 70})
     assert first.batch() is None
-    # The query is stopped; what comes meanwhile belongs to the stream.
+    # While the query is stopped, new records arrive. The restarted stream reads them.
     cluster.ends[A0] = OffsetBounds(0, 95)
     second = stream()
     second.at = first.at

@@ -1,4 +1,4 @@
-"""Runs one after the other: what ends them, what is tried again, and how long they wait."""
+"""Consecutive runs: which errors end them, which are retried, and how long the waits are."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AWAY = (
 
 
 class Followed:
-    """Runs that take a second each, of which some fail; the last one sets `stop`."""
+    """Runs that take `seconds` each. An outcome is an error or None. The last run sets `stop`."""
 
     def __init__(self, *outcomes: IsothermError | None, seconds: float = 1) -> None:
         self.clock = SimClock(auto_advance=True)
@@ -91,7 +91,7 @@ def test_what_stays_away_ends_it_after_the_timeout() -> None:
     runs = Followed(*[AWAY[1]] * 1000)
     with pytest.raises(SchemaRegistryError):
         runs.go(retry_timeout_s=300)
-    # From the end of the first failure; the last try is at the end of that time.
+    # The timeout counts from the end of the first failure. The last try starts at its end.
     assert runs.clock.monotonic_s() == pytest.approx(1 + 300 + 1, abs=1)
 
 

@@ -1,4 +1,5 @@
-"""What Kafka has deleted leaves the table: which files, and what is looked at again before the commit."""
+"""Rows that Kafka has deleted leave the table: which files, and what is checked again before the
+commit."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def file(partitions: tuple[int, int] | None, offsets: tuple[int, int] | None) ->
         ((0, 0), (0, 10), "border"),
         ((0, 0), (10, 19), "stays"),
         ((1, 1), (0, 9), "stays"),
-        # Of the partition in between nothing is known to be deleted.
+        # Partition 1, in between, has no log start in the plan.
         ((0, 2), (0, 4), "border"),
         ((2, 3), (0, 4), "whole"),
         ((2, 3), (0, 5), "border"),
@@ -74,7 +75,8 @@ def test_files_that_were_merged_meanwhile_are_not_deleted(tmp_path: Path) -> Non
     table: IcebergTable = add_three(opened(tmp_path), tmp_path)
 
     def merged() -> LogStarts:
-        """As another program does between the look at the files and the commit."""
+        """The second call comes between the reading of the files and the commit. Another program
+        merges them then."""
         if len(asked) == 1:
             merge(opened_again.kept()[0], tmp_path)
         asked.append(1)

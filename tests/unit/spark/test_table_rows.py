@@ -1,6 +1,7 @@
-"""Keys and values of records as columns of their own: each record is a row or a dead letter, whole.
+"""Keys and values of records as columns of their own. Each record becomes a row, or a dead letter
+that keeps it whole.
 
-The oracle is Python: its UTF-8 and its JSON, record by record.
+The oracle is Python's UTF-8 and JSON, record by record.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ names = st.sampled_from(sorted(PARTS))
 
 
 def expected(name: str, value: bytes | None) -> tuple[bool, Any]:
-    """Whether it can be decoded, and to what."""
+    """Whether the value can be decoded, and the result."""
     if value is None or name == "raw":
         return True, value
     try:
@@ -101,7 +102,7 @@ def test_each_record_is_a_row_or_a_dead_letter(key: str, value: str, data: st.Da
 
 
 def test_wide_and_large_values_are_rows() -> None:
-    """2,000 fields, most of which an object lacks, and a text of 10 MB."""
+    """2000 fields, most of which an object lacks, and a text of 10 MB."""
     names = [f"f{n}" for n in range(2000)]
     objects: list[dict[str, Any]] = [
         dict.fromkeys(names, 1),

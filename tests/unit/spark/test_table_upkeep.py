@@ -1,6 +1,7 @@
-"""Upkeep of a table: the rows, the offsets and the dead letters stay, whoever commits meanwhile.
+"""Upkeep of a table keeps its rows, offsets and dead letters, whatever other programs commit
+meanwhile.
 
-The oracle is PyIceberg's scan, and of files that are gone the folder itself.
+The oracle is PyIceberg's scan, and the folder itself for deleted files.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class _Folder:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_rows_are_merged_in_order(tmp_path: Path, seed: int) -> None:
-    """Files of several partitions, which overlap, one of them without bounds, with fewer columns."""
+    """Files of several partitions overlap. One has no bounds, and all lack a column."""
     rng = Random(seed)
     places = sorted({(rng.randrange(4), rng.randrange(200)) for _ in range(300)})
     files = []
@@ -111,7 +112,7 @@ def test_only_iceberg_has_upkeep() -> None:
 
 @pytest.fixture
 def table(tmp_path: Path) -> IcebergTable:
-    """Three commits, each with two rows and a dead letter."""
+    """A table of three commits, each with two rows and a dead letter."""
     return add_three(opened(tmp_path), tmp_path)
 
 
@@ -133,7 +134,7 @@ def theirs(folder: Path, suffix: str = "") -> Table:
 
 
 def merge(kept: KeptTable, folder: Path, name: str = "merged") -> None:
-    """As the job does, without Spark."""
+    """Merge the files as the job does, without Spark."""
     old = kept.files()
     batches: Iterator[pa.RecordBatch] = merged_batches(old, kept.place, kept.schema)
     path = folder / f"{name}.parquet"
@@ -165,7 +166,7 @@ def test_merged_files_have_the_rows_and_the_offsets(table: IcebergTable, tmp_pat
 
 
 def test_run_between_look_and_commit_of_a_merge(table: IcebergTable, tmp_path: Path) -> None:
-    """Its rows and offsets stay, and its dead letters, which are not settled yet."""
+    """A run commits between. Its rows, its offsets and its unsettled dead letters stay."""
     kept = table.kept()[0]
     old = kept.files()
     run = begun(opened(tmp_path))
@@ -214,8 +215,8 @@ def test_old_snapshots_expire_with_the_files_that_only_they_name(
     expired = kept.expire(EVER_MS)
     gone = before - set((tmp_path / "lake").rglob("*"))
     assert expired.snapshots == 6
-    # Of the first three the files of rows and the manifests, the manifest of what was merged, and of all
-    # but the newest the list of manifests.
+    # Deleted are the files of rows and the manifests of the first three commits, the manifest that
+    # the merge replaced, and every manifest list but the newest.
     assert len([each for each in gone if each.suffix == ".parquet"]) == 3
     assert len([each for each in gone if each.suffix == ".avro"]) == 3 + 1 + 6
     assert expired.files == 13
@@ -225,7 +226,8 @@ def test_old_snapshots_expire_with_the_files_that_only_they_name(
 
 
 def test_what_the_next_run_needs_does_not_expire(table: IcebergTable, tmp_path: Path) -> None:
-    """The newest run's snapshot, with commits of others and of upkeep over it, its dead letters not settled."""
+    """The newest run's snapshot must stay, although commits of others and of upkeep follow it,
+    because its dead letters are not settled."""
     table.commit(staged(table, tmp_path, range(9, 11), range(11, 12)))
     merge(table.kept()[0], tmp_path)
     others = theirs(tmp_path)
@@ -258,7 +260,7 @@ def test_snapshots_with_names_do_not_expire(table: IcebergTable, tmp_path: Path)
 def test_rollback_while_snapshots_expire(
     table: IcebergTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The snapshot that has become the newest one meanwhile stays."""
+    """The rollback makes an old snapshot the current one. It must stay."""
     kept = table.kept()[0]
     kept.read()
     first = theirs(tmp_path).history()[0].snapshot_id

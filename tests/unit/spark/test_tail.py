@@ -1,3 +1,5 @@
+"""The tail is read from brokers to its end offset, with a timeout."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -19,8 +21,8 @@ SCHEMA = arrow_schema(schema_of(["offset", "timestamp"]))
 
 
 class FakeConsumer:
-    """Hands out one list of messages after the other, then nothing; each poll waits its time, unless it gets as many
-    as it has asked for."""
+    """A consumer that returns one list of messages after the other, then nothing. A poll that
+    returns fewer messages than asked for takes its whole timeout."""
 
     def __init__(self, clock: SimClock, polls: list[list[Message]]) -> None:
         self._clock = clock
@@ -49,7 +51,7 @@ Read = Callable[..., list[int]]
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Read:
-    """The offsets that come of polls that give these messages."""
+    """The offsets read from these polls."""
 
     def run(
         *polls: list[Message], poll_timeout_ms: int = 120_000, clock: SimClock | None = None
@@ -85,7 +87,7 @@ def test_silent_brokers_are_given_up_after_the_poll_timeout(read: Read) -> None:
     words = "topic=a partition=1 start_offset=5 end_offset=8 reached=6 timeout_ms=400"
     with pytest.raises(RequestTimedOutError, match=words):
         read([message(5)], poll_timeout_ms=400)
-    # Each record that comes starts the wait anew.
+    # Each record restarts the timeout.
     assert read([message(5)], [], [], [], [message(6)], [], [], [message(7)], poll_timeout_ms=400)
 
 

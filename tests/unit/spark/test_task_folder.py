@@ -1,3 +1,5 @@
+"""The folder for a task's temporary files."""
+
 from __future__ import annotations
 
 from pathlib import Path

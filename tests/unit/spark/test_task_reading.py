@@ -1,4 +1,4 @@
-"""A task whose segments go away, or are replaced, between planning and reading."""
+"""A task whose segments are deleted or replaced between planning and reading."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PER_SEGMENT = 400
 
 @dataclass
 class Tier:
-    """A bucket, and what its metadata says; the test changes both while a task runs."""
+    """A bucket and its metadata. The test changes both while a task runs."""
 
     storage: ObjectStoreRemoteStorageManager
     make: Callable[[int, int], RemoteLogSegmentMetadata]
@@ -75,7 +75,7 @@ class Tier:
         )
 
     def plan(self, **given: str) -> ReadTask:
-        """The one task of a query with these options, planned from what is there now."""
+        """The single task of a query with these options, planned from the present state."""
         options = parse_options({"path": "memory://", "subscribe": "a"} | given)
         log = TieredLog(options, self.storage, self, None)
         (task,) = BatchQuery(options, log).plan()
@@ -168,7 +168,7 @@ def test_table_older_than_the_bucket_is_reported_with_how_to_refresh_it(tier: Ti
 
 
 LOOKS_UP = [
-    # What is looked up while planning, and the segment that this asks for first.
+    # The option that needs a look-up while planning, and the segment that the look-up reads first.
     pytest.param({"startingTimestamp": "450"}, 1, id="times"),
     pytest.param({"isolationLevel": "read_committed"}, 2, id="transactions"),
 ]
@@ -206,7 +206,7 @@ def delete_when_asked_for(
     *,
     with_event: bool,
 ) -> None:
-    """The segment goes away at the very moment that one of its indexes is first asked for."""
+    """Delete the segment when one of its indexes is first fetched."""
     fetch_index = tier.storage.fetch_index
 
     def fetch_once_gone(asked: RemoteLogSegmentMetadata, index: IndexType) -> bytes:

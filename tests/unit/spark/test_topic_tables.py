@@ -1,7 +1,8 @@
-"""What every kind of table promises a job: commits that one run makes, whole or not at all.
+"""The promise of every kind of table to a job: a run's commit is made once, and wholly or not at
+all.
 
-The oracle is a reader that shares no code with us: DuckDB for folders of Parquet, for Iceberg
-PyIceberg's scan, and for Delta that of delta-rs.
+The oracle is a reader that shares no code with Isotherm: DuckDB for folders of Parquet, PyIceberg's
+scan for Iceberg, and delta-rs for Delta.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def open_table(kind: str, tmp_path: Path) -> OpenTable:
 
 @pytest.fixture
 def read(kind: str, tmp_path: Path) -> Callable[[str], list[dict[str, Any]]]:
-    """The rows of the table, or with the suffix of the dead letters, by offset."""
+    """The rows of the table, or with a suffix those of its dead letters, by offset."""
 
     def rows(suffix: str = "") -> list[dict[str, Any]]:
         if kind == "iceberg":
@@ -93,7 +94,7 @@ def catalog_of(folder: Path) -> Catalog:
 
 
 def begun(table: TopicTable) -> TopicTable:
-    """The table as a run finds it, made if need be."""
+    """The table as a run finds it, created if it does not exist."""
     found = table.identity()
     if found is None:
         table.create(IDENTITY)
@@ -116,7 +117,7 @@ def created_places(table: TopicTable) -> FilePlaces:
 def staged(
     table: TopicTable, folder: Path, offsets: range, dead: range = range(0), kind: Any = FIRST
 ) -> TableCommit:
-    """Files with these offsets that wait for the commit."""
+    """A commit of files with these offsets, ready to be made."""
     places = table.places(KeyValue(pa.binary(), kind))
     names: dict[str, list[str]] = {}
     for what, wanted, place, schema in (
@@ -257,7 +258,7 @@ def test_a_table_of_another_topic_or_with_other_options_is_refused(
 def test_a_folder_with_files_of_others_is_refused(
     open_table: OpenTable, tmp_path: Path, suffix: str
 ) -> None:
-    """Of other programs, or of a table of another format."""
+    """The files are of other programs, or of a table of another format."""
     folder = tmp_path / "lake" / f"prices{suffix}"
     folder.mkdir(parents=True)
     table = open_table()
@@ -284,7 +285,7 @@ def test_a_table_that_was_made_meanwhile_is_no_folder_of_others(
 def test_table_that_names_neither_mode_nor_format_of_keys_goes_on(
     open_table: OpenTable, tmp_path: Path, kind: str
 ) -> None:
-    """Made before there were any."""
+    """An older version made the table, before these properties existed."""
     table = begun(open_table())
     table.commit(staged(table, tmp_path, range(2)))
     if kind == "iceberg":
@@ -323,7 +324,7 @@ def test_files_of_a_run_that_was_killed_while_it_moved_them(
 def test_commit_in_a_folder_whose_answer_was_lost_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store is asked again, and the second answer is a refusal."""
+    """The client sends the request again, and the second answer is a refusal."""
     table = ParquetTable(ObjectStoreSettings(url=(tmp_path / "lake").as_uri()), "prices")
     ours = staged(begun(table), tmp_path, range(2))
     create = ObjectClient.create
@@ -340,7 +341,7 @@ def test_commit_in_a_folder_whose_answer_was_lost_is_found(
 
 
 class TestIceberg:
-    """With others at the table."""
+    """Other programs write to the same table."""
 
     @pytest.fixture
     def kind(self) -> str:
@@ -482,7 +483,8 @@ class TestIceberg:
     def test_commit_whose_answer_was_lost_is_found(
         self, open_table: OpenTable, tmp_path: Path, read: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The transport of a REST catalog asks again, and the second answer is a refusal."""
+        """The transport of a REST catalog sends the request again, and the second answer is a
+        refusal."""
         table = begun(open_table())
         ours = staged(table, tmp_path, range(2), range(2, 3))
         commit_table = SqlCatalog.commit_table
@@ -527,7 +529,7 @@ class TestIceberg:
 
 
 class TestDelta:
-    """With others at the table."""
+    """Other programs write to the same table."""
 
     @pytest.fixture
     def kind(self) -> str:
@@ -605,7 +607,7 @@ class TestDelta:
         made = staged(table, tmp_path, range(1, 4))
         table.commit(replace(made, replaced=[before]))
         assert offsets_of(read()) == [1, 2, 3]
-        # Another program has written this file again meanwhile.
+        # Another program rewrites this file before the commit.
         late = begun(open_table())
         made = staged(late, tmp_path, range(4, 6))
         self.theirs(tmp_path).delete()
@@ -615,7 +617,7 @@ class TestDelta:
     def test_a_commit_whose_answer_was_lost_is_found(
         self, open_table: OpenTable, tmp_path: Path, read: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A store's client sends the request again, and finds what it has made itself."""
+        """The store's client sends the request again, and finds the file that it made itself."""
         commit = DeltaTable.create_write_transaction
 
         def answer_lost(self: DeltaTable, *arguments: Any, **more: Any) -> None:

@@ -1,3 +1,5 @@
+"""Counts and offsets for times, answered from metadata alone."""
+
 from __future__ import annotations
 
 import subprocess
@@ -17,7 +19,8 @@ from tests.support.record_segments import RecordSegmentMaker
 def options(
     maker: RecordSegmentMaker, owner: TopicIdPartition, storage_settings: ObjectStoreSettings
 ) -> dict[str, object]:
-    """Offsets 0 to 99 of partition 0 at times 0 to 990, 0 to 9 of partition 1 at times 0 to 90."""
+    """Partition 0 has offsets 0 to 99 at times 0 to 990, partition 1 has offsets 0 to 9 at times 0
+    to 90."""
     for partition, count in ((0, 60), (1, 10)):
         records = [NewRecord(n * 10, None, b"v") for n in range(count)]
         maker.tier(owner._replace(partition=partition), [build_batch(records)])

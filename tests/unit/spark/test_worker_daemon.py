@@ -1,3 +1,6 @@
+"""The daemon of Python workers: it loads modules once, before it forks, and keeps the order of
+sys.path right."""
+
 from __future__ import annotations
 
 import subprocess

@@ -1,4 +1,5 @@
-"""The state of a cluster with thousands of topics. Its broker is scripted, and refuses what a broker refuses."""
+"""The state of a cluster with thousands of topics. Its broker is scripted, and refuses what a
+broker refuses."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from isotherm.storage_view.cluster_reader import read_cluster
 
 
 def elements(fields: object) -> int:
-    """The items of all arrays."""
+    """The number of elements in all arrays, at any depth."""
     if isinstance(fields, Mapping):
         return sum(map(elements, fields.values()))
     if isinstance(fields, list | tuple):
@@ -28,7 +29,8 @@ def elements(fields: object) -> int:
 
 
 class ScriptedClient:
-    """Offset of partition p: p + 1. Topic names end with the bytes of their segments."""
+    """A broker whose partition p ends at offset p + 1. A topic's name ends with its
+    segment.bytes."""
 
     def __init__(self, topics: int, partitions: int) -> None:
         self._topics = {f"topic-{1000 + number}": range(partitions) for number in range(topics)}

@@ -1,4 +1,4 @@
-"""Events of segments as they are read and followed: how much is read, and what of it."""
+"""Events of segments as they are read and followed: how much is read, and which of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
 class Counted(MemoryMetadataTopic):
-    """Has the events of segments, a start and an end each, a second after the other."""
+    """A topic that counts its reads. Each copy adds two events, COPY_SEGMENT_STARTED and
+    COPY_SEGMENT_FINISHED, one second after the last."""
 
     def __init__(self) -> None:
         super().__init__(3)
@@ -94,7 +95,7 @@ def test_no_more_than_the_last_events_are_read(monkeypatch: pytest.MonkeyPatch) 
         topic.copy()
         offsets = source.histories([PLACE], topic.end)[PLACE].offsets()
         assert offsets is not None
-        # Never more than twice as many events, of ten offsets for two.
+        # At most twice EVENTS_MAX events are kept. Two events cover ten offsets.
         assert offsets[1] == topic.segments * 10
         assert offsets[1] - offsets[0] <= 2 * 10 // 2 * 10
 

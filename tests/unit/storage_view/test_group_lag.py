@@ -1,4 +1,5 @@
-"""Where a group's next record is, at each border of a log: remote up to 90, local from there to 127."""
+"""The tier of a group's next record at each border of a log: remote up to 90, local from there to
+127."""
 
 from __future__ import annotations
 

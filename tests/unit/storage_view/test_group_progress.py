@@ -1,4 +1,4 @@
-"""How fast a group reads, by what it commits."""
+"""How fast a group reads, from what it commits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the remote tier grows, and what retention leaves of it."""
+"""How the remote tier grows, and how much of it retention leaves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIZE = 1000
 
 
 def daily(days: int) -> RemoteSegments:
-    """A segment of each of the last days, copied as soon as its records were there."""
+    """A segment for each of the last days, copied as soon as its records were there."""
     listed: list[RemoteLogSegmentMetadata] = [
         remote_segment(n + 1, n * 10, n * 10 + 9, size=SIZE, age_ms=(days - n) * DAY_MS)
         for n in range(days)
@@ -39,9 +39,9 @@ def test_history_that_is_too_short_tells_nothing() -> None:
     ("retention", "ahead_days", "expected"),
     [
         (Retention(), 30, 10 + 30),
-        # Nothing of today's history is left; as much as fits into the retention has come.
+        # Nothing of today's history is left. The retention is full of new segments.
         (Retention(ms=7 * DAY_MS), 30, 7),
-        # Of the ten, those of the last two days are left, and five have come.
+        # Of the ten segments those of the last two days are left, and five are new.
         (Retention(ms=7 * DAY_MS), 5, 2 + 5),
         (Retention(bytes=12 * SIZE), 30, 12),
     ],

@@ -16,7 +16,8 @@ def test_each_cause_is_told_with_its_bytes_and_age() -> None:
     assert damaged.state.local is not None
     found = {each.cause: each for each in leftovers(damaged.state.local, damaged.segments, NOW_MS)}
     assert found.keys() == {LeftoverCause.UPLOAD_ABANDONED, LeftoverCause.DELETION_UNFINISHED}
-    # Finished segments have all offsets of the upload; the other upload is at work.
+    # Finished segments cover all offsets of one upload, so it is abandoned. The other upload is
+    # still at work.
     upload = found[LeftoverCause.UPLOAD_ABANDONED]
     assert (upload.segments, upload.size_in_bytes, upload.first_offset) == (1, MIB, 2000)
     assert upload.oldest_event_ms == NOW_MS - 60_000

@@ -1,4 +1,4 @@
-"""What holds the local tier of a partition back."""
+"""What keeps the bytes of a partition in the local tier, by cause."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def test_copied_segments_are_kept_by_local_retention_until_they_are_due() -> Non
     late, _ = holds(local, finished(4, age_ms=2 * HOUR_MS), by_time)
     assert (late.cause, late.size_in_bytes) == (HoldCause.DELETION_LATE, 4 * SIZE)
     assert late.since_ms == NOW_MS - HOUR_MS
-    # 4,500 bytes, of which 2,600 may stay: one segment can go, a second would leave too little.
+    # 2,600 of 4,500 bytes may stay. One segment can be deleted; after a second one too few would be
+    # left.
     by_size = replace(KEPT, local_retention=Retention(bytes=2600))
     assert causes(holds(local, finished(4), by_size))[HoldCause.DELETION_LATE] == SIZE
 
@@ -96,7 +97,7 @@ def test_closed_segments_without_an_upload_wait() -> None:
 def test_open_transaction_holds_what_lies_above_it() -> None:
     local = replace(local_tier(0, 20, 60, 4 * SIZE), last_stable_offset=30)
     found = {each.cause: each for each in holds(local, finished(2))}
-    # 30 of the 40 offsets lie above it, of which the last segment is the active one.
+    # The transaction holds 30 of the 40 offsets back. The last segment is the active one.
     assert found[HoldCause.OPEN_TRANSACTION].size_in_bytes == 3 * SIZE
     assert found[HoldCause.OPEN_TRANSACTION].first_offset == 30
     assert HoldCause.COPY_WAITS not in found

@@ -1,4 +1,4 @@
-"""Errors of an hour, from counters that begin with a broker's start."""
+"""Errors of the last hour, from counters that restart with the broker."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_counters_of_a_broker_are_read() -> None:
 
 
 def test_counters_of_a_jmx_exporter_are_read() -> None:
-    """Apache Kafka with the agent's usual rules: no label for the sum of all topics."""
+    """Apache Kafka with the agent's usual rules: the sum of all topics has no label."""
     text = b"""# HELP kafka_server_brokertopicmetrics_failedfetchrequests_total x
 # TYPE kafka_server_brokertopicmetrics_failedfetchrequests_total counter
 kafka_server_brokertopicmetrics_failedfetchrequests_total 2.0
@@ -74,7 +74,8 @@ def test_a_counter_that_goes_back_is_of_a_broker_that_was_started_again() -> Non
 
 
 def test_errors_of_the_last_hour_are_those_of_a_model() -> None:
-    """At any rhythm of readings: the counts since the newest reading that is an hour old, or the first."""
+    """For any rhythm of readings: the counts since the newest reading that is at least an hour old,
+    or since the first."""
     rng = random.Random(1)
     for _ in range(200):
         history, now_ms, counts = MeterHistory(), 0, dict.fromkeys(("a", "b", ""), 0)
@@ -87,7 +88,7 @@ def test_errors_of_the_last_hour_are_those_of_a_model() -> None:
             history.note({("m", topic): count for topic, count in counts.items()}, now_ms)
         seen = history.seen()
         assert seen is not None
-        # Readings are kept a minute apart, so what is compared with may be so much older.
+        # Readings are kept a minute apart, so the reading compared with may be older by that much.
         since_ms = seen.since_ms
         old_enough = [at_ms for at_ms, _ in readings if at_ms <= now_ms - HOUR_MS]
         if old_enough:

@@ -1,4 +1,5 @@
-"""The sums of a partition's tiers. The model is the set of its offsets, each of which is one byte."""
+"""The sums of a partition's tiers. The model is the set of its offsets, each of which counts as one
+byte."""
 
 from __future__ import annotations
 
@@ -87,7 +88,7 @@ def test_no_offset_is_counted_twice(shapes: list[Shape], borders: tuple[int, ...
     remote = {offset for each in of_each for offset in each}
     log = set(range(log_start, end))
     local = {offset for offset in log if offset >= local_start}
-    # Copies past the high watermark are of another history, which the brokers have given up.
+    # Copies past the high watermark are of another history, which the brokers have dropped.
     beyond = {offset for offset in remote if offset >= end}
     assert found.local_bytes == len(local)
     assert found.remote_bytes == sum(map(len, of_each))
@@ -109,7 +110,7 @@ def test_no_offset_is_counted_twice(shapes: list[Shape], borders: tuple[int, ...
 def test_deletion_lag_is_what_an_expiration_would_delete(
     history: list[tuple[int, int]], ms: int, size: int, log_start: int, tail: int
 ) -> None:
-    """A broker with the same log and the same copies would delete these in its next run."""
+    """The lag is what an expiration on a broker with the same log and copies would delete next."""
     shapes: list[Shape] = []
     end = 0
     for count, newest_ms in history:
@@ -131,7 +132,7 @@ def test_deletion_lag_is_what_an_expiration_would_delete(
         ),
         copying=(),
     )
-    # The plan counts a segment across the log start whole, and so does a broker's disk.
+    # The plan counts a segment across the log start wholly, as a broker's disk does.
     across = any(start < log_start < start + count for start, count, *_ in shapes)
     found = sums_of(shapes, local_tier(log_start, end, end + tail), Retention(ms, size))
     if size == -1 or not across:

@@ -25,7 +25,8 @@ def batch(base: Offset, *, is_control: bool = False) -> bytes:
 
 
 class Log:
-    """Batches of ten; a fetch gives one that holds the offset, and a part of the next."""
+    """A log of batches of ten records. A fetch returns the batch that holds the offset and a part
+    of the next."""
 
     def __init__(self, control: Sequence[Offset] = ()) -> None:
         self.control = control

@@ -1,5 +1,8 @@
-"""Values by the schemas of a registry, as people read them. Confluent's serializers are the oracle of
-tests/oracle/test_registered_records.py; here a registry of the test's own counts what it is asked."""
+"""Values decoded with schemas of a registry, as people read them.
+
+Confluent's serializers are the oracle of tests/oracle/test_registered_records.py. Here a scripted
+registry counts its requests.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ message Second { message Inner { int64 big = 1; string name = 2; int32 none = 3;
 
 
 class Registry:
-    """Schemas by id, and each id that was asked for."""
+    """Schemas by id, and the ids requested, in order."""
 
     def __init__(self) -> None:
         self.schemas: dict[int, RegisteredSchema] = {}

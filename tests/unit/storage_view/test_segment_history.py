@@ -1,5 +1,5 @@
-"""The remote tier of an earlier time. The oracle is the fold of the events up to that time, by the cache of a
-broker."""
+"""The remote tier at an earlier time. The oracle is a broker's cache after the events up to that
+time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from isotherm.types import TopicIdPartition
 
 PLACE = TopicIdPartition(uuid.UUID(int=1), "orders", 0)
 STATE = RemoteLogSegmentState
-Event = tuple[int, STATE]  # of segment `number`, at the time of its place in the list
+Event = tuple[int, STATE]  # of segment `number`; the time is its index in the list
 
 
 def id_of(number: int) -> RemoteLogSegmentId:
@@ -75,7 +75,8 @@ def rows(segments: RemoteSegments) -> list[tuple[object, ...]]:
 
 @st.composite
 def lives(draw: st.DrawFn) -> list[Event]:
-    """Events of a few segments in any order that the life of each allows."""
+    """Events of a few segments. Each segment's events are in an order that its states allow,
+    interleaved at random."""
     states: dict[int, STATE] = {}
     events = []
     for number in draw(st.lists(st.integers(0, 4), max_size=20)):
@@ -110,7 +111,7 @@ def test_past_before_the_first_event_that_is_kept_follows_from_it() -> None:
         (3, STATE.COPY_SEGMENT_FINISHED),
     ]
     past, unknown = history_of(events, first=7).as_of(folded(events), 6)
-    # Of segment 0, which is gone, no event that is kept has the offsets.
+    # Segment 0 is deleted, and no kept event has its offsets.
     assert unknown == 1
     assert rows(past) == rows(folded(events[:7]))[1:]
 
@@ -128,7 +129,8 @@ def test_copy_that_began_later_was_not_there_though_its_event_is_lost() -> None:
 def test_past_log_reached_what_its_segments_prove(
     at_ms: int, offsets: tuple[int, int, int]
 ) -> None:
-    """Segment n has no record newer than n ms, and its copy is finished 4 + n ms after the beginning."""
+    """Segment n has no record newer than n ms, and its copy finished 4 + n ms after the
+    beginning."""
     events: list[Event] = [(number, STATE.COPY_SEGMENT_STARTED) for number in range(4)]
     events += [(number, STATE.COPY_SEGMENT_FINISHED) for number in range(4)]
     present = folded(events)

@@ -1,4 +1,4 @@
-"""The spans of the tier map. The model says of each offset by itself which kinds it has."""
+"""The spans of the tier map. The model determines the kinds of each offset alone."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_each_offset_is_where_its_reader_finds_it(
     local = local_tier(log_start, local_start, end, 10)
     spans = tier_spans(local, RemoteSegments.of_metadata(segments), NOW_MS, GRACE_MS)
     found = kinds_by_offset(spans.of_kinds(FIRST_LANE))
-    # What lies between the high watermark and a segment beyond it is in no span.
+    # Offsets between the high watermark and a segment beyond it are in no span.
     assert {o: k for o, k in found.items() if o < end or o in finished} == expected
 
 

@@ -1,3 +1,5 @@
+"""The walk over the files of a bucket that is a folder."""
+
 from __future__ import annotations
 
 import shutil

@@ -1,4 +1,4 @@
-"""The scrub finds what it is for: each kind of damage, done by hand."""
+"""The scrub of a bucket finds each kind of damage. The test makes it by hand."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def ends() -> Iterator[Ends]:
         socket.create_server(("127.0.0.1", 0)) as listener,
     ):
         links.proxy(port, SERVER, listener.getsockname()[1])
-        # Known only after the connection, as of a broker that is starting.
+        # The pid is set after the connection, as for a broker that is starting.
         with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as client:
             server, _ = listener.accept()
             links.set_pid(CLIENT, os.getpid())
@@ -68,7 +68,7 @@ def test_what_is_held_is_lost_with_its_connection(ends: Ends) -> None:
 
 
 def received(end: socket.socket) -> bytes:
-    """Nothing from a connection that was reset."""
+    """The next bytes. Empty if the connection was closed or reset."""
     try:
         return end.recv(100)
     except ConnectionResetError:

@@ -1,4 +1,4 @@
-"""The checks of a cluster at rest: what they call an anomaly, and what they do not."""
+"""The checks of a cluster at rest: which differences are anomalies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FINAL = 9
 
 
 def poll(process: int, *values: int) -> Operation:
-    """Of the first offsets."""
+    """A poll that read these values from offset 0 on."""
     reads = tuple(Read(PLACE, offset, value) for offset, value in enumerate(values))
     return Operation(process, Kind.POLL, Outcome.OK, (Poll(reads),))
 
@@ -35,7 +35,8 @@ def name(base_offset: int) -> str:
 
 
 def log(*segments: Iterable[int], start: int, value: bytes = b"v") -> LocalLog:
-    """Segments of batches with a record each, at these offsets. An empty one begins at `start`."""
+    """A log whose segments have one batch for each offset, with one record. An empty segment begins
+    at `start`."""
     files = {}
     for offsets in segments:
         batches = [bytes(build_batch([(0, None, value, ())], base_offset=each)) for each in offsets]
@@ -47,7 +48,7 @@ def test_replicas_are_equal_from_the_later_start_on() -> None:
     whole = log(range(4), range(4, 6), start=0)
     later = log(range(4, 6), start=4)
     assert list(differences({1: whole, 2: later, 3: whole})) == []
-    # All segments but the active one are gone, which has no batches yet.
+    # Only the active segment is left, and it has no batches yet.
     empty = log(range(0), start=6)
     assert empty.start == 6
     assert list(differences({1: whole, 2: empty})) == []
@@ -61,7 +62,7 @@ def test_replicas_that_differ_or_end_at_other_offsets() -> None:
         f"offset=5 brokers=1,2 bytes=[{size}, 0] from=0",
         f"offset=0 brokers=1,3 bytes=[{size}, {size}] from=0",
     ]
-    # An empty log that ends earlier is none that begins later.
+    # An empty log that ends earlier does not count as one that begins later.
     assert len([*differences({1: whole, 2: log(range(0), start=3)})]) == 1
 
 
@@ -91,7 +92,7 @@ def test_log_is_read_again_when_a_segment_vanishes(
 
 
 class Looking(SimClock):
-    """Does something at each wait."""
+    """A clock that replaces the files of a folder at each wait."""
 
     def __init__(self, folder: Path, *later: LocalLog) -> None:
         super().__init__()
@@ -123,7 +124,7 @@ def test_difference_that_stays_is_reported(tmp_path: Path) -> None:
     whole = log([0, 1], [2, 3], start=0)
     other = log([2, 3], start=2, value=b"V")
     folders = {1: write(tmp_path / "1", whole), 2: write(tmp_path / "2", other)}
-    # Retention goes on in another replica meanwhile.
+    # Retention continues in the other replica meanwhile.
     clock = Looking(folders[1], whole, log([2, 3], start=2))
     _, found = settled_logs(folders, clock, timeout_s=60)
     assert [each.partition(" ")[0] for each in found] == ["offset=2"]

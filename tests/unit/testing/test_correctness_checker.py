@@ -74,7 +74,7 @@ def test_clean_history_has_no_anomaly() -> None:
         names(
             *THREE_SENDS,
             txn(Send(P0, 13, 3), Send(P1, 14, 0), outcome=FAIL),
-            # Offsets 4 of P0 and 1 of P1 hold the markers of the abort.
+            # Offset 4 of P0 and offset 1 of P1 hold the markers of the abort.
             txn(Send(P0, 15, 5), Send(P1, 16, 2)),
             send(Send(P1, 17), outcome=UNKNOWN),
             assign({P0: 0, P1: 0}),

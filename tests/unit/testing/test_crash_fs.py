@@ -1,3 +1,5 @@
+"""The file system that simulates power loss: synced data survives, all else by chance."""
+
 from __future__ import annotations
 
 import random

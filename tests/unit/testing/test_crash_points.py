@@ -1,4 +1,4 @@
-"""Which durable writes a broker is told to die at, and how they are named."""
+"""Which durable writes a broker is set to die at, and their names."""
 
 from __future__ import annotations
 

@@ -1,3 +1,6 @@
+"""The storage manager that injects faults: each fault does what its name says, and the trace
+records it."""
+
 from __future__ import annotations
 
 import random

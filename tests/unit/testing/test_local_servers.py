@@ -1,4 +1,4 @@
-"""Ports for servers of tests."""
+"""Free ports for servers of tests."""
 
 from __future__ import annotations
 

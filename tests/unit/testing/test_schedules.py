@@ -1,4 +1,5 @@
-"""The scheduler itself: every schedule is met, the same choices do the same, a crash ends all."""
+"""The scheduler itself: every schedule is explored, the same choices give the same run, and a crash
+ends all threads."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ Works = Callable[[Scheduler], list[Callable[[], None]]]
 
 
 def run_with(strategy: ListedChoices | RandomStrategy, works: Works) -> tuple[Scheduler, bool]:
-    """Whether all ended without a crash."""
+    """Run the works under the strategy. Returns the scheduler, and whether all ended without a
+    crash."""
     run = Scheduler(strategy, 0)
     with cooperative_threading(run):
         threads = [run.spawn(str(number), work) for number, work in enumerate(works(run))]

@@ -1,4 +1,4 @@
-"""What is found in the tiers of a broker at rest, once it is planted there."""
+"""Anomalies in the tiers of a broker at rest are found once they are planted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def log(first: int, *counts: int) -> bytes:
-    """Batches of so many records each, one after the other."""
+    """Batches with so many records each, one after the other."""
     content = b""
     for count in counts:
         batch = build_batch([(NOW_MS, None, b"v", ())] * count)
@@ -70,5 +70,5 @@ def test_only_copy_that_is_deleted_is_counted(tmp_path: Path) -> None:
     events = [(record.value or b"") for record in tiered.audit_topic.records()]
     topic = tiered.partition.topic
     found = list(sole_copies_deleted(events, keeping=(topic,)))
-    # Started, finished, and the same of its deletion, for each.
+    # Four events for each segment: two of its copy and two of its deletion.
     assert len(found) == len(events) // 4 > 1

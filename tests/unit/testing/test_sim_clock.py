@@ -1,3 +1,5 @@
+"""The simulated clock: time moves only when a test, or a wait with auto-advance, moves it."""
+
 from __future__ import annotations
 
 import threading

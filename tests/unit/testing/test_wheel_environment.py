@@ -1,4 +1,4 @@
-"""Environments for tests of the wheel have what it names, and pip looks at them."""
+"""Environments for tests of the wheel have the packages that it requires, where pip finds them."""
 
 from __future__ import annotations
 

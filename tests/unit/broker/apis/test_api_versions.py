@@ -1,3 +1,5 @@
+"""ApiVersions: the APIs and features that each version of the response lists."""
+
 from __future__ import annotations
 
 from types import SimpleNamespace

@@ -1,3 +1,5 @@
+"""CreatePartitions: assignments, bounds, and an error for each topic."""
+
 from __future__ import annotations
 
 import datetime

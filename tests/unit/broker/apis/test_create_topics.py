@@ -1,3 +1,6 @@
+"""CreateTopics: created topics with their settings, and an error for each refused one. The codes
+are Kafka's."""
+
 from __future__ import annotations
 
 import datetime

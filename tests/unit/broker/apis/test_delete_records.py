@@ -1,3 +1,5 @@
+"""DeleteRecords: the new log start offsets, and an error for each partition that fails."""
+
 from __future__ import annotations
 
 import datetime

@@ -1,3 +1,5 @@
+"""DeleteTopics by name and by id, and an error for each topic that is not deleted."""
+
 from __future__ import annotations
 
 import datetime

@@ -1,3 +1,6 @@
+"""DescribeConfigs: values, sources, synonyms and types, by resource type; and a bound on its
+cost."""
+
 from __future__ import annotations
 
 import sys

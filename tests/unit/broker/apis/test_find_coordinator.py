@@ -1,3 +1,6 @@
+"""FindCoordinator: the broker itself with an embedded controller, the leader of the key's partition
+in a cluster."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""InitProducerId of idempotent producers, and requests that are refused."""
+
 from __future__ import annotations
 
 import datetime

@@ -1,3 +1,5 @@
+"""Metadata: the description of topics, their automatic creation, and authorized operations."""
+
 from __future__ import annotations
 
 import uuid

@@ -1,3 +1,6 @@
+"""AlterUserScramCredentials and DescribeUserScramCredentials. The oracle of the stored keys is RFC
+7677."""
+
 from __future__ import annotations
 
 import base64

@@ -1,3 +1,5 @@
+"""UpdateFeatures: levels that can be set, and the reasons to refuse others."""
+
 from __future__ import annotations
 
 import pytest

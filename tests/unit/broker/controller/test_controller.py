@@ -1,3 +1,6 @@
+"""The embedded controller: every change is in the metadata log before it is visible, and a restart
+replays it."""
+
 from __future__ import annotations
 
 import uuid

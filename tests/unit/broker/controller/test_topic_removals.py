@@ -1,3 +1,5 @@
+"""Topic removals in the metadata log, and which of them still need their remote data deleted."""
+
 from __future__ import annotations
 
 import uuid

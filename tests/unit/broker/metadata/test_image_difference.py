@@ -1,3 +1,5 @@
+"""The difference of two metadata images names exactly what changed between them."""
+
 from __future__ import annotations
 
 import uuid

@@ -1,3 +1,5 @@
+"""Items for other brokers are sent in batches. A broker that does not answer delays no other."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,6 @@
+"""Reports of replicas' directories to the controller: each change is sent once, and again after a
+failure."""
+
 from __future__ import annotations
 
 import queue

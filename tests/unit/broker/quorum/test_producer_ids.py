@@ -1,3 +1,6 @@
+"""Blocks of producer ids from the controller. The next block is requested before the last one is
+used up."""
+
 from __future__ import annotations
 
 from concurrent.futures import Future

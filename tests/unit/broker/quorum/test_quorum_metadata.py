@@ -1,3 +1,6 @@
+"""Metadata that a quorum publishes: the broker's own settings, and the notification of
+listeners."""
+
 from __future__ import annotations
 
 import queue

@@ -1,3 +1,6 @@
+"""Metadata snapshots: a loaded snapshot equals its image, and a damaged or unfinished one is not
+loaded."""
+
 from __future__ import annotations
 
 import uuid

@@ -1,3 +1,6 @@
+"""AlterPartition requests: one in flight, with all changes that wait, and one change per
+partition."""
+
 from __future__ import annotations
 
 import datetime

@@ -1,3 +1,6 @@
+"""Replication quotas apply to the replicas that the configuration names, at the rate that it
+sets."""
+
 from __future__ import annotations
 
 from types import SimpleNamespace

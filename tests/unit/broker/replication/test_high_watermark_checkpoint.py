@@ -1,3 +1,5 @@
+"""High watermarks are checkpointed at each interval."""
+
 from __future__ import annotations
 
 from isotherm.broker.replication.high_watermark_checkpoint import high_watermark_checkpoint

@@ -1,3 +1,6 @@
+"""The transaction coordinator: markers in every partition, restarts, timeouts, and epochs that run
+out."""
+
 from __future__ import annotations
 
 import asyncio

@@ -245,7 +245,7 @@ def test_end_by_a_client_of_version_0(state: TransactionState, commit: bool, res
             end(known, commit=commit)
 
 
-# The last end raised the epoch from 3 to 4, or does so once it is complete.
+# The last end raised the epoch from 3 to 4 when it was decided.
 @pytest.mark.parametrize(
     ("state", "epoch", "commit", "result"),
     [

@@ -1,3 +1,5 @@
+"""The cleaner's I/O throttle keeps its rate over any run of transfers."""
+
 from __future__ import annotations
 
 import sys

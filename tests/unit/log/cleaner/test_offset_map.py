@@ -1,3 +1,5 @@
+"""The offset map: its hash, its bounds, and which records it keeps. The oracle is a dict."""
+
 from __future__ import annotations
 
 import random

@@ -1,3 +1,5 @@
+"""Groups of segments that are cleaned into one. Some are cases of Kafka's LogCleanerTest."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,3 +1,5 @@
+"""The journal of a compaction in the bucket: round trips, damage, and what runs announced."""
+
 from __future__ import annotations
 
 import json

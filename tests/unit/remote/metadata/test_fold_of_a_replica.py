@@ -1,3 +1,5 @@
+"""A fold ends at the end of its replica, and does not wait for records that it cannot get."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,4 +1,5 @@
-"""The scenarios of KIP-1266; what is expected is in the proposal, and in decision 26 where it is not.
+"""The scenarios of KIP-1266. The expected records are those of the proposal, and of decision 26
+where the proposal leaves a gap.
 
 `play` itself checks that objects and metadata agree, before and after the cleanup manager.
 """
@@ -25,14 +26,14 @@ PAGE = Path(__file__).parents[4] / "docs" / "metadata-scenarios.md"
 
 
 def written(lines: list[str]) -> list[tuple[str, ...]]:
-    """(key, api key, ...) of each record, the offset and the broker left out."""
+    """(key, api key, ...) of each record, without the offset and the broker."""
     return [
         tuple(word for word in line.split()[1:] if not word.startswith("broker=")) for line in lines
     ]
 
 
 def events(transcript: Transcript) -> list[str]:
-    """Name and state of each event of the audit topic."""
+    """The event type and state of each event of the audit topic."""
     return [" ".join(words[2:]) for words in written(transcript.audit)]
 
 

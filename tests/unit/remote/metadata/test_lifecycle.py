@@ -1,4 +1,5 @@
-"""The table of Kafka's RemoteLogSegmentState.isValidTransition, cell by cell."""
+"""Transitions between states of a segment. The oracle is the table of Kafka's
+RemoteLogSegmentState.isValidTransition, cell by cell."""
 
 from __future__ import annotations
 

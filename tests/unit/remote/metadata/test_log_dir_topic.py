@@ -1,3 +1,5 @@
+"""The metadata topic read from a log directory."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -17,7 +19,8 @@ def batch(base_offset: int, value: bytes) -> bytes:
 
 
 def log_dir(root: Path, *segments: bytes) -> Path:
-    """Each segment has two batches: its base offset is twice its number."""
+    """A log directory with these segments. Each has two offsets, so its base offset is twice its
+    number."""
     partition = root / f"{REMOTE_LOG_METADATA_TOPIC}-0"
     partition.mkdir()
     for number, data in enumerate(segments):
@@ -26,7 +29,7 @@ def log_dir(root: Path, *segments: bytes) -> Path:
 
 
 def read_all(root: Path) -> list[tuple[int, int]]:
-    """Offsets and sizes of values."""
+    """The offset and the size of the value of each record."""
     topic = LogDirMetadataTopic([root])
     found: list[tuple[int, int]] = []
     start, end = topic.offsets(0)

@@ -1,4 +1,5 @@
-"""What a survey of the metadata topic holds in memory: what lives, not what happened."""
+"""The memory of a survey of the metadata topic depends on the live segments, not on the number of
+events."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ LIVE = 50
 
 
 def topic_of(segments: int, live: int = LIVE) -> MemoryMetadataTopic:
-    """Segments that were copied, of which all but the last were deleted again."""
+    """A topic with copied segments. All but the last `live` were deleted again."""
     topic = MemoryMetadataTopic(partition_count=1)
     for number in range(segments):
         segment_id = RemoteLogSegmentId(PARTITION, uuid.UUID(int=(number + 1) << 70))
@@ -54,7 +55,7 @@ def topic_of(segments: int, live: int = LIVE) -> MemoryMetadataTopic:
 
 
 def memory_of(topic: MemoryMetadataTopic, *, is_survey: bool) -> int:
-    """The most that it took."""
+    """The peak of traced memory in bytes."""
     migration = PartitionMigration(topic, 0, clock=SystemClock())
     tracemalloc.start()
     try:
@@ -69,9 +70,9 @@ def memory_of(topic: MemoryMetadataTopic, *, is_survey: bool) -> int:
 
 def test_what_would_be_written_is_counted_and_not_held() -> None:
     topic = topic_of(3_000, live=3_000)
-    memory_of(topic, is_survey=True)  # code is loaded once
+    memory_of(topic, is_survey=True)  # warm up: code is loaded once
     surveyed, planned = (memory_of(topic, is_survey=each) for each in (True, False))
-    # A value takes more than a hundred bytes; what else is allocated meanwhile varies.
+    # A value takes more than 100 bytes. The margin of 30 is for other allocations, which vary.
     assert surveyed < planned - 3_000 * 70
 
 

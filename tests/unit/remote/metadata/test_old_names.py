@@ -1,4 +1,4 @@
-"""Names that docs/plugins.md gave to users before they moved (docs/decisions/0096)."""
+"""Old import paths that docs/plugins.md gave to users still work (docs/decisions/0096)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Rows of bytes as columns, and back: of rows with several epochs and with custom metadata of any length."""
+"""Rows of bytes to columns and back, with several epochs per row and custom metadata of any
+length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka's bytes are the oracle: the vectors were printed by Kafka's own RemoteLogMetadataSerde."""
+"""The bytes of events. The oracle is Kafka: its own RemoteLogMetadataSerde printed the vectors."""
 
 from __future__ import annotations
 
@@ -104,7 +104,8 @@ def test_decode_event_reads_the_bytes_kafka_writes(
     assert decode_event(bytes.fromhex(golden)) == event
 
 
-# Version 1, derived by hand from the format page: the frame's last byte, and the tags at the end.
+# Version 1, derived by hand from the format page: the frame's last byte and the tags at the end
+# differ.
 KEYED: list[tuple[KeyedEvent, str]] = [
     (
         replace(STARTED, broker_leader_epoch=5),
@@ -132,7 +133,7 @@ def test_keyed_event_has_the_bytes_of_the_format_page(event: KeyedEvent, vector:
 
 
 def test_reader_of_version_0_ignores_the_epoch_of_version_1_as_a_tag() -> None:
-    """The fields that version 1 adds are tagged, so that no field before them moves."""
+    """Version 1 adds only tagged fields, so no field before them moves."""
     keyed = bytes.fromhex(KEYED[0][1])
     as_version_0 = keyed[:2] + b"\x00" + keyed[3:]
     assert decode_event(as_version_0) == KEYED[0][0]

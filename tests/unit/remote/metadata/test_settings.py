@@ -1,3 +1,5 @@
+"""Settings of the topic-based manager. Keys and defaults are Kafka's."""
+
 from __future__ import annotations
 
 import pytest

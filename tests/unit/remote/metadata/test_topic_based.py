@@ -1,4 +1,4 @@
-"""What the topic-based manager does beyond the interface: replay, damage, bounds, failures."""
+"""Behaviour of the topic-based manager beyond the interface: replay, damage, bounds, failures."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NEIGHBOUR = TopicIdPartition(uuid.UUID(int=8), "neighbour", 0)
 
 @pytest.fixture
 def topic() -> MemoryMetadataTopic:
-    """One partition, so that all users share it."""
+    """A topic of one partition, which all user partitions share."""
     return MemoryMetadataTopic(partition_count=1)
 
 
@@ -384,7 +384,7 @@ def test_events_that_a_replica_lacked_when_it_was_folded_are_applied_later(
     partition: TopicIdPartition,
     make_segment: MakeSegment,
 ) -> None:
-    """The leader's log ends above what the replica has got: a broker that has just started."""
+    """The leader's log end is above the replica's, as on a broker that has just started."""
     manager.add_remote_log_segment_metadata(make_segment(0, 9)).result(0)
     topic.append_visible = False
     manager.add_remote_log_segment_metadata(make_segment(10, 19))

@@ -1,8 +1,8 @@
-"""Records, transactions and producers of a real log: a scrub finds what was changed under a right
-CRC, and nothing in what was not.
+"""Scrubs of a real log with transactions and producers: every change under a right CRC is found,
+and a sound log has no findings.
 
-Transactions of these histories go on from segment to segment, so that what an index or a snapshot
-has to say follows from the segment before as well.
+Transactions continue from segment to segment, so the content of an index or a snapshot depends on
+the segments before too.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def scrubbed(history: ModelHistory, number: int) -> list[Finding]:
 
 
 def index_of(history: ModelHistory, number: int, kind: IndexType) -> tuple[Path, int, bytes]:
-    """The object that holds an index, its position there, and its bytes."""
+    """The object that holds an index, the index's position there, and its bytes."""
     objects = history.objects(history.segments[number])
     place = read_manifest(objects["rsm-manifest"].read_bytes()).indexes.get(kind)
     content = objects["indexes"].read_bytes()
@@ -110,7 +110,7 @@ def test_every_entry_of_a_transaction_index_is_held_against_the_log_and_the_segm
 
 
 def test_aborted_transaction_of_the_segment_before_is_missed(history: ModelHistory) -> None:
-    """Its data lie in earlier segments alone: this one has the marker."""
+    """The transaction's data are in earlier segments; this one has only the marker."""
     missed = 0
     for number, segment in enumerate(history.segments):
         _, _, index = index_of(history, number, IndexType.TRANSACTION)
@@ -118,7 +118,7 @@ def test_aborted_transaction_of_the_segment_before_is_missed(history: ModelHisto
             producer, first, marker = struct.unpack_from(">qqq", index, start + 2)
             if first >= segment.start_offset:
                 continue
-            # The entry is given to a producer that the segment does not have.
+            # Give the entry to a producer that the segment does not have.
             other = bytearray(index)
             struct.pack_into(">q", other, start + 2, 99)
             found = found_with_index(history, number, IndexType.TRANSACTION, bytes(other))
@@ -145,7 +145,7 @@ def test_every_field_of_a_producer_snapshot_is_held_against_the_log(
             found = found_with_index(
                 history, number, IndexType.PRODUCER_SNAPSHOT, encode_producer_snapshot(other)
             )
-            # Of a producer that has not been seen to write a marker the coordinator is unknown.
+            # The coordinator of a producer is unknown unless the scrub saw a marker of it.
             if found or field != "coordinator_epoch":
                 assert {finding.kind for finding in found} == {"wrong-producer-snapshot"}
                 assert f"producer_id={entry.producer_id}" in found[0].detail
@@ -162,7 +162,7 @@ def a_count_more(header: BatchHeader, payload: bytes) -> tuple[BatchHeader, byte
 
 
 def a_later_offset(header: BatchHeader, payload: bytes) -> tuple[BatchHeader, bytes]:
-    # Size, attributes and timestamp delta of a first record take four bytes here at most.
+    # The size takes at most two bytes here. The attributes and a timestamp delta take two or three.
     at = 1 if payload[0] < 0x80 else 2
     at += 2 if payload[at + 1] < 0x80 else 3
     assert payload[at] == 0
@@ -215,7 +215,7 @@ def test_records_are_held_against_their_batch(
 
 
 def test_append_time_is_not_a_records_time(history: ModelHistory) -> None:
-    """With LogAppendTime the header's largest timestamp stands for that of every record."""
+    """With LogAppendTime every record has the header's max timestamp."""
     number = 2
     log = history.objects(history.segments[number])["log"]
     content = log.read_bytes()

@@ -1,4 +1,4 @@
-"""Each planted damage is found by the check of the segments alone, without Spark."""
+"""The scrub of segments alone, without Spark, finds each planted kind of damage."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def test_sound_segments_have_no_findings(planted: PlantedBucket) -> None:
 
 
 def test_records_below_the_log_start_have_no_epoch_in_the_metadata(tmp_path: Path) -> None:
-    """A log start within a segment: its copy holds the batches below, its epochs begin there."""
+    """The log start was inside the segment when it was copied: the copy has the batches below it,
+    but its epochs begin at it."""
     bucket = PlantedBucket(tmp_path)
     topic = bucket.add_topic("cut")
     first = topic.segments[0]

@@ -1,3 +1,5 @@
+"""Custom metadata of the Aiven layout. The bytes are those of the plug-in."""
+
 from __future__ import annotations
 
 from dataclasses import replace

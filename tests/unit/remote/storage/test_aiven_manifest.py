@@ -1,4 +1,4 @@
-"""The manifest of the Aiven layout. Examples are made from its description, member by member."""
+"""The manifest of the Aiven layout. The examples follow its description, member by member."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ PLAIN_TEXT = (
 
 
 def changed(*path: str, value: object) -> bytes:
-    """PLAIN_TEXT with one member replaced; `...` removes it."""
+    """PLAIN_TEXT with one member replaced, or removed if the value is `...`."""
     members: dict[str, Any] = json.loads(PLAIN_TEXT)
     owner = members
     for name in path[:-1]:

@@ -1,3 +1,5 @@
+"""The chunk index of the Aiven layout. Texts and binary forms are those of the plug-in."""
+
 from __future__ import annotations
 
 import base64
@@ -25,7 +27,7 @@ def packed(binary: bytes) -> str:
 
 
 def test_sizes_in_the_plugins_own_text_are_read() -> None:
-    """A text checked against the plugin itself."""
+    """The text was checked against the plug-in itself."""
     assert decode_chunk_sizes("KLUv/SAPeQAAAAAAAwAAAAoBAAoAAAAe") == (10, 20, 30)
 
 

@@ -1,3 +1,5 @@
+"""The inventory of a bucket: segments, uncommitted copies, damage and foreign objects."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -52,7 +54,7 @@ def test_inventory_gives_back_what_was_copied(tmp_path: Path, prefix: str) -> No
 
 
 def test_inventory_reads_only_the_wanted_topics(bucket: Bucket) -> None:
-    """A topic whose name another one starts with is not mistaken for it."""
+    """`flights` is a prefix of `flights-old`, which must not be read."""
     wanted = bucket.copy("flights")
     bucket.copy("flights-old")
     assert bucket.read("flights").segments == [wanted]

@@ -132,7 +132,7 @@ def test_any_text_parses_or_is_foreign(text: str, prefix: str) -> None:
     ],
 )
 def test_foreign_keys_are_none_of_aivens(key: str) -> None:
-    """Among them an id whose last character spells bits that an id does not have."""
+    """One key has an id whose last character encodes bits that a 128-bit id does not have."""
     assert aiven("").parse_key(key) is None
 
 

@@ -1,4 +1,4 @@
-"""What is particular to ObjectStoreRemoteStorageManager, beyond the conformance suite."""
+"""Behaviour of ObjectStoreRemoteStorageManager beyond the conformance suite."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PART_SIZE = 5 * 1024 * 1024
 
 
 class Setup:
-    """A manager over memory, with every request to the store counted."""
+    """A manager over a store in memory. Requests to the store are recorded."""
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **config: str) -> None:
         self.maker = SegmentMaker(tmp_path / "segments")
@@ -58,7 +58,7 @@ class Setup:
         return segment
 
     def objects(self) -> dict[str, bytes]:
-        """Suffix -> content."""
+        """The objects by the suffix of their keys."""
         keys = [entry["path"] for batch in obstore.list(self.memory) for entry in batch]
         return {
             key.rpartition(".")[2]: bytes(obstore.get(self.memory, key).bytes()) for key in keys
@@ -125,7 +125,7 @@ def test_empty_index_needs_no_request_of_its_own(setup: Setup) -> None:
     assert setup.requests == [("get", "rsm-manifest")]
 
 
-# -- manifests that say something else
+# -- manifests that contradict the metadata
 
 
 def test_unreadable_manifest_is_corrupt_and_named(setup: Setup) -> None:
@@ -295,7 +295,7 @@ def test_file_cut_short_fills_no_buffer(setup: Setup, folder: Path) -> None:
 def test_refused_range_of_a_whole_object_is_a_failure_of_the_store(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only an object that ends before the range makes the refusal an answer."""
+    """The refusal means "no such bytes" only if the object ends before the range."""
     segment = setup.copied()
 
     def refuse(*args: Any, **options: Any) -> Any:
@@ -322,7 +322,7 @@ def client_of(folder: Path) -> ObjectClient:
 
 
 def test_folder_object_is_complete_or_absent(folder: Path) -> None:
-    """A reader that looks during the upload sees nothing of it."""
+    """A reader that lists during the upload does not see the object."""
     client = client_of(folder)
     seen: list[bool] = []
 
@@ -410,7 +410,7 @@ def test_folder_object_is_synced_before_it_is_there_and_its_name_after(
 
 
 def test_folder_that_vanished_is_a_failure_and_not_a_missing_object(folder: Path) -> None:
-    """Else an unmounted disk would look like segments that were deleted."""
+    """Otherwise an unmounted disk would look like deleted segments."""
     client = client_of(folder)
     folder.rmdir()
     with pytest.raises(RemoteStorageError):

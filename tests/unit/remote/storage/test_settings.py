@@ -1,3 +1,5 @@
+"""Settings of an object store: keys, errors, pickling, and secrets that are not shown."""
+
 from __future__ import annotations
 
 import pickle

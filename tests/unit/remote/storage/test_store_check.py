@@ -1,5 +1,7 @@
-"""What a store is asked at the start, of an S3 store that fails as it is told. With real servers:
-tests/fault/test_unusable_bucket.py."""
+"""The check of a store at the start, with an S3 stub that fails as each test sets.
+
+tests/fault/test_unusable_bucket.py uses real servers.
+"""
 
 from __future__ import annotations
 
@@ -105,11 +107,11 @@ def test_folder_and_memory_are_not_asked(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-# ---- why, in a line
+# ---- the reason in one line
 
 
 def s3_text(status: str, code: str) -> str:
-    """As obstore says it."""
+    """The text of obstore's error for an S3 response."""
     return (
         f'The operation failed: Server returned non-2xx status code: {status}: <?xml version="1.0"?>\n'
         f"<Error><Code>{code}</Code><Message>words</Message></Error>\n\nDebug source:\n..."

@@ -36,7 +36,7 @@ KEYS = ("public", "private")
 
 @pytest.fixture(scope="module")
 def key_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
-    """PEM files of two key pairs."""
+    """The PEM files of two key pairs, by key id and kind."""
     folder = tmp_path_factory.mktemp("keys")
     files: dict[str, dict[str, str]] = {}
     for key_id in ("first", "second"):
@@ -139,7 +139,7 @@ def test_any_range_is_restored_from_its_chunks_alone(
         for arrived in range(0, len(reader.stored) + 1, arriving):
             filled = reader.restore(arrived)
             assert buffer[:filled] == content[start : start + filled]
-            # A chunk waits for its own last byte, and for no other.
+            # A chunk is complete as soon as its own last byte is there.
             whole = stored_range(index, 0, len(content))
             complete = sum(
                 index.stored_position(chunk + 1) - chunks.start <= arrived
@@ -155,7 +155,7 @@ def test_any_range_is_restored_from_its_chunks_alone(
 def test_transformed_segment_is_given_chunk_by_chunk(
     tmp_path: Path, key_files: dict[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first chunk is restored, and told of, before the second has arrived."""
+    """The first chunk is restored and reported before the second one has arrived."""
     monkeypatch.setattr(object_client, "_FILLED_SIZE", 1000)
     config = {"url": f"file://{tmp_path}/bucket", "chunk.size": "4096"}
     config |= encryption_config(key_files, "first")
@@ -170,7 +170,7 @@ def test_transformed_segment_is_given_chunk_by_chunk(
         told.append(count)
 
     manager.fetch_log_segment_into(segment.metadata, 5_000, buffer, check)
-    # The chunk that holds the first byte begins at 4096 and ends 3192 bytes further on.
+    # The read begins 904 bytes into the chunk at 4096, so that chunk gives 3192 bytes.
     assert told == [0, *range(3192, 30_000, 4096), 30_000]
 
 
@@ -242,7 +242,8 @@ def test_plain_segment_is_read_where_new_ones_are_compressed(setup: Setup) -> No
 def test_transformed_store_is_asked_for_the_manifest_first(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the first read of all is thrown away."""
+    """Only the very first read is wasted; afterwards the manager knows that it needs the
+    manifest."""
     segments = [setup.copied(COMPRESSION) for _ in range(3)]
     manager = setup.manager({})
     requests: list[str] = []

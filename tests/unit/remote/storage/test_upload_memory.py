@@ -1,4 +1,4 @@
-"""Copying takes a bounded amount of memory, whatever the segment's size."""
+"""A copy takes a bounded amount of memory, whatever the segment's size."""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ def test_uploads_take_as_long_as_the_limit_says_and_arrive_whole(tmp_path: Path,
     source.write_bytes(content)
     given = {"bytes": content, "file": source, "pieces": iter([content[:MIB], content[MIB:]])}[kind]
     client.put("a", given)
-    # One second's worth was left unused before; the last piece is not waited for.
+    # The first second's bytes are free, because the rate was unused before, and nothing waits after
+    # the last piece.
     assert clock.monotonic_s() == pytest.approx(5 - 0.25, abs=0.3)
     assert client.get("a", len(content)) == content
 

@@ -1,3 +1,5 @@
+"""The backoff between retries: doubling, maximum and jitter."""
+
 from __future__ import annotations
 
 import random

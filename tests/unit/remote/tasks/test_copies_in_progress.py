@@ -1,3 +1,5 @@
+"""A watch holds every copy that is in progress at any moment of it."""
+
 from __future__ import annotations
 
 import uuid

@@ -1,4 +1,4 @@
-"""CopyTask on a real log and a real store, whose failures the test chooses."""
+"""CopyTask on a real log and a real store. The test injects the store's failures."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_log_that_begins_with_a_segment_without_bytes_begins_later(
 
 
 def without_bytes(filled: TieredPartition, index: int) -> LogSegment:
-    """A power loss has left a segment's name alone."""
+    """Empty the files of a segment, as a power loss may. Returns the segment."""
     segment = filled.log.segments()[index]
     filled.log.close()
     for path in (segment.log_path, segment.offset_index_path, segment.time_index_path):
@@ -294,8 +294,9 @@ def test_dangling_copy_of_an_earlier_process_is_deleted_by_expiration(
 def test_copy_does_not_take_for_safe_what_only_a_deleted_segment_held(
     filled: TieredPartition,
 ) -> None:
-    """Kafka's highest offset of an epoch stays when its segments go (KAFKA-12641); a restart
-    would then let local retention delete what the remote tier has lost."""
+    """Differs from Kafka (KAFKA-12641), which keeps the highest offset of an epoch when its
+    segments are deleted. After a restart local retention would then delete offsets that the remote
+    tier has lost."""
     filled.copy_task.run()
     second = filled.segments()[1]
     filled.tier.delete_segment(second)
@@ -306,7 +307,7 @@ def test_copy_does_not_take_for_safe_what_only_a_deleted_segment_held(
 
 
 class WordyStore(FaultyStore):
-    """Returns custom metadata of a size of the test's choice."""
+    """A store that returns custom metadata of `size` bytes."""
 
     size = 129
 
@@ -336,7 +337,7 @@ def abort_marker(producer_id: int) -> bytearray:
 
 
 def abort(tiered: TieredPartition, producer_id: int, records_within: int = 0) -> None:
-    """An aborted transaction, with records of others between its own and the marker."""
+    """Append an aborted transaction with `records_within` other records before its marker."""
     batch = build_batch(
         [(1, None, b"lost", ())],
         producer_id=producer_id,
@@ -351,7 +352,8 @@ def abort(tiered: TieredPartition, producer_id: int, records_within: int = 0) ->
 
 
 def transactional(tiered: TieredPartition) -> None:
-    """A closed segment with an aborted transaction, one with the marker's snapshot, and on."""
+    """Append two closed segments and an active one: the first has an aborted transaction, the
+    second the producer snapshot after its marker."""
     abort(tiered, 7, records_within=3)
     tiered.log.roll()
     tiered.append(b"next")
@@ -534,8 +536,8 @@ def test_new_leadership_copies_a_partition_that_was_stopped_for_its_custom_metad
 def test_custom_metadata_over_the_limit_that_cannot_be_undone_is_deleted_later_with_it(
     filled: TieredPartition,
 ) -> None:
-    """One deletion is tried at once; the rest is the expiration task's, which hands the custom
-    metadata back as well: the storage manager may need it to find the objects."""
+    """The copy task tries one deletion at once. The expiration task does the rest and passes the
+    custom metadata too: the storage manager may need it to find the objects."""
     task, store = wordy(filled)
     store.fail_next(Operation.DELETE, Fault.ERROR_BEFORE)
     with pytest.raises(CustomMetadataTooLargeError):
@@ -548,7 +550,7 @@ def test_custom_metadata_over_the_limit_that_cannot_be_undone_is_deleted_later_w
 
 
 def test_copy_waits_for_its_quota(filled: TieredPartition) -> None:
-    """The clock of these tests moves on by itself when somebody waits."""
+    """The simulated clock advances by itself during a wait."""
     filled.tier.copy_quota.update_limit(100)
     began_s = filled.clock.monotonic_s()
     filled.copy_task.run()
@@ -613,7 +615,8 @@ def test_leader_epochs_go_with_the_segment_up_to_its_end(tiered: TieredPartition
 def test_task_that_is_cancelled_before_it_begins_leaves_the_log_alone(
     filled: TieredPartition,
 ) -> None:
-    """It waits in its pool while the topic's tiering is turned off with deletion, and on again."""
+    """The task waits in its pool while the topic's tiering is turned off with deletion, and on
+    again."""
     filled.copy_task.run()
     late = [CopyTask(filled.log, filled.partition, filled.tier)]
     late.append(ExpirationTask(filled.log, filled.partition, filled.tier))

@@ -1,4 +1,5 @@
-"""Cases of Kafka's RemoteLogManagerTest (candidates) and RemoteLagCopyTest."""
+"""Which segments are copied. Cases of Kafka's RemoteLogManagerTest (candidates) and
+RemoteLagCopyTest."""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ def test_copy_lag_passes_when_either_measure_is_reached(lag: CopyLag, passed: bo
 
 
 def test_copy_lag_by_size_holds_back_the_youngest_bytes() -> None:
-    """100 bytes per segment, the active one counted: behind the first lie 300, then 200, 100."""
+    """Segments of 100 bytes, with the active one counted: 300 bytes follow the first, then 200,
+    then 100."""
     assert planned(5, 1000, CopyLag(-1, 200)) == [(5, 10), (10, 15)]
 
 

@@ -55,7 +55,7 @@ def test_expiration_by_size_counts_both_tiers(copied: TieredPartition) -> None:
 def test_expiration_on_a_fresh_leader_does_not_count_local_copies_twice(
     copied: TieredPartition,
 ) -> None:
-    """KAFKA-20732: the highest remote offset is not known yet, and everything is still local."""
+    """KAFKA-20732: the highest remote offset is not known yet, and all segments are still local."""
     copied.update_config(retention_bytes=copied.log.size_in_bytes)
     copied.restart()
     assert copied.log.highest_offset_in_remote_storage == -1
@@ -144,7 +144,7 @@ def test_deletion_of_a_topic_that_an_earlier_process_finished_deletes_nothing(
 
 
 def cached_files(tiered: TieredPartition) -> list[str]:
-    """Names that the index cache would find again: not those on their way out."""
+    """The files of the index cache that it would find again, without those marked as deleted."""
     folder = tiered.log.directory.parent / DIRECTORY_NAME
     return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".deleted"))
 

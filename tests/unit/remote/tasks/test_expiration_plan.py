@@ -1,4 +1,5 @@
-"""Cases of Kafka's RemoteLogManagerTest around retention, and what Isotherm deletes besides."""
+"""Which remote segments expire. Cases of Kafka's RemoteLogManagerTest around retention, and those
+in which Isotherm deletes more."""
 
 from __future__ import annotations
 
@@ -178,7 +179,8 @@ def test_segment_of_a_deposed_leader_is_unreferenced_wherever_its_offsets_lie(
 def test_lineage_that_begins_above_the_log_start_condemns_no_segment(
     remote_segment: MakeSegment,
 ) -> None:
-    """It was made again from the local log, say: what lies below has epochs that it does not know."""
+    """Such a lineage was rebuilt from the local log, for example. It does not know the epochs of
+    the segments below."""
     state = replace(STATE, lineage=[EpochEntry(3, 100)], log_start_offset=0)
     segments = [remote_segment({0: 0, 2: 50}, 99), remote_segment({3: 100}, 150)]
     assert deleted(plan_expiration(segments, state, ())) == []

@@ -1,3 +1,5 @@
+"""The list of pending deletions survives restarts."""
+
 from __future__ import annotations
 
 import uuid

@@ -1,4 +1,4 @@
-"""PeriodicTasks under a simulated clock."""
+"""PeriodicTasks on a simulated clock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def tasks(clock: SimClock) -> Iterator[PeriodicTasks]:
 
 
 class Ticks:
-    """A tick that counts its runs and lets a test wait for the n-th."""
+    """A task that counts its runs and lets a test wait for the n-th."""
 
     def __init__(self, delay_s: float | None = 30.0) -> None:
         self.delay_s = delay_s

@@ -1,3 +1,5 @@
+"""Work that fails is logged, counted and retried with a backoff."""
+
 from __future__ import annotations
 
 import random

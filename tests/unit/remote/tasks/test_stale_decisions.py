@@ -1,4 +1,4 @@
-"""What was decided on is looked at again before anything is deleted, and of two copies one stays."""
+"""A decision is checked again before anything is deleted, and of two copies one always stays."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def copied(tiered: TieredPartition) -> TieredPartition:
 
 
 class PowerOff(BaseException):
-    """The process ends here: no handler of errors runs to its end."""
+    """The process ends here. A BaseException, so that no handler of errors catches it."""
 
 
 def cut_off(state: RemoteLogSegmentState) -> Callable[[int, bytes | None], None]:
-    """Ends the process at the first append of a record with this state."""
+    """A hook that ends the process at the first append of a record with this state."""
 
     def before_append(_: int, value: bytes | None) -> None:
         event = decode_event(value) if value else None
@@ -66,7 +66,8 @@ def cut_off(state: RemoteLogSegmentState) -> Callable[[int, bytes | None], None]
 
 @pytest.fixture
 def cut_in_two(tmp_path: Path) -> TieredPartition:
-    """After a restart: the first copy's end is audited, and the metadata topic lacks it."""
+    """A broker whose crash left an interrupted event: the audit topic has the FINISHED of the first
+    copy, the metadata topic does not."""
     made = TieredPartition(tmp_path / "broker", metadata_level=1)
     for number in range(22):
         made.append(b"record-%02d" % number)
@@ -90,7 +91,7 @@ def test_metadata_is_not_ready_before_the_event_that_was_cut_in_two_is_applied(
 
     monkeypatch.setattr(MetadataEventWriter, "last_audited", watched)
     cut_in_two.restart()
-    assert seen == [False, False]  # it is applied, then read back
+    assert seen == [False, False]  # applied, then read back
     assert cut_in_two.metadata.is_ready(cut_in_two.partition)
     (segment,) = cut_in_two.segments()
     assert segment.state is FINISHED
@@ -99,8 +100,9 @@ def test_metadata_is_not_ready_before_the_event_that_was_cut_in_two_is_applied(
 def test_segment_finished_after_its_deletion_was_planned_stays(
     cut_in_two: TieredPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The order of events that lost acknowledged records: the plan took the copy for dangling, the
-    event was applied, local retention took the local copy, the plan took the remote one."""
+    """The order of events that once lost acknowledged records. The plan took the copy for dangling;
+    the event was applied; local retention deleted the local segment; the plan deleted the remote
+    one."""
     with cut_in_two.tier.copies.watch() as copying:
         (active,) = copying
     cut_in_two.tier.copies.end(active)
@@ -124,7 +126,8 @@ def test_segment_finished_after_its_deletion_was_planned_stays(
 
 
 def test_event_that_was_cut_in_two_is_applied_before_the_next_one(tmp_path: Path) -> None:
-    """It is about a partition that is not followed any more: a later event would bury it."""
+    """The interrupted event is of a partition that is no longer followed. A later event in the
+    audit topic would hide it."""
     topic, audit = MemoryMetadataTopic(1), MemoryMetadataTopic(1)
     first = TieredPartition(tmp_path / "first", metadata_level=1)
     first.damage_declared = "two buckets, one metadata topic"
@@ -261,7 +264,7 @@ def test_local_segments_stay_while_it_is_not_known_what_the_remote_tier_holds(
 
 
 def test_local_segment_stays_when_the_copy_has_other_epochs(tiered: TieredPartition) -> None:
-    """A deposed leader's copy of the same offsets holds other records."""
+    """A deposed leader's copy of the same offsets has other records."""
     tiered.copy_task.run()
     tiered.log.leader_epochs.truncate_from_start(0)
     first = tiered.segments()[0]
@@ -276,7 +279,8 @@ def test_local_segment_stays_when_the_copy_has_other_epochs(tiered: TieredPartit
 def test_local_segment_goes_where_the_copy_of_its_epoch_goes_on_beyond_it(
     tiered: TieredPartition,
 ) -> None:
-    """A new leader's log was cut within a copied segment: what both have of the epoch is the same."""
+    """The new leader's log was truncated within a copied segment. Both have the same records of the
+    epoch up to there."""
     tiered.copy_task.run()
     first, second, *_ = tiered.segments()
     cut = second.start_offset + 1
@@ -335,7 +339,7 @@ def test_partition_with_a_segment_left_is_not_forgotten(
 def test_log_start_is_not_taken_from_a_segment_that_is_being_deleted(
     copied: TieredPartition,
 ) -> None:
-    """Retention had raised the log start, and a crash forgot that."""
+    """Retention had raised the log start, and a crash reset it."""
     first, second, *_ = copied.segments()
     copied.delete_local_segments()
     copied.tier.publish(copied.tier.update_of(first, DELETE_STARTED, None))
@@ -357,7 +361,7 @@ def test_manager_of_ones_own_gets_locks_around_it(copied: TieredPartition) -> No
 
 
 def test_remote_copies_of_a_log_end_where_the_last_copy_ends(tiered: TieredPartition) -> None:
-    """One offset further, and retention would delete a record that only this broker has."""
+    """If it were one offset higher, retention would delete a record that only this broker has."""
     tiered.copy_task.run()
     copies, end = tiered.log.remote_copies, tiered.log.highest_offset_in_remote_storage + 1
     assert 0 < end < tiered.log.log_end_offset

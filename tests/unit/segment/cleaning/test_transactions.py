@@ -1,3 +1,5 @@
+"""When the data and the markers of transactions can be removed by compaction."""
+
 from __future__ import annotations
 
 from isotherm.record.batch import build_batch, read_batch_header
