@@ -38,6 +38,8 @@ CHECKED = settings(
 
 
 class Model:
+    """The records that cleaning removed and the delete horizons of batches."""
+
     def __init__(self, history: CleaningHistory) -> None:
         self.history = history
         self.gone: set[Offset] = set()
@@ -88,6 +90,7 @@ class Model:
 
 
 def rounds(rng: random.Random) -> Iterator[tuple[CleaningHistory, Model]]:
+    """Yields a history and its model after each round of the cleaner."""
     with tempfile.TemporaryDirectory() as folder:
         history = CleaningHistory(
             Path(folder) / "topic-0",

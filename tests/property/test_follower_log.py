@@ -37,6 +37,9 @@ def aborted(log: PartitionLog) -> list[AbortedTransaction]:
 
 
 class FollowerMachine(RuleBasedStateMachine):
+    """A leader's log and a follower's log. The follower restarts, also after crashes in which its
+    file system loses data that was not synced."""
+
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp())

@@ -37,6 +37,8 @@ REPLICAS = range(3)
 
 @dataclass
 class Replica:
+    """One broker's replica, with a fetcher while it follows."""
+
     topic_id_partition: TopicIdPartition
     manager: LogManager
     log: PartitionLog
@@ -48,6 +50,8 @@ class Replica:
 
 
 class ReplicasMachine(RuleBasedStateMachine):
+    """Replicas of one partition, of which one leads and the others fetch from it."""
+
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp())

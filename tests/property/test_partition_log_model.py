@@ -41,6 +41,8 @@ class Batch(NamedTuple):
 
 
 class PartitionLogMachine(RuleBasedStateMachine):
+    """A log and the list of its batches, under operations, restarts and crashes."""
+
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp())

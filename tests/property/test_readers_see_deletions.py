@@ -46,6 +46,8 @@ Value: TypeAlias = bytes | None
 
 
 class Seen(NamedTuple):
+    """The last value that the reader has of a key, and when it read it."""
+
     value: Value
     read_ms: TimestampMs
 
@@ -132,6 +134,7 @@ class World:
 
 @contextmanager
 def opened_world(map_slots: int = 1000) -> Iterator[World]:
+    """A world over an empty log. `map_slots` is the size of the cleaner's offset map."""
     clock = SimClock()
     with tempfile.TemporaryDirectory() as directory:
         manager = LogManager(

@@ -41,6 +41,8 @@ TINY_READS = ReadSettings(fetch_bytes=150, fetch_ahead=1, batch_bytes=300)
 
 @dataclass
 class Written:
+    """A record of the model."""
+
     value: bytes
     producer_id: int
     committed: bool | None = None  # None while its transaction is open
@@ -49,6 +51,8 @@ class Written:
 
 @dataclass
 class Transactional:
+    """A producer of the model. `open_offsets` are the records of its open transaction."""
+
     producer_id: int
     epoch: int = 0
     sequence: int = 0
@@ -56,6 +60,9 @@ class Transactional:
 
 
 class History:
+    """Random steps on one tiered partition with several producers, and what a consumer must
+    read."""
+
     def __init__(self, directory: Path, seed: int) -> None:
         self.rng = random.Random(seed)
         self.tiered = TieredPartition(directory, seed=seed)

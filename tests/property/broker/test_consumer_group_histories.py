@@ -48,6 +48,9 @@ class Client:
 
 
 class History:
+    """Steps of clients and of time on one group, the records that they wrote, and the
+    invariants."""
+
     def __init__(self) -> None:
         self.now_ms = 0
         self.group = ConsumerGroup("g", SETTINGS)

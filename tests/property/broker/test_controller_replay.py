@@ -45,6 +45,8 @@ OPERATIONS = st.one_of(
 
 
 class Cluster:
+    """A controller over one metadata log, restarted at will, and the model of its topics."""
+
     def __init__(self, folder: Path) -> None:
         self.directory = folder / str(METADATA_TOPIC_PARTITION)
         self.directory.mkdir()

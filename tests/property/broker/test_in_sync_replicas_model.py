@@ -25,6 +25,9 @@ LAG_MS = 100
 
 
 class IsrModel(RuleBasedStateMachine):
+    """The whole cluster of one partition: the leader's `InSyncReplicas`, the logs of its followers,
+    the controller's ISR, and the requests and answers in flight between them."""
+
     def __init__(self) -> None:
         super().__init__()
         self.end = 0

@@ -34,6 +34,7 @@ def folded(
 
 
 def described(result: Folded) -> dict[str, Any]:
+    """All that the caches of a fold answer, and their inner state."""
     return {
         str(cache.partition): {
             "segments": cache.segments(),

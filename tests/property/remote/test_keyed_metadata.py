@@ -36,6 +36,9 @@ EPOCHS = range(4)
 
 
 class Topics:
+    """The metadata topic and the audit topic. Each `manager` is a broker that has just started over
+    them."""
+
     def __init__(self) -> None:
         self.metadata = MemoryMetadataTopic(1)
         self.audit = MemoryMetadataTopic(1)

@@ -40,6 +40,9 @@ NEXT = {
 
 @dataclass
 class EpochModel:
+    """Kafka's state of one leader epoch, with every finished segment beside it. `set_aside` are the
+    segments that a later one replaced."""
+
     by_start: dict[int, RemoteLogSegmentId] = field(default_factory=dict)
     ends: dict[RemoteLogSegmentId, tuple[int, int]] = field(default_factory=dict)
     set_aside: set[RemoteLogSegmentId] = field(default_factory=set)
@@ -79,6 +82,7 @@ class EpochModel:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate]:
+    """Events of overlapping segments. Each segment goes through allowed states only."""
     live: dict[RemoteLogSegmentId, RemoteLogSegmentState] = {}
     history: list[RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate] = []
     for number in range(draw(st.integers(1, 24))):

@@ -40,6 +40,8 @@ STATES = RemoteLogSegmentState
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[bytes]:
+    """Events of a few partitions, as encoded records. Transitions may be ones that are not
+    allowed."""
     events: list[bytes] = []
     live: list[RemoteLogSegmentId] = []
     for number in range(draw(st.integers(0, 30))):
@@ -134,7 +136,7 @@ def assert_compaction_changes_nothing(topic: MemoryMetadataTopic) -> None:
 
 
 class Killed(Exception):
-    pass
+    """The migration ends here, as at a crash."""
 
 
 @pytest.fixture(autouse=True)

@@ -35,6 +35,7 @@ def fold_on(state: FoldState | None, topic: MemoryMetadataTopic, offsets: range)
 
 
 def described(segment: RemoteLogSegmentMetadata) -> dict[str, object]:
+    """The row of the projection that a segment's metadata gives."""
     partition = segment.topic_id_partition
     return {
         "topic": partition.topic,

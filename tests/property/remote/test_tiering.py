@@ -41,6 +41,8 @@ FAULTS = [None, None, Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.THROTTLED]
 
 
 class History:
+    """Random steps on one tiered partition, and the checks after each."""
+
     def __init__(self, directory: Path, seed: int, metadata_level: int = 0) -> None:
         self.rng = random.Random(seed)
         self.tiered = TieredPartition(directory, seed=seed, metadata_level=metadata_level)

@@ -111,6 +111,7 @@ def _rows(
     *,
     by_name: bool,
 ) -> list[tuple[int, bytes]]:
+    """The rows of a query over the bucket, planned by names or by manifests."""
     given = {"subscribe": "t", "failOnDataLoss": "false", "targetBytesPerTask": str(target_size)}
     options = parse_options(given | {"path": store.url})
 

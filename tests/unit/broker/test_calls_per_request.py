@@ -63,6 +63,8 @@ _WARM_UP = 3
 
 
 class Transport(asyncio.Transport):
+    """A transport that keeps the answers."""
+
     def __init__(self) -> None:
         super().__init__()
         self.answers: list[bytes] = []

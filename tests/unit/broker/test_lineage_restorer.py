@@ -123,6 +123,8 @@ ME, OTHER = 1, 2
 
 
 class Roles:
+    """Records which partitions come back online, and which start again with an empty log."""
+
     def __init__(self) -> None:
         self.online: list[TopicIdPartition] = []
         self.begun: list[TopicIdPartition] = []

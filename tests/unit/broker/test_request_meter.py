@@ -40,6 +40,8 @@ class Channel:
 
 
 class Meters:
+    """Quotas and a channel, and the meter of a request that takes `took_ms`."""
+
     def __init__(self):
         self.clock = SimClock()
         self.quotas = ClientQuotaManager(self.clock, window_ms=1000, window_count=11)

@@ -20,6 +20,8 @@ from isotherm.errors import ConfigError, PeerTimeoutError
 
 
 class Channel:
+    """A controller channel that keeps each request with the future of its answer."""
+
     def __init__(self) -> None:
         self.sent: list[tuple[Any, Future[Any]]] = []
 

@@ -23,6 +23,8 @@ from isotherm.errors import ConfigError, UnknownConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
+    """A configuration class with a key of each kind."""
+
     cache_size_bytes: int = key(INT, 10, "Size.", check=at_least(1))
     fast_mode: bool = key(BOOLEAN, False, "Fast.", dynamic=True)
     names: tuple[str, ...] = key(LIST, (), "Names.")

@@ -117,6 +117,8 @@ def test_refusal_of_the_leader_is_passed_on() -> None:
 
 
 class Waiting(ScriptedRecords):
+    """Holds every fetch until `go` is set, so that scans overlap."""
+
     def __init__(self) -> None:
         super().__init__()
         self.begun = threading.Semaphore(0)

@@ -24,11 +24,15 @@ HEAD = b"GET /api/openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
 
 class Impatient(ConsoleProtocol):
+    """The console's protocol with short deadlines."""
+
     request_timeout_s = 0.2
     read_timeout_s = 0.2
 
 
 class SlowCluster(ScriptedCluster):
+    """A cluster whose state is read only when the test allows it."""
+
     def __init__(self) -> None:
         super().__init__()
         self.is_asked = threading.Event()

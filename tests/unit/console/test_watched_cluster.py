@@ -13,6 +13,8 @@ INTERVAL_MS = 5000
 
 
 class Counted(ScriptedCluster):
+    """Counts the reads of the cluster's state."""
+
     reads = 0
 
     def read(self) -> ClusterStorage:

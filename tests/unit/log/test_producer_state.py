@@ -55,6 +55,7 @@ def end_transaction(
     epoch: int = 0,
     coordinator_epoch: int = 3,
 ) -> Any:
+    """Apply a marker. Returns the aborted transaction, or None."""
     data = build_end_transaction_marker(
         kind,
         producer_id=producer,

@@ -70,6 +70,8 @@ class IndexStore:
 
 
 class Setup:
+    """A folder and a store of indexes. Caches over them are like restarts of one."""
+
     def __init__(self, tmp_path: Path) -> None:
         self.directory = tmp_path / "remote-log-index-cache"
         self.maker = SegmentMaker(tmp_path / "segments")

@@ -446,6 +446,7 @@ def test_close_that_fails_or_hangs_does_not_hold_up_a_stop(
 
 
 def metadata_calls(made: MadeSegment) -> dict[str, Callable[[Any], object]]:
+    """Each method of the metadata manager, with arguments for the segment."""
     partition = made.metadata.topic_id_partition
     return {
         "remote_log_segment_metadata": lambda each: each.remote_log_segment_metadata(

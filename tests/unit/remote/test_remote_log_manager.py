@@ -57,6 +57,7 @@ def partition(tmp_path: Path) -> TieredPartition:
 
 @pytest.fixture
 def open_manager(partition: TieredPartition) -> Iterator[Callable[..., RemoteLogManager]]:
+    """A function that starts a manager with a changed configuration. All are closed at the end."""
     opened: list[RemoteLogManager] = []
 
     def open_manager(threads: Threads = SYSTEM_THREADS, **config: object) -> RemoteLogManager:

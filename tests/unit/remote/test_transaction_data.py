@@ -25,6 +25,7 @@ def data(
     epoch: int = 0,
     transactional: bool = True,
 ) -> bytes:
+    """A data batch of producer 5, or of another."""
     return bytes(
         build_batch(
             [(0, None, b"v", ())] * count,

@@ -36,6 +36,8 @@ def make_segment(
     topic_id: uuid.UUID = TOPIC_ID,
     state: RemoteLogSegmentState = RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
 ) -> RemoteLogSegmentMetadata:
+    """The metadata of a finished segment. Equal offsets give an equal id, unless `number` is
+    given."""
     id_number = start * 1_000_003 + end_inclusive if number is None else number
     owner = TopicIdPartition(topic_id, topic, partition)
     return RemoteLogSegmentMetadata(

@@ -73,6 +73,7 @@ FRAME = """<!doctype html><title></title>
 
 
 def tables(days: int = 45, topics: int = 3) -> dict[str, list[dict[str, Any]]]:
+    """The rows of an audit's tables, with long names, odd sizes and a text that must be escaped."""
     names = [f"topic-{'of-a-rather-long-name-' * (number % 2)}{number}" for number in range(topics)]
     owners = [
         {"topic": name, "topic_id": f"{number:022d}", "partition": 0}

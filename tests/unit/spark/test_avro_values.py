@@ -68,6 +68,7 @@ def typed_values(draw: st.DrawFn) -> tuple[Schema, list[Any]]:
 def schemas(
     draw: st.DrawFn, names: Names, depth: int, *, in_union: bool = False
 ) -> tuple[Schema, st.SearchStrategy[Any]]:
+    """A random Avro schema and a strategy for values of it, at most `depth` levels deep."""
     kinds = ["leaf", "enum", "fixed"] + ["record", "record", "array", "map"] * (depth > 0)
     if depth > 0 and not in_union:
         kinds += ["nullable", "nullable", "union"]

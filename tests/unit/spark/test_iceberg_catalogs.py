@@ -64,6 +64,8 @@ def test_a_catalog_of_no_known_kind_is_named() -> None:
 
 
 class FullStream:
+    """Writes ten bytes and then fails, as on a full disk."""
+
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 

@@ -105,6 +105,7 @@ def joined(one: Any, other: Any) -> Any:
 
 
 def fitted(parsed: Any, kind: ValueType) -> object:
+    """The parsed value as the column type has it. AssertionError if it does not fit."""
     if parsed is None or kind is None:
         assert kind is not None or not has_content(parsed)
         return None

@@ -47,6 +47,9 @@ SCHEMA = arrow_schema(schema_of(["offset", "value"]))
 
 @dataclass
 class Bucket:
+    """A folder as bucket whose objects have set times. `manifests_read` are the manifests that
+    planning read."""
+
     settings: ObjectStoreSettings
     storage: ObjectStoreRemoteStorageManager
     maker: RecordSegmentMaker

@@ -68,6 +68,8 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> Fetched:
 
 @dataclass
 class History:
+    """A bucket's segments as a `SegmentSource`, and reads of them without a session."""
+
     storage: ObjectStoreRemoteStorageManager
     segments: list[RemoteLogSegmentMetadata]
 

@@ -65,6 +65,8 @@ class Cluster:
 
 
 class Stream:
+    """A streaming query and its present offset, as Spark's engine drives it."""
+
     def __init__(
         self, cluster: Cluster, storage: ObjectStoreRemoteStorageManager, **options: str
     ) -> None:

@@ -17,6 +17,8 @@ TIMEOUT_S = 30
 
 
 class Ends(NamedTuple):
+    """The two ends of one connection through a proxy."""
+
     links: Links
     client: socket.socket
     server: socket.socket

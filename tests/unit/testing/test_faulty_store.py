@@ -24,6 +24,8 @@ from isotherm.testing.sim_clock import SimClock
 
 
 class Setup:
+    """A faulty store over a real one in memory, and a segment to copy."""
+
     def __init__(self, tmp_path: Path, seed: int = 0) -> None:
         settings = ObjectStoreSettings.from_config({"url": "memory://"})
         self.real = ObjectStoreRemoteStorageManager(settings, store=MemoryStore())

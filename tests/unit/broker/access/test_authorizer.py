@@ -31,6 +31,8 @@ READ, TOPIC = Operation.READ, ResourceType.TOPIC
 
 
 class Metadata:
+    """The metadata of an authorizer, to which a test adds ACLs."""
+
     def __init__(self) -> None:
         self.image = SimpleNamespace(acls=cast("Mapping[uuid.UUID, Any]", {}))
 

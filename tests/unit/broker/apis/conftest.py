@@ -53,6 +53,9 @@ class NothingFailed:
 
 
 class Broker:
+    """The services of one broker, with a real controller. `call` runs a handler as the dispatcher
+    does."""
+
     def __init__(self, cluster_metadata: Any, executor: ThreadPoolExecutor) -> None:
         self._cluster_metadata = cluster_metadata
         self._executor = executor

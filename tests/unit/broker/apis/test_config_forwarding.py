@@ -25,6 +25,9 @@ def resource(kind: int, name: str, key: str = "", value: str = "") -> dict[str, 
 
 
 class Sides:
+    """The two handlers of a request, here and at the controller. `asked` has the resource types
+    that each got."""
+
     def __init__(self, broker: Any) -> None:
         self.context = broker.context(ApiKey.INCREMENTAL_ALTER_CONFIGS, VERSION)
         self.asked: dict[str, list[int]] = {}

@@ -46,6 +46,8 @@ class ModelExchange:
 
 
 class ModelConnection:
+    """A connection that keeps the principals of successful logins."""
+
     client_address = "here"
     listener_name = "CLIENTS"
 
@@ -84,6 +86,8 @@ class ModelLoop:
 
 
 class Client:
+    """A client of one gate. Its requests and answers are encoded as on the wire."""
+
     def __init__(self, clock: SimClock, loop: ModelLoop, max_reauth_ms: int = 0) -> None:
         self.connection = ModelConnection()
         settings = SaslSettings(

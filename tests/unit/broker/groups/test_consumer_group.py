@@ -43,6 +43,8 @@ def catalog(version: int = 1, **partition_counts: int) -> TopicCatalog:
 
 
 class Driver:
+    """Drives a consumer group. A request that is refused leaves the group as it was."""
+
     def __init__(self, max_size: int = 10) -> None:
         settings = ConsumerGroupSettings(SESSION_MS, 5000, max_size)
         self.group = ConsumerGroup("g", settings)

@@ -69,6 +69,9 @@ def parts(*indexes: int) -> frozenset[tuple[uuid.UUID, int]]:
 
 
 class Driver:
+    """Drives a consumer group with members of both protocols. A request that is refused leaves the
+    group as it was."""
+
     def __init__(self) -> None:
         topic = SimpleNamespace(name="t", topic_id=TOPIC, partitions=range(4))
         image: Any = SimpleNamespace(

@@ -44,6 +44,9 @@ T0 = TopicPartition("t", 0)
 
 
 class Cluster:
+    """The replicated offsets partition and a coordinator on each broker. `late` holds the
+    notifications of leadership that have not arrived."""
+
     def __init__(self) -> None:
         self.partition = ModelPartition(TopicPartition(OFFSETS_TOPIC, 0), leader=0)
         config = GroupConfig(group_initial_rebalance_delay_ms=0)

@@ -143,6 +143,8 @@ def test_failure_is_tried_again(broker, failure):
 
 
 class NoWaits(SystemClock):
+    """Makes every backoff end at once."""
+
     def wait(self, event: threading.Event, _timeout_s: float) -> bool:
         return event.is_set()
 

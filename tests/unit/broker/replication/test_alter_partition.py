@@ -77,6 +77,8 @@ class Channel:
 
 
 class Asker:
+    """A manager of ISR changes with its channel, and the answers that it delivered."""
+
     def __init__(self) -> None:
         self.channel = Channel()
         self.epoch = 40

@@ -40,6 +40,8 @@ BACKOFF_MS = 1000
 
 @dataclass
 class Followed:
+    """A followed partition as a fetcher needs it."""
+
     topic_id_partition: TopicIdPartition
     log: PartitionLog
     leader_epoch: int = 0

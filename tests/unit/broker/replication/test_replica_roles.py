@@ -125,6 +125,8 @@ def test_topic_made_again_in_the_same_change_is_both_deleted_and_created() -> No
 
 
 class Fetchers:
+    """Records the partitions that are added to fetchers and removed from them."""
+
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[str]]] = []
 
@@ -150,6 +152,8 @@ class Metadata(ClusterMetadata):
 
 
 class Member:
+    """A member of a cluster whose metadata the test publishes."""
+
     def __init__(self, parts: Parts, *topics: TopicImage, reachable: bool = True) -> None:
         self.parts = parts
         self.fetchers = Fetchers()

@@ -31,6 +31,8 @@ BACKOFF_MS = 1000
 
 @dataclass
 class Followed:
+    """A followed partition as a fetcher needs it."""
+
     topic_id_partition: TopicIdPartition
     log: PartitionLog
     leader_epoch: int
@@ -40,6 +42,8 @@ class Followed:
 
 
 class Setup:
+    """A tiered leader, and a follower with an empty log."""
+
     def __init__(self, root: Path) -> None:
         self.clock = SimClock()
         self.tiered = TieredPartition(root / "leader", clock=self.clock)

@@ -203,6 +203,8 @@ def test_add_offsets_adds_the_partition_of_the_group(broker: Any, version: int) 
 
 
 async def commit_offsets(broker: Any, version: int, producer: dict[str, int]) -> list[E]:
+    """Commit offsets in a transaction. Returns the codes of partitions 0 and 7; 7 does not
+    exist."""
     partitions = [
         {
             "partition_index": index,

@@ -65,6 +65,8 @@ Result = TypeVar("Result")
 
 
 class Written(NamedTuple):
+    """A marker and the data partition that has it."""
+
     marker: EndMarker
     topic_partition: TopicPartition
 

@@ -144,6 +144,8 @@ class Brokers:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[[Callable[[Brokers], Awaitable[None]]], None]:
+    """Runs a scenario with broker 1 started over an empty folder."""
+
     async def main(scenario: Callable[[Brokers], Awaitable[None]]) -> None:
         texts = {
             **embedded_defaults(tmp_path),

@@ -63,6 +63,8 @@ def request_of(*indexes: int, sequence: int = 0, producer: Any = PRODUCER) -> Pr
 
 
 class Leader:
+    """A leader of t-0 and t-1 whose requests about transactions go to `Elsewhere`."""
+
     def __init__(self, broker: Any) -> None:
         self.broker = broker
         self.coordinator = Elsewhere()

@@ -32,6 +32,8 @@ def clean_all(log: PartitionLog, to_clean: LogToClean, throttle: Any, abort: Any
 
 
 class ScriptedCleaner:
+    """Runs `do` in place of each round, and keeps the topics and first dirty offsets."""
+
     def __init__(self, do: Round) -> None:
         self.do = do
         self.cleaned: list[str] = []

@@ -56,6 +56,8 @@ class MortalClient(ObjectClient):
 
 
 class Copy:
+    """Three segments in a source bucket, and a job that copies them compacted to another prefix."""
+
     def __init__(self, folder: Path, local_compaction: Callable[..., Any]) -> None:
         source = ObjectStoreSettings(url=(folder / "source").as_uri())
         self.settings = ObjectStoreSettings(url=(folder / "target").as_uri(), key_prefix="c/")

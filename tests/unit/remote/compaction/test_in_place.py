@@ -50,6 +50,8 @@ class Countdown:
 
 
 class MortalClient(ObjectClient):
+    """Counts each change of the store as a step of the countdown."""
+
     countdown: Countdown
 
     def put(self, key: str, content: Any) -> None:

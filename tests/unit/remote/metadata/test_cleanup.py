@@ -56,6 +56,7 @@ def segment(
     at_ms: int = OLD_MS,
     partition: TopicIdPartition = PARTITION,
 ) -> RemoteLogSegmentMetadata:
+    """A segment of ten offsets in a state that is older than the grace period."""
     return RemoteLogSegmentMetadata(
         segment_id=RemoteLogSegmentId(partition, uuid.UUID(int=number)),
         start_offset=start,

@@ -19,6 +19,8 @@ from isotherm.testing.segment_files import SegmentMaker
 
 
 class Bucket:
+    """A bucket in memory, with copied segments and its inventory."""
+
     def __init__(self, tmp_path: Path, **config: str) -> None:
         self.maker = SegmentMaker(tmp_path)
         self.settings = ObjectStoreSettings.from_config({"url": "memory://", **config})

@@ -62,6 +62,8 @@ def encryption_config(
 
 
 class Setup:
+    """A store in memory. Each manager over it has its own transforms."""
+
     def __init__(self, tmp_path: Path) -> None:
         self.maker = SegmentMaker(tmp_path / "segments")
         self.memory = MemoryStore()
