@@ -275,6 +275,7 @@ def test_validation_rejects_or_stores_what_can_be_read(strategies, data) -> None
             now_ms=2**42,
         )
     except RejectedError:
+        # The leader appends the producer's own buffer, so a refusal must leave it unchanged.
         assert batch == given_bytes
         return
     expected = 10

@@ -48,6 +48,7 @@ FOLLOWER = 2
 STEPS = 150
 SEEDS = range(12)
 PRODUCER_ID = 9
+# Longer than any test may take: a fetch that no change wakes fails its test.
 WAIT_MS = 600_000
 
 
@@ -435,5 +436,6 @@ def test_session_that_is_over_is_not_kept_by_its_partitions(parts: Any) -> None:
 
 
 def _sessions() -> list[FetchSession]:
+    # A session that its partitions still referred to would survive the collection.
     gc.collect()
     return [each for each in gc.get_objects() if isinstance(each, FetchSession)]

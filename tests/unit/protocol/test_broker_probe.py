@@ -95,6 +95,7 @@ def test_connection_that_is_reset_before_tls_begins_is_closed(
         properties = {"bootstrap.servers": f"127.0.0.1:{port}", "security.protocol": "ssl"}
         assert "not TLS: it closes the connection" in refusal(properties)
         monkeypatch.undo()
+        # A socket left open warns when it is collected.
         gc.collect()
     assert [str(each.message) for each in told] == []
 

@@ -39,6 +39,7 @@ INDEX_ENTRIES = 200
 ENTRY_SIZE = INDEX_ENTRIES * (8 + 12)
 SUFFIXES = (".index", ".timeindex", ".txnindex")
 CACHED = (IndexType.OFFSET, IndexType.TIMESTAMP, IndexType.TRANSACTION)
+# Ends a test that hangs. No assertion depends on it.
 HUNG_S = 30
 
 
@@ -453,6 +454,7 @@ def test_waiting_threads_get_the_loaders_error(setup: Setup) -> None:
         assert started.wait(HUNG_S)
         waiter = pool.submit(cache.get, metadata)
         outcome = cache._loading[metadata.segment_id.id].done
+        # The second reader must be waiting before the first fails, or it would fetch again.
         while not outcome._condition._waiters:
             threading.Event().wait(0.001)
         go_on.set()

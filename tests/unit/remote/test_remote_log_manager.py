@@ -43,6 +43,7 @@ from isotherm.testing.faulty_store import Fault, Operation
 from isotherm.testing.sim_clock import SimClock
 from tests.support.tiered_partition import TieredPartition, records_of
 
+# Ends a test that hangs. The time of the tasks is the simulated clock's.
 WAIT_S = 20
 T0 = 1_700_000_000_000
 

@@ -96,6 +96,8 @@ def test_planners_load_no_kernels_and_other_workers_nothing_of_ours() -> None:
 
 
 def test_workers_draw_other_random_numbers() -> None:
+    # Forked workers inherit the state of numpy's generator, so without a new seed all draw the
+    # same.
     numpy.random.seed(1)
     drawn = numpy.random.random()
     numpy.random.seed(1)

@@ -13,6 +13,7 @@ from isotherm.testing.local_servers import free_ports
 from tests.support.cluster.links import Links
 
 CLIENT, SERVER = 1, 2
+# Ends a test that hangs. No assertion depends on it.
 TIMEOUT_S = 30
 
 

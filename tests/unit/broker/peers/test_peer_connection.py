@@ -24,6 +24,7 @@ from isotherm.testing.local_servers import free_ports
 REQUEST = DescribeClusterRequest(
     include_cluster_authorized_operations=False, endpoint_type=2, include_fenced_brokers=True
 )
+# Ends a test that hangs. No assertion depends on it.
 PATIENT_S = 60.0
 
 

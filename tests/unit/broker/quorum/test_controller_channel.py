@@ -19,6 +19,7 @@ from isotherm.errors import NotEnoughMemoryError, PeerDisconnectedError, PeerTim
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from tests.support.scripted_peer import ScriptedPeer
 
+# Ends a test that hangs. No assertion depends on it.
 PATIENT_S = 60.0
 REQUEST = AllocateProducerIdsRequest(broker_id=5, broker_epoch=1)
 

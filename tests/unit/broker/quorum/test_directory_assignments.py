@@ -25,6 +25,7 @@ from isotherm.protocol.api_keys import ApiKey, response_class
 from isotherm.protocol.entities import blank_entity
 from isotherm.types import TopicIdPartition
 
+# Ends a test that hangs. No assertion depends on it.
 PATIENT_S = 60.0
 BROKER_ID = 5
 TOPIC_ID, FIRST, SECOND = (uuid.UUID(int=number << 100) for number in (1, 2, 3))

@@ -41,6 +41,7 @@ from isotherm.log.log_loader import load_log
 from isotherm.log.log_read import FetchIsolation
 from tests.support.scripted_quorum import ScriptedQuorum, concatenated
 
+# Ends a test that hangs. No assertion depends on it.
 PATIENT_S = 60.0
 NAMES = "abcdefghij"
 QUICK = QuorumConfig(controller_quorum_retry_backoff_ms=1)

@@ -26,6 +26,7 @@ from isotherm.broker.quorum.quorum_metadata import Publication, QuorumMetadata
 from isotherm.config.broker import BrokerConfig
 
 CONFIG = BrokerConfig(node_id=5)
+# Ends a test that hangs. No assertion depends on it.
 PATIENT_S = 60.0
 
 

@@ -40,6 +40,7 @@ from isotherm.types import TopicIdPartition
 from tests.unit.broker.conftest import TOPIC_ID, Parts
 
 ME, FIRST, SECOND = 1, 2, 3
+# Longer than any test may take: a request that nothing completes fails its test.
 WAIT_MS = 600_000
 
 

@@ -27,6 +27,7 @@ ZERO, ONE, OTHER = (
     TopicIdPartition(T, "t", 1),
     TopicIdPartition(U, "u", 0),
 )
+# Ends a test that hangs. No assertion depends on it.
 TIMEOUT_S = 60
 
 

@@ -404,6 +404,7 @@ def test_ended_transaction_does_not_time_out(broker: Any) -> None:
         broker.add("tx", producer, 0)
         await end(broker, producer)
         broker.clock.advance(10)
+        # Real time, in which a timer that was not cancelled would fire.
         for _ in range(10):
             await asyncio.sleep(0.001)
         assert broker.state("tx") is S.COMPLETE_COMMIT

@@ -352,8 +352,7 @@ def abort(tiered: TieredPartition, producer_id: int, records_within: int = 0) ->
 
 
 def transactional(tiered: TieredPartition) -> None:
-    """Append two closed segments and an active one: the first has an aborted transaction, the
-    second the producer snapshot after its marker."""
+    """Append an aborted transaction and a record after it, each in closed segments of its own."""
     abort(tiered, 7, records_within=3)
     tiered.log.roll()
     tiered.append(b"next")

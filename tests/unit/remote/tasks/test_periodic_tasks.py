@@ -11,6 +11,7 @@ import pytest
 from isotherm.remote.periodic_tasks import PeriodicTasks
 from isotherm.testing.sim_clock import SimClock
 
+# Ends a test that hangs. The time of the tasks is the simulated clock's.
 WAIT_S = 10
 
 
