@@ -47,8 +47,8 @@ def append(segment: LogSegment, *batches: bytearray, interval: int = 1) -> list[
 def test_index_holds_last_offset_and_start_position_of_every_batch_but_the_first(
     tmp_path: Path,
 ) -> None:
-    """Batches of the sizes in section 8.9 of the fact sheet. Kafka wrote these index bytes with a
-    tiny index interval."""
+    """The batch sizes of a segment that Kafka's cleaner wrote, and the bytes of its indexes. Kafka
+    had a tiny index interval."""
     segment = segment_at(tmp_path)
     sizes = {2: 80, 4: 61, 5: 78}
     header = read_batch_header(batch(0))

@@ -557,7 +557,7 @@ def test_partition_stopped_twice_is_deleted_when_the_second_stop_says_so(
 def test_upload_that_finishes_after_its_topic_was_deleted_leaves_nothing(
     manager: RemoteLogManager, partition: TieredPartition
 ) -> None:
-    """Row 18 of the catalogue of store failures."""
+    """The deletion waits for the upload in progress, and deletes its objects too."""
     began, hold = threading.Event(), threading.Event()
     copy = partition.store.copy_log_segment_data
 

@@ -1,5 +1,5 @@
 """Users of Kerberos principals, by the rules. tests/oracle compares them with Kafka's
-KerberosName."""
+KerberosShortNamer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Topic removals in the metadata log, and which of them still need their remote data deleted."""
+"""Which tiered partitions were in the topic removals at the end of the metadata log. A crash may
+have left their remote data."""
 
 from __future__ import annotations
 

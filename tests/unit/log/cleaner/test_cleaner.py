@@ -352,7 +352,7 @@ def test_producers_go_on_after_their_records_went(log: CompactedLog) -> None:
     again.append(("c", "1"), producer=(7, 3), sequence=2)
 
 
-# The run of Kafka's cleaner in the fact sheet, byte for byte
+# A run of Kafka's cleaner, recorded byte for byte
 
 
 def test_golden_run_gives_kafkas_bytes(log: CompactedLog) -> None:

@@ -85,7 +85,7 @@ def test_epoch_state_same_range_again_in_the_middle_refers_to_the_later_one() ->
 
 
 def test_epoch_state_same_start_and_lower_end_still_finds_the_longer_segment() -> None:
-    """Kafka keeps only the shorter one and loses offsets 51 to 100 (quirk 1)."""
+    """Kafka keeps only the shorter one and loses offsets 51 to 100 (decision 11, case 1)."""
     state, (longer, shorter) = finished_ranges((0, 100), (0, 50))
     assert state.find(10) == shorter
     assert state.find(50) == shorter
@@ -98,8 +98,8 @@ def test_epoch_state_same_start_and_lower_end_still_finds_the_longer_segment() -
 
 
 def test_epoch_state_offset_after_a_nested_segment_is_found_in_the_outer_one() -> None:
-    """Kafka finds the inner one, sees that it ends before the offset, and answers nothing (quirk
-    2)."""
+    """Kafka finds the inner one, sees that it ends before the offset, and answers nothing (decision
+    11, case 2)."""
     state, (outer, inner, far) = finished_ranges((0, 100), (20, 30), (200, 300))
     assert [state.find(offset) for offset in (19, 20, 30, 31, 100)] == [
         outer,
