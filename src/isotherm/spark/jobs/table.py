@@ -293,11 +293,11 @@ def _run_task(work: _Work, number: int, task: TaskPartition) -> Iterator[dict[st
         yield {"task": number, "kind": _REASON, "name": reason, "rows": count}
 
 
-def _count(texts: pa.Array[Any], reasons: Counter[str]) -> None:
-    each: Any
-    for each in texts.to_pylist():
-        if each in reasons or len(reasons) < _TASK_REASONS_MAX:
-            reasons[each] += 1
+def _count(texts: Any, reasons: Counter[str]) -> None:
+    for each in texts.value_counts().to_pylist():
+        reason, count = each["values"], each["counts"]
+        if reason in reasons or len(reasons) < _TASK_REASONS_MAX:
+            reasons[reason] += count
 
 
 def _batches(options: SourceOptions, task: TaskPartition) -> Generator[pa.RecordBatch]:
