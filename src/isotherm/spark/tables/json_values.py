@@ -22,6 +22,7 @@ import pyarrow.compute
 from pyarrow import json, types
 
 from isotherm.spark.tables.binary_buffers import binary_buffers
+from isotherm.spark.tables.column_fit import struct_children
 from isotherm.spark.tables.json_refusals import refusal
 from isotherm.spark.tables.value_types import FieldNameError, ValueType, column_type, merged, twin
 
@@ -216,7 +217,7 @@ def _of_type(column: Values, kind: pa.DataType) -> Values:
         return column
     if isinstance(kind, pa.StructType) and isinstance(column.type, pa.StructType):
         assert isinstance(column, pa.StructArray)
-        children = dict(zip((each.name for each in column.type), column.flatten(), strict=True))
+        children = struct_children(column)
         fields = [_of_type(children[field.name], field.type) for field in kind]
         return pa.StructArray.from_arrays(fields, fields=list(kind), mask=column.is_null())
     if isinstance(kind, pa.ListType) and isinstance(column, pa.ListArray):
