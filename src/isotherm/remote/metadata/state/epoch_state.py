@@ -38,9 +38,10 @@ class RemoteLogLeaderEpochState:
     longer comes first. `_reach[i]` is the highest end among the first i + 1. It finds a segment
     around an offset in O(log n) although segments may be nested.
 
-    `_hidden` has the unreferenced segments that a later leader's segment covers. When that one is
-    deleted, they answer again. At level 0 the leader is unknown (-1), and an evicted segment never
-    answers again.
+    `_hidden` has the unreferenced segments of level 1 that another segment covers, of a later
+    leader or of the same. When that one is deleted, they answer again: compaction drops the deleted
+    segment, and a start after it finds them too. At level 0 the leader is unknown (-1), and an
+    evicted segment never answers again.
     """
 
     __slots__ = (
