@@ -81,7 +81,7 @@ bench-tools:
 	@test -x .tools/bin/versitygw || scripts/s3-server.sh install
 	@test -x .tools/bin/toxiproxy-server || scripts/toxiproxy.sh install
 
-bench: setup bench-tools ## Measure Isotherm beside Apache Kafka, in half an hour; writes docs/benchmarks.md
+bench: setup bench-tools ## Measure Isotherm beside Apache Kafka, in an hour; writes docs/benchmarks.md
 	$(BIN)/python -m bench
 
 bench-quick: setup ## The same in less than five minutes: fails when a ratio that was reached is lost
