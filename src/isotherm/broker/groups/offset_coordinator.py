@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.groups.classic_checks import offset_commit_error
+from isotherm.broker.groups.classic_checks import GroupState, offset_commit_error
 from isotherm.broker.groups.classic_group import ClassicGroup
 from isotherm.broker.groups.classic_protocol import (
     CONSUMER_PROTOCOL_TYPE,
@@ -210,6 +210,13 @@ class OffsetCoordinator:
     def _expired(self, group: AnyGroup, offsets: GroupOffsets, now_ms: int) -> list[TopicPartition]:
         retention_ms = self._config.offsets_retention_minutes * MS_PER_MINUTE
         is_empty = group.is_empty
+        # As in Kafka: a member that is joining may be about to read any topic.
+        if (
+            isinstance(group, ClassicGroup)
+            and not is_empty
+            and group.state is not GroupState.STABLE
+        ):
+            return []
         # KIP-211: the retention of a classic group's offsets starts when its last member left.
         empty_since_ms = (
             group.state_timestamp_ms + self._shards.wall_offset_ms()
