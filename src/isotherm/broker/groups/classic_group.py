@@ -376,7 +376,9 @@ class ClassicGroup:
         self._move_to(GroupState.PREPARING_REBALANCE, now_ms)
         timeout_ms = self.members.rebalance_timeout_ms()
         if is_initial:
-            self._put_off_initial_join(timeout_ms, now_ms)
+            # As in Kafka, the first delay is a whole one, though the rebalance timeout may be shorter.
+            delay_ms = self._settings.initial_rebalance_delay_ms
+            self._put_off_initial_join(max(timeout_ms, delay_ms), now_ms)
         else:
             self._join_timer = _JoinTimer(now_ms + timeout_ms)
             self._maybe_complete_join(now_ms)
