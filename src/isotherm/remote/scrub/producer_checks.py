@@ -37,6 +37,8 @@ _SEQUENCE_MAX = 2**31 - 1
 _NEVER = np.iinfo(np.int64).max
 # The first offset of a transaction that began earlier, without a known snapshot before the segment.
 _UNKNOWN_START = -2
+# The field of a snapshot's entry.
+_OPEN_SINCE = "current_transaction_first_offset"
 
 _TRANSACTION = np.dtype(
     [
@@ -408,6 +410,10 @@ def _written_here(
             fields["last_sequence"] = (int(row["base_sequence"]) + delta) & _SEQUENCE_MAX
     for row in _lasts(rows[rows["coordinator_epoch"] != NO_COORDINATOR_EPOCH]):
         known[int(row["producer_id"])]["coordinator_epoch"] = int(row["coordinator_epoch"])
+    # A leader takes no other batch of a producer with an open transaction.
+    transactional = set(transactions.rows["producer_id"].tolist())
+    for producer in known.keys() - transactional:
+        known[producer][_OPEN_SINCE] = UNKNOWN_OFFSET
     for row in _lasts(transactions.rows):
         _set_open_transaction(known, row)
     if transactions.before is None:
@@ -435,11 +441,10 @@ def _set_open_transaction(known: dict[ProducerId, dict[str, int]], row: np.void)
     fields = known.get(int(row["producer_id"]))
     if fields is None:
         return  # open throughout the segment: the snapshot before has it
-    name = "current_transaction_first_offset"
     if row["marker_offset"] != _NEVER:
-        fields[name] = UNKNOWN_OFFSET
+        fields[_OPEN_SINCE] = UNKNOWN_OFFSET
     elif row["first_offset"] != _UNKNOWN_START:
-        fields[name] = int(row["first_offset"])
+        fields[_OPEN_SINCE] = int(row["first_offset"])
 
 
 def _lasts(rows: Rows) -> Rows:
