@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from isotherm.errors import CorruptObjectError, CorruptRecordError
 from isotherm.record.batch_table import read_batch_table, verify_crcs
 from isotherm.remote.compaction.journal import (
@@ -66,9 +68,10 @@ def verify_staged(
     for block in segment_blocks(storage, metadata, fetch_bytes):
         digest.update(block)
         for batches in _sound_batches(joiner, block, metadata):
-            if int(batches["base_offset"][0]) < next_offset:
+            ends = batches["base_offset"] + batches["last_offset_delta"] + 1
+            if (batches["base_offset"] < np.concatenate([[next_offset], ends[:-1]])).any():
                 raise _differs(metadata, "its batches are not in order")
-            next_offset = int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1
+            next_offset = int(ends[-1])
             records += int(batches["records_count"].sum())
     if joiner.position != metadata.segment_size_in_bytes or digest.digest() != rewritten.digest:
         raise _differs(metadata, "its bytes are not those that were written")

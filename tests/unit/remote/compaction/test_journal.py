@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +20,12 @@ from isotherm.remote.compaction.journal import (
     decode_journal,
     encode_journal,
 )
-from isotherm.remote.segment_metadata import RemoteLogSegmentId
+from isotherm.remote.metadata.wire.serde import encode_event
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
 from isotherm.remote.storage.object_client import ObjectClient, open_object_store
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.testing.conformance.remote_metadata import FINISHED, make_segment
@@ -55,6 +62,40 @@ def test_journal_is_read_as_it_was_written() -> None:
 def test_what_is_no_journal_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptMetadataError, match="no compaction journal"):
         decode_journal(data)
+
+
+@pytest.mark.parametrize("field", ["old", "new", "manifest"])
+def test_journal_whose_segments_cannot_be_read_is_refused(field: str) -> None:
+    segment = make_segment(1, {0: 0}, 9)
+    update = RemoteLogSegmentMetadataUpdate(
+        segment_id=segment.segment_id,
+        event_timestamp_ms=1,
+        state=RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
+        broker_id=1,
+    )
+    whole = replace(journal(), replacements=(SegmentReplacement(segment, segment, b"{}"),))
+    other = base64.b64encode(encode_event(update)).decode()
+    for text in ("!", other):
+        members = json.loads(encode_journal(whole))
+        members["replacements"][0][field] = text
+        if (field, text) == ("manifest", other):
+            continue  # a manifest may be any bytes
+        with pytest.raises(CorruptMetadataError):
+            decode_journal(json.dumps(members).encode())
+
+
+@pytest.mark.parametrize("newest", ["journal", "staging"])
+def test_run_is_as_old_as_its_newest_object(
+    journals: CompactionJournals, tmp_path: Path, newest: str
+) -> None:
+    journals.put(journal())
+    journals.announce("r1", SEGMENT, 70)
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            time_s = 2000 if path.name.endswith(newest) else 1000
+            os.utime(path, (time_s, time_s))
+    (listed,) = journals.list_runs()
+    assert listed.modified_ms == 2_000_000
 
 
 def test_journal_of_another_version_is_refused_by_name(journals: CompactionJournals) -> None:
