@@ -26,6 +26,7 @@ from isotherm.log.checkpoints import (
 )
 from isotherm.log.fs import OsFileSystem
 from isotherm.types import TopicPartition, uuid_to_text
+from tests.support.faulty_fs import FaultyFileSystem
 
 FS = OsFileSystem()
 TOPIC_ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
@@ -88,3 +89,29 @@ def test_clean_shutdown_mark_is_taken_once(tmp_path: Path) -> None:
     assert content == {"version": 0, "brokerEpoch": 5}
     assert take_clean_shutdown(FS, tmp_path) == 5
     assert take_clean_shutdown(FS, tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", b"[]", b"rubbish", b'{"version":0,"brokerEpoch":null}']
+)
+def test_clean_shutdown_mark_of_an_older_broker_has_no_epoch(tmp_path: Path, data: bytes) -> None:
+    mark = tmp_path / ".kafka_cleanshutdown"
+    mark.write_bytes(data)
+    assert take_clean_shutdown(FS, tmp_path) == -1
+    assert not mark.exists()
+
+
+def test_clean_shutdown_mark_is_gone_for_good_before_the_logs_are_loaded(tmp_path: Path) -> None:
+    """A crash after that must not find it."""
+    fs = FaultyFileSystem()
+    save_clean_shutdown(fs, tmp_path)
+    synced = fs.sync_counts[tmp_path]
+    assert take_clean_shutdown(fs, tmp_path) == -1
+    assert fs.sync_counts[tmp_path] == synced + 1
+
+
+def test_comments_and_lines_without_a_value_are_no_properties(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").write_text(
+        "#node.id=9\ncluster.id = a=b \nnonsense\nnode.id=3\n"
+    )
+    assert load_meta_properties(FS, tmp_path) == MetaProperties("a=b", 3, None)

@@ -9,6 +9,7 @@ import pytest
 from isotherm.errors import CorruptCheckpointError
 from isotherm.log.fs import OsFileSystem
 from isotherm.log.leader_epoch_cache import LeaderEpochCache
+from isotherm.segment.leader_epoch_checkpoint import EpochEntry
 from tests.support.faulty_fs import FaultyFileSystem
 
 Entries = list[tuple[int, int]]
@@ -173,3 +174,65 @@ def test_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / "leader-epoch-checkpoint").write_text("0\n2\n0 0\n")
     with pytest.raises(CorruptCheckpointError):
         LeaderEpochCache(OsFileSystem(), tmp_path / "leader-epoch-checkpoint")
+
+
+def test_epochs_below_a_durable_log_start_are_forgotten_though_it_has_moved_on(
+    tmp_path: Path,
+) -> None:
+    cache = cache_of(tmp_path, [(2, 5), (3, 10), (7, 20)])
+    cache.truncate_from_start(12)
+    cache.forget_below(11)
+    cache.flush(100)
+    assert stored(tmp_path) == [(2, 5), (3, 10), (7, 20)]
+    cache.forget_below(15)
+    cache.flush(100)
+    assert stored(tmp_path) == [(3, 12), (7, 20)]
+
+
+def test_truncation_that_cannot_be_stored_does_not_take_effect(tmp_path: Path) -> None:
+    """A crash would bring back the epochs that the log no longer has."""
+    fs = FaultyFileSystem()
+    cache = LeaderEpochCache(fs, tmp_path / "leader-epoch-checkpoint")
+    for epoch, start_offset in ((2, 5), (3, 10)):
+        cache.assign(epoch, start_offset)
+    cache.flush(LOG_END)
+    fs.fail(tmp_path)
+    with pytest.raises(OSError, match="disk"):
+        cache.truncate_from_end(10)
+    assert list(cache.entries) == [(2, 5), (3, 10)]
+    fs.heal()
+    cache.truncate_from_end(10)
+    assert list(cache.entries) == stored(tmp_path) == [(2, 5)]
+
+
+def test_truncation_that_changes_nothing_writes_nothing(tmp_path: Path) -> None:
+    fs = FaultyFileSystem()
+    cache = LeaderEpochCache(fs, tmp_path / "leader-epoch-checkpoint")
+    cache.assign(2, 5)
+    cache.flush(LOG_END)
+    writes = fs.sync_counts.total()
+    cache.truncate_from_end(6)
+    cache.flush(LOG_END)
+    assert fs.sync_counts.total() == writes
+
+
+def test_restored_epochs_are_stored_at_once(tmp_path: Path) -> None:
+    cache = cache_of(tmp_path, [(2, 5)])
+    cache.restore([EpochEntry(0, 0), EpochEntry(4, 9)])
+    assert list(cache.entries) == stored(tmp_path) == [(0, 0), (4, 9)]
+
+
+def test_epochs_that_do_not_rise_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "leader-epoch-checkpoint"
+    for text in ("0\n2\n1 0\n0 5\n", "0\n2\n0 5\n1 4\n"):
+        path.write_text(text)
+        with pytest.raises(CorruptCheckpointError, match="do not rise"):
+            LeaderEpochCache(OsFileSystem(), path)
+
+
+def test_discarded_checkpoint_is_replaced_by_the_first_flush(tmp_path: Path) -> None:
+    path = tmp_path / "leader-epoch-checkpoint"
+    path.write_text("rubbish")
+    cache = LeaderEpochCache(OsFileSystem(), path, discard=True)
+    cache.flush(LOG_END)
+    assert stored(tmp_path) == []

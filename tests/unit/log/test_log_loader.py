@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.config.topic import TopicConfig
 from isotherm.log.log_loader import LogCheckpoints
 from isotherm.log.log_read import FetchIsolation
 from isotherm.log.partition_log import PartitionLog
@@ -19,43 +18,24 @@ from isotherm.record.control import ControlRecordType, build_end_transaction_mar
 from isotherm.record.validation import AppendOrigin
 from isotherm.segment.transaction_index import TRANSACTION_INDEX_ENTRY_SIZE
 from tests.support.faulty_fs import FaultyFileSystem
-from tests.support.local_log import open_local_log
-
-T0 = 1_700_000_000_000
-CONFIG = TopicConfig(
-    internal_segment_bytes=1000, index_interval_bytes=200, segment_index_bytes=1200, retention_ms=-1
+from tests.support.filled_log import (
+    BATCH_SIZE,
+    CLEAN,
+    CONFIG,
+    T0,
+    contents,
+    errors_in,
+    fill,
+    lose_end_of_first_segment,
+    offsets_in,
+    reopen,
 )
-CLEAN = LogCheckpoints(clean_shutdown=True)
-BATCH_SIZE = len(build_batch([(T0, b"k", b"v" * 100, ())]))
+from tests.support.local_log import open_local_log
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     return tmp_path / "topic-0"
-
-
-def fill(directory: Path, count: int = 12) -> PartitionLog:
-    log = open_local_log(directory, config=CONFIG)
-    for index in range(count):
-        batch = build_batch([(T0 + index, b"k", b"v" * 100, ())])
-        log.append_as_leader(batch, index // 5, now_ms=T0)
-    return log
-
-
-def reopen(directory: Path, checkpoints: LogCheckpoints | None = None) -> PartitionLog:
-    return open_local_log(directory, config=CONFIG, checkpoints=checkpoints)
-
-
-def offsets_in(log: PartitionLog) -> list[int]:
-    offsets: list[int] = []
-    for segment in log.segments():
-        data = segment.log_path.read_bytes()
-        offsets += [header.base_offset for _, header in iterate_batches(data)]
-    return offsets
-
-
-def contents(directory: Path, suffix: str) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in directory.glob(f"*{suffix}")}
 
 
 def test_recovery_gives_the_indexes_that_were_written_on_line(directory: Path) -> None:
@@ -324,6 +304,7 @@ def test_epochs_are_cut_to_the_log(directory: Path) -> None:
     (directory / "leader-epoch-checkpoint").write_text("0\n4\n0 0\n1 5\n2 10\n9 40\n")
     log = reopen(directory, LogCheckpoints(log_start_offset=6, clean_shutdown=True))
     assert list(log.leader_epochs.entries) == [(1, 6), (2, 10)]
+    assert (directory / "leader-epoch-checkpoint").read_text() == "0\n2\n1 6\n2 10\n"
 
 
 def test_epochs_lost_in_a_crash_are_found_in_the_batches(directory: Path) -> None:
@@ -395,17 +376,6 @@ def test_any_single_damaged_byte_leaves_a_prefix(directory: Path) -> None:
         found = offsets_in(log)
         assert found == list(range(len(found)))
         assert log.log_end_offset == len(found) >= int(name[:20])
-
-
-def lose_end_of_first_segment(directory: Path) -> None:
-    path = directory / f"{0:020d}.log"
-    path.write_bytes(path.read_bytes()[: 3 * BATCH_SIZE])
-    for suffix in (".index", ".timeindex"):
-        path.with_suffix(suffix).unlink()
-
-
-def errors_in(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_whole_batches_lost_before_the_next_segment_are_reported_and_the_rest_kept(

@@ -301,3 +301,65 @@ def test_whole_batches_size_leaves_a_partial_batch_out() -> None:
     half = len(data) // 2
     for size in range(len(data) + 1):
         assert whole_batches_size(data[:size], 0) == size // half * half
+
+
+@pytest.mark.parametrize(
+    ("offset", "fits"), [(99, False), (100, True), (100 + 2**31 - 1, True), (100 + 2**31, False)]
+)
+def test_offset_fits_if_an_index_can_hold_it(tmp_path: Path, offset: int, fits: bool) -> None:
+    assert segment_at(tmp_path, 100).offset_fits(offset) is fits
+
+
+@pytest.mark.parametrize(("offset", "kept"), [(7, 2), (6, 1), (4, 1), (3, 0)])
+def test_truncation_drops_the_aborted_transactions_that_ended_there(
+    tmp_path: Path, offset: int, kept: int
+) -> None:
+    segment = segment_at(tmp_path)
+    append(segment, *(batch(number) for number in range(8)))
+    aborted = [AbortedTransaction(7, 0, 3, 4), AbortedTransaction(8, 2, 6, 7)]
+    for each in aborted:
+        segment.append_aborted_transaction(each)
+    segment.truncate_to(offset)
+    assert segment.aborted_transactions() == aborted[:kept]
+    assert segment.transaction_index_path.stat().st_size == kept * 34
+    segment.deactivate()
+    assert segment.aborted_transactions() == aborted[:kept]
+
+
+@pytest.mark.parametrize(
+    ("offset", "largest"), [(4, (T0 + 9, 1)), (2, (T0 + 9, 1)), (1, (T0, 0)), (0, (-1, 0))]
+)
+@pytest.mark.parametrize("interval", [1, 10**6])
+def test_truncation_takes_the_largest_timestamp_back(
+    tmp_path: Path, offset: int, largest: tuple[int, int], interval: int
+) -> None:
+    segment = segment_at(tmp_path)
+    times = (T0, T0 + 9, T0 + 3, T0 + 8)
+    batches = [batch(number, timestamp=each) for number, each in enumerate(times)]
+    append(segment, *batches, interval=interval)
+    segment.truncate_to(offset)
+    assert segment.largest_timestamp == largest
+    assert segment.first_batch_timestamp_ms == (T0 if offset else None)
+    append(segment, batch(max(offset, 0), timestamp=T0 + 20))
+    assert segment.largest_timestamp == (T0 + 20, offset)
+    assert segment.read_next_offset() == offset + 1
+
+
+def test_closed_segment_knows_its_first_timestamp(tmp_path: Path) -> None:
+    segment = segment_at(tmp_path)
+    append(segment, batch(0, timestamp=T0 + 4), batch(1, timestamp=T0))
+    segment.deactivate()
+    again = LogSegment(FileCache(OsFileSystem()), tmp_path, 0, now_ms=T0)
+    assert again.first_batch_timestamp_ms == T0 + 4
+    assert segment_at(tmp_path, 7).first_batch_timestamp_ms is None
+
+
+def test_first_record_with_the_largest_timestamp_is_found(tmp_path: Path) -> None:
+    segment = segment_at(tmp_path)
+    assert segment.find_offset_of_largest_timestamp() is None
+    records = [(T0 + time, None, b"v", ()) for time in (1, 5, 2, 5)]
+    append(segment, batch(0), build_batch(records, base_offset=1, partition_leader_epoch=3))
+    append(segment, batch(5, timestamp=T0 + 4))
+    assert segment.find_offset_of_largest_timestamp() == (T0 + 5, 2, 3)
+    append(segment, batch(6, timestamp=T0 + 6))
+    assert segment.find_offset_of_largest_timestamp() == (T0 + 6, 6, 3)

@@ -231,3 +231,118 @@ def test_expired_producers_are_forgotten_unless_in_a_transaction() -> None:
     entries = [ProducerSnapshotEntry(1, 0, 0, 0, 0, NOW, -1, -1)]
     state.load(entries, 1, NOW + DAY)
     assert state.is_empty
+
+
+def test_marker_of_a_higher_epoch_fences_the_epoch_of_the_transaction() -> None:
+    """KIP-890: the coordinator raises the producer epoch with each transaction."""
+    state = manager()
+    write(state, batch(0, 0, is_transactional=True))
+    assert end_transaction(state, 1, ControlRecordType.ABORT, epoch=1) == (7, 0, 1, 2)
+    with pytest.raises(InvalidProducerEpochError, match="epoch=0 current=1"):
+        state.check(batch(2, 1, is_transactional=True))
+    with pytest.raises(OutOfOrderSequenceError, match="expected=0"):
+        state.check(batch(2, 1, epoch=1))
+    assert state.find_duplicate(batch(2, 0, epoch=1)) is None
+    write(state, batch(2, 0, epoch=1))
+
+
+def test_markers_time_keeps_its_producer() -> None:
+    state = manager()
+    write(state, batch(0, 0, is_transactional=True))
+    end_transaction(state, 1, ControlRecordType.COMMIT)
+    state.remove_expired(NOW + 9 + DAY - 1)
+    assert state.producer(7) is not None
+    state.remove_expired(NOW + 9 + DAY)
+    assert state.producer(7) is None
+
+
+def test_transaction_that_was_deleted_with_the_start_of_the_log_holds_nothing_up() -> None:
+    state = manager()
+    write(state, batch(4, 0, is_transactional=True))
+    end_transaction(state, 5, ControlRecordType.COMMIT)
+    state.on_log_start_offset(5)
+    assert state.first_unstable_offset == 4
+    state.on_log_start_offset(6)
+    assert state.first_unstable_offset is None
+
+
+def test_state_is_empty_only_without_producers_and_ended_transactions() -> None:
+    state = manager()
+    assert state.is_empty
+    write(state, batch(0, 0, is_transactional=True))
+    assert not state.is_empty
+    end_transaction(state, 1, ControlRecordType.COMMIT)
+    state.remove_expired(NOW + 2 * DAY)
+    assert state.producer(7) is None
+    assert not state.is_empty
+    state.on_high_watermark(2)
+    assert state.is_empty
+
+
+def test_last_record_of_a_producer_is_unknown_after_a_marker_of_a_higher_epoch() -> None:
+    state = manager()
+    write(state, batch(0, 0, count=3, epoch=1))
+    write(state, batch(3, 0, producer=8, is_transactional=True))
+    end_transaction(state, 4, ControlRecordType.COMMIT, producer=8, epoch=2)
+    assert state.last_records() == {7: (2, 1), 8: (None, 2)}
+
+
+def test_snapshot_replaces_all_state() -> None:
+    state = manager()
+    write(state, batch(0, 0, is_transactional=True))
+    end_transaction(state, 1, ControlRecordType.COMMIT)
+    write(state, batch(2, 0, producer=9, is_transactional=True))
+    state.load([ProducerSnapshotEntry(8, 0, 3, 3, 0, NOW, -1, -1)], 4, NOW)
+    assert state.first_unstable_offset is None
+    assert state.snapshot_entries() == [ProducerSnapshotEntry(8, 0, 3, 3, 0, NOW, -1, -1)]
+    state.load([], 0, NOW)
+    assert state.is_empty
+
+
+def test_open_transactions_of_a_snapshot_are_in_the_order_of_the_log() -> None:
+    """A snapshot file has the producers in any order."""
+    state = manager()
+    entries = [
+        ProducerSnapshotEntry(producer, 0, 0, first, 0, NOW, -1, first)
+        for producer, first in ((1, 20), (2, 0), (3, 10))
+    ]
+    state.load(entries, 30, NOW)
+    assert state.first_unstable_offset == 0
+    assert end_transaction(state, 30, ControlRecordType.ABORT, producer=2) == (2, 0, 30, 10)
+    state.on_high_watermark(31)
+    assert state.first_unstable_offset == 10
+
+
+def test_first_record_of_a_log_is_known_from_a_snapshot() -> None:
+    state = manager()
+    state.load([ProducerSnapshotEntry(7, 0, 0, 0, 0, NOW, -1, 0)], 1, NOW)
+    assert state.first_unstable_offset == 0
+    duplicate = state.find_duplicate(batch(1, 0))
+    assert duplicate is not None
+    assert duplicate.first_offset == 0
+    with pytest.raises(OutOfOrderSequenceError, match="expected=1"):
+        state.check(batch(1, 5))
+
+
+def test_producer_of_a_snapshot_without_an_epoch_may_begin_with_any_sequence() -> None:
+    """Kafka's ProducerAppendInfo.checkSequence: NO_PRODUCER_EPOCH accepts any sequence."""
+    state = manager()
+    state.load([ProducerSnapshotEntry(7, -1, -1, -1, 0, NOW, 3, -1)], 1, NOW)
+    write(state, batch(1, 41))
+
+
+def test_control_batch_that_is_no_marker_changes_nothing() -> None:
+    state = manager()
+    write(state, batch(0, 0, is_transactional=True))
+    before = state.snapshot_entries()
+    data = build_batch(
+        # The key has version 0 and the type of a leader change (2).
+        [(NOW, b"\0\0\0\2", b"\0\0", ())],
+        base_offset=1,
+        producer_id=7,
+        producer_epoch=0,
+        is_control=True,
+    )
+    assert state.apply(read_batch_header(data), data, 0) is None
+    assert state.snapshot_entries() == before
+    assert state.first_unstable_offset == 0

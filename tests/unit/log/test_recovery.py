@@ -91,6 +91,11 @@ def test_segment_that_became_empty_replaces_the_one_it_was_made_from() -> None:
     assert set(plan.renames) == set(zip(files(0, suffix=".swap"), files(0), strict=True))
 
 
+def test_segment_that_became_empty_replaces_no_other() -> None:
+    names = [*files(0), *files(1), *files(0, suffix=".swap")]
+    assert set(plan_swaps(names, [(0, 0)]).deletions) == set(files(0))
+
+
 def test_swap_with_only_an_index_left_is_finished() -> None:
     """Point 5: only the time index is not renamed yet."""
     left = segment_file_name(0, ".timeindex", ".swap")
@@ -118,6 +123,19 @@ def test_indexes_whose_log_was_renamed_before_a_crash_go_with_it() -> None:
     assert set(plan_leftovers(names).deletions).isdisjoint(
         files(10, kinds=(".index", ".timeindex"))
     )
+
+
+def test_index_of_a_swap_stays_beside_the_old_log_that_waits_for_its_removal() -> None:
+    left = segment_file_name(10, ".index", ".swap")
+    names = [segment_file_name(10, ".log"), left, segment_file_name(10, ".log", ".deleted")]
+    assert plan_leftovers(names).deletions == (names[2],)
+
+
+def test_segments_with_a_transaction_index_are_known() -> None:
+    names = [*files(0), *files(10), segment_file_name(10, ".txnindex")]
+    plan = plan_segment_files(names)
+    assert plan.with_transaction_index == {10}
+    assert plan.lost == ()
 
 
 @pytest.mark.parametrize(

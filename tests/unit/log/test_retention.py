@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from isotherm.config.topic import TopicConfig
 from isotherm.log.retention import (
     DeletionReason,
     RetentionState,
+    deleted_segments,
     plan_retention,
     plan_without_copies,
 )
@@ -67,7 +70,7 @@ def planned(retention: RetentionState, **config: Any) -> tuple[list[int], bool]:
         ({"retention_bytes": 100}, [0, 10, 20]),
         ({"retention_bytes": 0}, [0, 10, 20, 30]),
         ({"retention_bytes": 300, "retention_ms": 29}, [0, 10]),
-        ({"retention_ms": 0, "cleanup_policy": ("compact",)}, []),
+        ({"retention_ms": 0, "retention_bytes": 0, "cleanup_policy": ("compact",)}, []),
         ({"retention_ms": 0, "cleanup_policy": ()}, []),
         ({"retention_ms": 0, "cleanup_policy": ("compact", "delete")}, [0, 10, 20, 30]),
         # Local limits have no effect without a remote tier.
@@ -173,3 +176,104 @@ def test_total_limits_hold_locally_when_copying_is_disabled() -> None:
 def test_empty_policy_applies_local_retention_only_under_remote_copy() -> None:
     retention = state(remote_log_enabled=True, highest_offset_in_remote_storage=39)
     assert planned(retention, **TIERED, cleanup_policy=()) == ([0, 10, 20], False)
+
+
+def test_compacted_log_is_not_subject_to_local_retention() -> None:
+    retention = state(remote_log_enabled=True, highest_offset_in_remote_storage=39)
+    assert planned(retention, **TIERED, cleanup_policy=("compact",)) == ([], False)
+
+
+def test_start_of_the_local_log_deletes_only_what_the_remote_tier_has() -> None:
+    """The local log start is above the log start. The segments between them are in the tier only."""
+    local_start = {"remote_log_enabled": True, "local_log_start_offset": 20}
+    assert planned(state(**local_start)) == ([], False)
+    copied = state(**local_start, highest_offset_in_remote_storage=9)
+    assert planned(copied) == ([0], False)
+    copied = state(**local_start, highest_offset_in_remote_storage=39)
+    assert planned(copied) == ([0, 10], False)
+
+
+@pytest.mark.parametrize("highest_remote", [-1, 39])
+def test_copies_do_not_count_once_copying_is_disabled(highest_remote: int) -> None:
+    retention = state(remote_log_enabled=True, highest_offset_in_remote_storage=highest_remote)
+    config = {"remote_storage_enable": True, "remote_log_copy_disable": True, "retention_ms": 25}
+    assert planned(retention, **config) == ([], False)
+
+
+def test_segment_of_a_single_record_goes_once_it_is_copied() -> None:
+    segments = [Segment(0, 100, 0), Segment(1, 100, 0), Segment(2, 100, NOW)]
+    ends = {"segments": segments, "log_end_offset": 3, "high_watermark": 3}
+    for highest, expected in ((-1, []), (0, [0]), (1, [0, 1])):
+        retention = state(**ends, remote_log_enabled=True, highest_offset_in_remote_storage=highest)
+        assert planned(retention, **TIERED) == (expected, False)
+
+
+def test_log_that_is_no_longer_copied_keeps_its_start_if_nothing_is_due() -> None:
+    retention = state(remote_log_enabled=True, log_start_offset=3, local_log_start_offset=3)
+    assert plan_without_copies(retention, TopicConfig(**NEVER), NOW) == (0, 3)
+
+
+class Copies:
+    """The remote copies of a log, which reach `held_to`."""
+
+    def __init__(self, held_to: int) -> None:
+        self.held_to = held_to
+        self.asked: list[tuple[int, int]] = []
+
+    def held(self, start_offset: int, end_offset: int) -> AbstractContextManager[int]:
+        self.asked.append((start_offset, end_offset))
+        return nullcontext(self.held_to)
+
+
+@pytest.mark.parametrize(
+    ("count", "log_start_offset", "asked"), [(1, 0, (0, 10)), (3, 0, (0, 30)), (2, 7, (7, 20))]
+)
+def test_remote_tier_is_asked_for_what_is_to_go(
+    count: int, log_start_offset: int, asked: tuple[int, int]
+) -> None:
+    copies = Copies(8)
+    retention = state(remote_log_enabled=True, log_start_offset=log_start_offset)
+    with retention.held_remotely(copies, TopicConfig(**TIERED), count) as held:
+        assert held == 8
+    assert copies.asked == [asked]
+
+
+def test_remote_tier_is_not_asked_when_nothing_depends_on_it() -> None:
+    disabled = TopicConfig(**TIERED, remote_log_copy_disable=True)
+    copies = Copies(8)
+    for retention, config, asked in (
+        (state(), TopicConfig(**TIERED), copies),
+        (state(remote_log_enabled=True), disabled, copies),
+        (state(remote_log_enabled=True), TopicConfig(**TIERED), None),
+    ):
+        with retention.held_remotely(asked, config, 2) as held:
+            assert held == 20
+    assert copies.asked == []
+
+
+@pytest.mark.parametrize(("held_end", "highest"), [(20, 19), (30, 29), (40, 29), (0, -1)])
+def test_only_confirmed_copies_count(held_end: int, highest: int) -> None:
+    retention = state(remote_log_enabled=True, highest_offset_in_remote_storage=29)
+    assert retention.confirmed(held_end).highest_offset_in_remote_storage == highest
+
+
+@pytest.mark.parametrize(("log_start_offset", "local_start"), [(5, 10), (10, 10), (15, 15)])
+def test_state_of_a_log_has_the_start_of_its_local_records(
+    log_start_offset: int, local_start: int
+) -> None:
+    """In a tiered log the records below the first segment are in the tier alone."""
+    view: Any = SimpleNamespace(
+        segments=[Segment(10, 100, NOW), Segment(20, 100, NOW)],
+        log_end_offset=30,
+        high_watermark=25,
+    )
+    found = RetentionState.of(view, 12, log_start_offset, remote_log_enabled=True)
+    assert found == RetentionState(
+        view.segments, 30, 25, log_start_offset, local_start, 12, remote_log_enabled=True
+    )
+    assert [found.upper_bound_offset(index) for index in (0, 1)] == [20, 30]
+
+
+def test_deleted_segments_are_told_with_their_sizes_and_reasons() -> None:
+    plan = plan_retention(state(), TopicConfig(**(NEVER | {"retention_ms": 39})), NOW)
+    assert deleted_segments(state().segments[:1], plan.deletions) == [(0, 100, DeletionReason.TIME)]

@@ -91,6 +91,13 @@ def test_plan_leaves_records_that_are_younger_than_the_compaction_lag(
     assert plan(log, 0, min_compaction_lag_ms=lag_ms).first_uncleanable_offset == end
 
 
+def test_records_of_the_future_may_be_cleaned_without_a_compaction_lag() -> None:
+    log = log_of(0, 10, 20, end=25)
+    log.segments[0].largest_timestamp_ms = NOW + HOUR
+    assert plan(log, 0, min_compaction_lag_ms=0).first_uncleanable_offset == 20
+    assert plan(log, 0, min_compaction_lag_ms=1).first_uncleanable_offset == 0
+
+
 def test_compaction_lag_does_not_look_at_clean_segments() -> None:
     log = log_of(0, 10, 20, end=25)
     log.segments[1].largest_timestamp_ms = NOW - 2 * HOUR
@@ -106,8 +113,10 @@ def test_compaction_lag_does_not_look_at_clean_segments() -> None:
         ([NOW - 9 * HOUR, NOW, NOW], 10, 0),
         ([NOW, NOW, NOW - 9 * HOUR], 0, 0),
         ([-1, None, NOW], 0, 0),
+        ([0, NOW, NOW], 0, 0),
+        ([1, NOW, NOW], 0, NOW - HOUR - 1),
     ],
-    ids=["at the limit", "overdue", "any segment", "clean", "active", "no timestamp"],
+    ids=["at the limit", "overdue", "any segment", "clean", "active", "none", "zero", "one"],
 )
 def test_compaction_delay_is_that_of_the_oldest_dirty_closed_segment(
     timestamps: list[TimestampMs | None], first_dirty: Offset, delay_ms: int

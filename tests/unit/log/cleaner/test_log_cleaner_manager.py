@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -164,6 +165,24 @@ def test_truncation_above_the_checkpoint_leaves_it(logs: Any, manager: LogCleane
     manager.done_cleaning(begin(manager), 2)
     logs.manager.truncate_log(log, 9)
     assert checkpoint_file(log) == {log.topic_partition: 2}
+
+
+def test_checkpoint_moves_with_its_log_to_another_directory(
+    logs: Any, manager: LogCleanerManager
+) -> None:
+    log, other = logs.filled("a", records=10), logs.filled("b", records=10)
+    assert log.log_dir is not other.log_dir
+    moved = SimpleNamespace(log_dir=other.log_dir, topic_partition=log.topic_partition)
+    manager.move_checkpoint(log, moved)
+    assert (checkpoint_file(log), checkpoint_file(other)) == ({}, {})
+    manager.done_cleaning(begin(manager), 6)
+    manager.done_cleaning(begin(manager), 4)
+    of_log = manager.cleaner_checkpoint(log)
+    assert of_log is not None
+    manager.move_checkpoint(log, moved)
+    assert checkpoint_file(log) == {}
+    assert checkpoint_file(other)[log.topic_partition] == of_log
+    assert set(checkpoint_file(other)) == {log.topic_partition, other.topic_partition}
 
 
 # Pausing

@@ -154,3 +154,15 @@ def test_random_keys_are_found_as_a_dict_finds_them() -> None:
 def test_memory_is_no_more_than_the_records_need() -> None:
     assert new_map(10**6, records_max=10)._slots.nbytes == 2 * 10 * 24
     assert new_map(1000, records_max=10**9)._slots.nbytes == 24_000
+
+
+def test_map_of_no_records_is_searched_and_takes_one() -> None:
+    offset_map = new_map(10, records_max=0)
+    assert chosen(offset_map, ("a", "1"), latest=9) == ([0], 0)
+    assert put(offset_map, "a") == -1
+
+
+def test_memory_is_bounded_as_in_kafka() -> None:
+    """Kafka's map is a ByteBuffer, of at most 2^31 - 1 bytes."""
+    offset_map = OffsetMap(2**40, 1.0, random.Random(1), records_max=1)
+    assert offset_map.entry_count_max == (2**31 - 1) // 24
