@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.groups import consumer_replay
 from isotherm.broker.groups.consumer_group import (
     ConsumerGroup,
     ConsumerGroupSettings,
@@ -318,3 +319,107 @@ def test_group_goes_by_the_assignor_that_most_members_want(driver) -> None:
     driver.join("b", server_assignor="range")
     driver.join("c", server_assignor="uniform")
     assert driver.group.assignor == "range"
+
+
+FULL = {
+    "topic_names": frozenset({"t"}), "rebalance_timeout_ms": REBALANCE_MS, "owned": frozenset()
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("epoch", "changes", "is_full"),
+    [
+        (1, {}, True),
+        (0, {"topic_names": None, "rebalance_timeout_ms": -1, "owned": None}, True),
+        (1, {"topic_names": None, "topic_regex": "t"}, True),
+        (1, {"topic_names": None}, False),
+        (1, {"rebalance_timeout_ms": -1}, False),
+        (1, {"owned": None}, False),
+    ],
+)
+def test_heartbeat_with_all_its_fields_is_full(epoch, changes, is_full) -> None:
+    """Kafka: isFullHeartbeat. Only such a one is always answered with the assignment."""
+    assert MemberHeartbeat("a", epoch, **(FULL | changes)).is_full is is_full
+
+
+def test_heartbeat_changes_the_fields_that_it_has(driver) -> None:
+    driver.join("a", rack_id="r", server_assignor="range", client_id="c", client_host="/h")
+    driver.beat("a", 1, rebalance_timeout_ms=7, client_id="d", client_host="/i")
+    member = driver.group.members["a"]
+    assert (member.rack_id, member.server_assignor, member.topic_names) == ("r", "range", {"t"})
+    assert (member.rebalance_timeout_ms, member.client_id, member.client_host) == (7, "d", "/i")
+    assert [type(record.key) for record in driver.records] == [ConsumerGroupMemberMetadataKey]
+    driver.beat("a", 1, rack_id="s", server_assignor="uniform", client_id="d", client_host="/i")
+    member = driver.group.members["a"]
+    assert (member.rack_id, member.server_assignor) == ("s", "uniform")
+    assert member.rebalance_timeout_ms == 7
+
+
+def test_pattern_that_is_not_resolved_yet_may_match_any_topic(driver) -> None:
+    driver.join("a", topic_names=None, topic_regex="t.*")
+    assert (driver.group.may_read("t"), driver.group.may_read("other")) == (True, False)
+    driver.group.regexes.clear()  # as after a restart
+    assert driver.group.may_read("other")
+
+
+def test_static_members_successor_is_written_after_the_tombstones(driver) -> None:
+    driver.join("a", instance_id="i1")
+    changed = driver.group.copy()
+    changed.leave("a", "i1", -2)
+    driver.group = changed
+    driver.join("a2", instance_id="i1")
+    kinds = [(record.key.member_id, record.value is None) for record in driver.records[:5]]
+    assert kinds == [("a", True)] * 3 + [("a2", False)] * 2
+    assert list(driver.group.target) == ["a2"]
+    assert set(driver.group.session_deadlines) == {"a2"}
+
+
+def test_group_that_is_read_back_waits_anew(driver) -> None:
+    driver.join("a")
+    driver.join("b")
+    driver.beat("a", 1)
+    assert driver.group.members["a"].state is MemberState.UNREVOKED_PARTITIONS
+    other = ConsumerGroup("g", driver.group.settings)
+    for record in driver.group.all_records(0):
+        consumer_replay.replay(other, record)
+    other.resume(500)
+    assert other.session_deadlines == {"a": 500 + SESSION_MS, "b": 500 + SESSION_MS}
+    assert other.rebalance_deadlines == {"a": 500 + REBALANCE_MS}
+    assert other.owners == driver.group.owners
+
+
+def test_group_assigns_while_its_target_is_of_an_earlier_epoch(driver) -> None:
+    driver.join("a")
+    driver.join("b")
+    driver.group.remove(["b"])
+    assert driver.group.shown_state == "Assigning"
+    driver.beat("a", 1)
+    assert driver.group.shown_state == "Stable"
+
+
+def test_members_that_are_removed_together_raise_the_epoch_once(driver) -> None:
+    for member_id in "abc":
+        driver.join(member_id)
+    epoch = driver.group.group_epoch
+    records = driver.group.remove(["a", "c"])
+    assert (list(driver.group.members), driver.group.group_epoch) == (["b"], epoch + 1)
+    assert [record.value is None for record in records] == [True] * 6 + [False]
+    assert set(driver.group.target) == {"b"}
+
+
+def test_hash_of_the_metadata_changes_with_topics_and_partitions() -> None:
+    before = catalog(1, t=2).metadata_hash({"t", "other"})
+    assert catalog(2, t=2).metadata_hash(["other", "t", "none"]) == before
+    assert catalog(1, t=3).metadata_hash({"t", "other"}) != before
+    assert catalog(1, t=2, other=1).metadata_hash({"t", "other"}) != before
+    assert catalog(1, t=2, other=1).metadata_hash({"t"}) == before
+    assert -(2**63) <= before < 2**63
+    again = catalog(1, t=2)
+    again.find("t").topic_id = uuid.UUID(int=9)
+    assert again.metadata_hash({"t"}) != before, "the topic was deleted and created again"
+
+
+def test_pattern_has_at_most_10000_characters() -> None:
+    assert matching_names("|".join(["a"] * 5000) + "b", ["a", "ab"]) == {"a", "ab"}
+    with pytest.raises(InvalidRegularExpressionError, match="length=10001 length_max=10000"):
+        matching_names("a" * 10_001, ["a"])

@@ -9,114 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.coordinator_topic import CoordinatorTopic, InternalTopic
-from isotherm.broker.groups.classic_protocol import Protocol, SyncRequest
-from isotherm.broker.groups.group_coordinator import GroupCoordinator, Joining
+from isotherm.broker.groups.classic_protocol import SyncRequest
 from isotherm.broker.groups.group_records import encode_key
-from isotherm.broker.groups.offset_coordinator import Committer
-from isotherm.broker.groups.offsets import OffsetAndMetadata, offset_key
-from isotherm.broker.groups.offsets_topic import OFFSETS_TOPIC, OffsetsTopic
-from isotherm.config.groups import GroupConfig
+from isotherm.broker.groups.offsets import offset_key
+from isotherm.broker.groups.offsets_topic import OFFSETS_TOPIC
 from isotherm.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     NotCoordinatorError,
 )
 from isotherm.record.batch import build_batch
-from isotherm.testing.sim_clock import SimClock
-from isotherm.types import TopicPartition
-from tests.support.model_replicas import (
-    LateEvents,
-    ModelPartition,
-    ModelReplicaManager,
-    model_metadata,
-)
+from tests.support.group_cluster import BROKERS, T0, Cluster, joining, run, turns
 
-BROKERS = 3
 MOVED = (NotCoordinatorError, CoordinatorLoadInProgressError, CoordinatorNotAvailableError)
-T0 = TopicPartition("t", 0)
-
-
-class Cluster:
-    """The replicated offsets partition and a coordinator on each broker. `late` holds the
-    notifications of leadership that have not arrived."""
-
-    def __init__(self) -> None:
-        self.partition = ModelPartition(TopicPartition(OFFSETS_TOPIC, 0), leader=0)
-        config = GroupConfig(group_initial_rebalance_delay_ms=0)
-        self.coordinators = [self._coordinator(each, config) for each in range(BROKERS)]
-        self.late = LateEvents(self.coordinators)
-        self.late.moved(self.partition)
-        self.late.deliver_all()
-
-    def _coordinator(self, broker_id: int, config: GroupConfig) -> Any:
-        replicas: Any = ModelReplicaManager({self.partition.name: self.partition}, broker_id)
-        described = InternalTopic(name=OFFSETS_TOPIC, partitions=1, replication_factor=3)
-        nothing: Any = None
-        topic = CoordinatorTopic(model_metadata(__consumer_offsets=1), replicas, nothing, described)
-        clock = SimClock()
-        return GroupCoordinator(
-            config,
-            OffsetsTopic(topic, clock),
-            lambda: nothing,
-            lambda _: {},
-            clock,
-            random.Random(0),
-            asyncio.get_running_loop(),
-        )
-
-    def move(self, leader: int, *, kept: int = 0, is_known: bool = True) -> None:
-        self.partition.move(leader, kept=kept)
-        self.late.moved(self.partition)
-        if is_known:
-            self.late.deliver_all()
-
-    async def commit(self, broker_id: int, offset: int) -> None:
-        coordinator = self.coordinators[broker_id]
-        codes = coordinator.offsets.commit("g", Committer(), {T0: OffsetAndMetadata(offset)})
-        if (waiting := coordinator.uncommitted("g")) is not None:
-            await waiting
-        assert set(codes.values()) == {ErrorCode.none}
-
-    async def fetch(self, broker_id: int) -> int:
-        coordinator = self.coordinators[broker_id]
-        found = coordinator.offsets.fetch("g", [T0])[T0].committed
-        if (waiting := coordinator.uncommitted("g")) is not None:
-            await waiting
-        return -1 if found is None else found.offset
-
-    async def stop(self) -> None:
-        for coordinator in self.coordinators:
-            await coordinator.stop()
-
-
-def run(scenario: Callable[[Cluster], Awaitable[None]]) -> None:
-    async def main() -> None:
-        cluster = Cluster()
-        try:
-            await scenario(cluster)
-        finally:
-            await cluster.stop()
-
-    asyncio.run(main())
-
-
-def joining(member_id: str = "") -> Joining:
-    protocols = (Protocol("range", b"m"),)
-    return Joining(
-        "g", member_id, None, "c", "/h", "consumer", protocols, 10_000, 10_000, False, False
-    )
-
-
-async def turns(count: int = 5) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 def test_commit_is_answered_once_the_replicas_have_it() -> None:
