@@ -8,6 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from isotherm.broker.coordinator_topic import CoordinatorTopic, InternalTopic
 from isotherm.broker.transactions.transaction_log import TransactionLog
 from isotherm.broker.transactions.transaction_records import encode_key, encode_value
@@ -19,10 +21,12 @@ from isotherm.broker.transactions.transaction_state import (
 from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.config.transactions import TransactionConfig
+from isotherm.errors import CorruptMetadataError, CorruptRecordError
 from isotherm.log.cleaner.choice import LogToClean
 from isotherm.log.cleaner.cleaner import Cleaner
 from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import build_batch
+from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.validation import AppendOrigin
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicPartition
@@ -89,6 +93,55 @@ def test_log_with_holes_and_empty_batches_is_read_to_its_end(tmp_path: Path) -> 
         (directory / f"{base_offset:020}.log").write_bytes(b"".join(batches))
     log = open_log(directory, SimClock())
     assert load(log) == {"a": last}
+    log.close()
+
+
+def written_log(directory: Path, *batches: bytes | bytearray) -> PartitionLog:
+    directory.mkdir(parents=True)
+    (directory / f"{0:020}.log").write_bytes(b"".join(batches))
+    return open_log(directory, SimClock())
+
+
+def test_control_batches_hold_no_ids(tmp_path: Path) -> None:
+    """Their keys look like those of version 0."""
+    first = metadata("a", 1, TransactionState.EMPTY)
+    marker = build_end_transaction_marker(
+        ControlRecordType.COMMIT,
+        producer_id=7,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        timestamp_ms=NOW_MS,
+        base_offset=1,
+        partition_leader_epoch=0,
+    )
+    log = written_log(
+        tmp_path / "log" / "__transaction_state-0", batch("a", first), marker, batch("b", first, 2)
+    )
+    assert set(load(log)) == {"a", "b"}
+    log.close()
+
+
+def test_damaged_batch_is_not_believed(tmp_path: Path) -> None:
+    """Its records can be read: only the CRC shows the damage."""
+    first = metadata("a", 1, TransactionState.EMPTY)
+    log = written_log(tmp_path / "log" / "__transaction_state-0", batch("a", first))
+    path = log.segments()[0].log_path
+    data = bytearray(path.read_bytes())
+    data[17] ^= 1  # in the CRC itself
+    path.write_bytes(data)
+    with pytest.raises(CorruptRecordError, match="crc"):
+        load(log)
+    log.close()
+
+
+def test_record_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    first = metadata("a", 1, TransactionState.EMPTY)
+    bad = build_batch(
+        [(NOW_MS, encode_key("b"), b"\0\x63", ())], base_offset=1, partition_leader_epoch=0
+    )
+    log = written_log(tmp_path / "log" / "__transaction_state-0", batch("a", first), bad)
+    with pytest.raises(CorruptMetadataError, match="partition=__transaction_state-0 offset=1"):
+        load(log)
     log.close()
 
 
