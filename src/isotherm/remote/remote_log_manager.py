@@ -18,7 +18,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -402,9 +402,8 @@ class RemoteLogManager:
         """The first record with `timestamp_ms` or a later one from `starting_offset` on: in the
         remote tier, or if it has none, in the local log."""
         return self._readers.submit(
-            lambda: (
-                self._offset_lookup.find(log, partition, timestamp_ms, starting_offset)
-                or log.offset_for_timestamp(timestamp_ms)
+            lambda: self._offset_lookup.find_in_both_tiers(
+                log, partition, timestamp_ms, starting_offset
             )
         )
 
@@ -460,7 +459,7 @@ class RemoteLogManager:
         if ending.is_alive():
             logger.warning("remote work is left to the next start timeout_s=%s", timeout_s)
         for future in stopping:
-            if not future.done():
+            with suppress(InvalidStateError):  # done, perhaps by work that is left behind
                 future.set_exception(RemoteStorageNotReadyError("the remote log manager is closed"))
         with ExitStack() as closing:  # close all in this order, also after an error
             closing.callback(self._storage.close)

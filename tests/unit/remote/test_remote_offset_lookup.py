@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.errors import CorruptObjectError, RemoteHoleError, RemoteStorageNotReadyError
+from isotherm.errors import (
+    CorruptObjectError,
+    RemoteHoleError,
+    RemoteStorageError,
+    RemoteStorageNotReadyError,
+)
+from isotherm.log.log_segment import TimestampAndOffset
 from isotherm.record.batch import CompressionType
+from isotherm.remote.reading import remote_offset_lookup
 from isotherm.remote.reading.remote_offset_lookup import RemoteOffsetLookup
 from isotherm.remote.reading.segment_reader import RemoteSegmentReader
 from isotherm.remote.segment_metadata import (
@@ -201,3 +208,82 @@ def test_local_answer_right_behind_a_hole_is_refused(
     cold.tier.delete_segment(last)
     with pytest.raises(RemoteHoleError):
         lookup.find(cold.log, cold.partition, last.max_timestamp_ms, 0)
+
+
+def test_every_starting_offset_bounds_the_look_up(
+    cold: TieredPartition, lookup: RemoteOffsetLookup
+) -> None:
+    for offset in range(cold.log.local_log_start_offset):
+        found = lookup.find(cold.log, cold.partition, 0, offset)
+        assert found == (T0 + 10 * offset, offset, 0)
+    local = cold.log.local_log_start_offset
+    assert lookup.find(cold.log, cold.partition, 0, local) is None
+
+
+def test_record_that_goes_to_the_remote_tier_during_a_look_up_is_found(
+    tiered: TieredPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Local retention comes between the search of the remote tier and that of the local log, which
+    would answer with a later record."""
+    for number in range(20):
+        tiered.append(b"%03d" % number, timestamp_ms=T0 + number)
+    tiered.copy_task.run()
+    lookup = RemoteOffsetLookup(
+        tiered.metadata, tiered.index_cache, RemoteSegmentReader(tiered.read_ahead)
+    )
+    find = tiered.log.offset_for_timestamp
+
+    def delete_then_find(timestamp_ms: int) -> TimestampAndOffset | None:
+        tiered.delete_local_segments()
+        tiered.log.delete_marked_files(tiered.clock.now_ms())
+        return find(timestamp_ms)
+
+    monkeypatch.setattr(tiered.log, "offset_for_timestamp", delete_then_find)
+    found = lookup.find_in_both_tiers(tiered.log, tiered.partition, T0 + 5, 0)
+    assert found == (T0 + 5, 5, 0)
+    assert tiered.log.local_log_start_offset > 5
+    last = lookup.find_in_both_tiers(tiered.log, tiered.partition, T0 + 19, 0)
+    assert last == (T0 + 19, 19, 0)
+    assert lookup.find_in_both_tiers(tiered.log, tiered.partition, T0 + 20, 0) is None
+
+
+def test_look_up_whose_border_of_the_tiers_never_rests_is_to_be_tried_again(
+    cold: TieredPartition, lookup: RemoteOffsetLookup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[int] = []
+
+    def move(timestamp_ms: int) -> None:
+        searched.append(timestamp_ms)
+        cold.append(b"more", timestamp_ms=T0)
+        cold.log.roll()
+        cold.copy_task.run()
+        cold.delete_local_segments()
+
+    monkeypatch.setattr(cold.log, "offset_for_timestamp", move)
+    with pytest.raises(RemoteStorageError, match="went to the remote tier during a look-up"):
+        lookup.find_in_both_tiers(cold.log, cold.partition, T0 + 10_000, 0)
+    assert len(searched) == remote_offset_lookup._LOOK_UPS_MAX
+
+
+def test_hole_that_was_given_up_is_no_obstacle(
+    cold: TieredPartition, lookup: RemoteOffsetLookup
+) -> None:
+    """`kafka-delete-records.sh` has raised the log start above it."""
+    _, lost, after, *_ = cold.segments()
+    cold.tier.delete_segment(lost)
+    cold.log.maybe_increment_log_start_offset(after.start_offset)
+    found = lookup.find(cold.log, cold.partition, lost.max_timestamp_ms, 0)
+    assert found is not None
+    assert found.offset == after.start_offset
+
+
+def test_local_answer_of_the_time_that_is_asked_for_is_refused_behind_a_hole(
+    cold: TieredPartition, lookup: RemoteOffsetLookup
+) -> None:
+    last = cold.segments()[-1]
+    cold.tier.delete_segment(last)
+    newest_ms = cold.log.segments()[0].largest_timestamp_ms
+    with pytest.raises(RemoteHoleError):
+        lookup.find(cold.log, cold.partition, newest_ms, 0)
+    # The answer is in none of the tiers, or in a later segment of the local log.
+    assert lookup.find(cold.log, cold.partition, newest_ms + 1, 0) is None

@@ -61,6 +61,9 @@ _logger = logging.getLogger(__name__)
 _REMEMBERED_STOPS_MAX = 4096
 """Places where reads ended; some 300 bytes each. A forgotten place costs an index look-up."""
 
+_SEARCHES_MAX = 3
+"""Most searches for aborted transactions while local retention moves the border of the tiers."""
+
 
 class RemoteRead(NamedTuple):
     """Whole batches, in adjacent pieces of memory. The first batch holds the requested offset, or
@@ -378,25 +381,39 @@ class RemoteLogReader:
         self, asked: ReadRequest, end_offset: Offset
     ) -> list[AbortedTransaction]:
         """The aborted transactions that overlap the records read, up to `end_offset`. Their markers
-        may lie in any later segment, of either tier."""
-        partition, offset = asked.partition, asked.offset
-        found: set[AbortedTransaction] = set()
+        may lie in any later segment, of either tier.
+
+        Local retention may delete a segment after the remote tier was searched and before its
+        index is read here, and the index of a deleted segment looks empty: then both tiers are
+        searched again."""
+        offset, log = asked.offset, asked.log
         if end_offset <= offset:
             return []
+        for _ in range(_SEARCHES_MAX):
+            local = log.segments()
+            found, is_complete = self._aborted_in_remote_tier(asked, end_offset)
+            if not is_complete:
+                found.update(aborted_transactions(local, offset, end_offset))
+            if is_complete or log.segments()[0].base_offset == local[0].base_offset:
+                return sorted(found, key=lambda each: each.first_offset)
+        raise RemoteStorageError(
+            f"local segments went to the remote tier during a read partition={asked.partition}"
+        )
+
+    def _aborted_in_remote_tier(
+        self, asked: ReadRequest, end_offset: Offset
+    ) -> tuple[set[AbortedTransaction], bool]:
+        """Those with markers in the remote tier, and whether no later segment can have another
+        one."""
+        found: set[AbortedTransaction] = set()
         for metadata in self._segments_with_transactions(asked):
             _check_may_ask_index(asked)
             entries = self._index_cache.get(metadata).transaction_index
-            aborted, complete = collect_aborted_transactions(entries, offset, end_offset)
+            aborted, is_complete = collect_aborted_transactions(entries, asked.offset, end_offset)
             found.update(aborted)
-            if complete:
-                return sorted(found, key=lambda each: each.first_offset)
-        try:
-            found.update(aborted_transactions(asked.log.segments(), offset, end_offset))
-        except FileNotFoundError as error:
-            raise RemoteStorageError(
-                f"a local segment went to the remote tier meanwhile partition={partition}"
-            ) from error
-        return sorted(found, key=lambda each: each.first_offset)
+            if is_complete:
+                return found, True
+        return found, False
 
     def _proven_by_markers(
         self,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from isotherm.errors import CorruptIndexError
+from isotherm.errors import CorruptIndexError, RemoteStorageError
 from isotherm.log.log_segment import TimestampAndOffset
 from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import read_batch_header, read_records
@@ -29,6 +29,9 @@ from isotherm.types import Offset, Position, TimestampMs, TopicIdPartition
 
 _logger = logging.getLogger(__name__)
 
+_LOOK_UPS_MAX = 3
+"""Most look-ups in both tiers while local retention moves the border between them."""
+
 
 class RemoteOffsetLookup:
     """Thread-safe."""
@@ -44,6 +47,31 @@ class RemoteOffsetLookup:
         self._index_cache = index_cache
         self._segments = segments
         self._damage_log = damage_log or DamageLog()
+
+    def find_in_both_tiers(
+        self,
+        log: PartitionLog,
+        partition: TopicIdPartition,
+        timestamp_ms: TimestampMs,
+        starting_offset: Offset,
+    ) -> TimestampAndOffset | None:
+        """Same as `find`, and if the remote tier has no such record, the first one in the local
+        log.
+
+        Local retention may delete a segment after the remote tier was searched and before the
+        local log is: then neither look-up sees its records, and both are repeated.
+        """
+        for _ in range(_LOOK_UPS_MAX):
+            local_start = log.segments()[0].base_offset
+            found = self.find(log, partition, timestamp_ms, starting_offset)
+            if found is not None:
+                return found
+            found = log.offset_for_timestamp(timestamp_ms)
+            if log.segments()[0].base_offset == local_start:
+                return found
+        raise RemoteStorageError(
+            f"local segments went to the remote tier during a look-up partition={partition}"
+        )
 
     def find(
         self,
