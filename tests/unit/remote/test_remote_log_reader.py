@@ -176,7 +176,10 @@ def test_sequential_reader_near_a_segments_end_gets_the_next_segment_before_it_a
 
 def test_damaged_batch_is_named_with_object_partition_and_offsets(cold: TieredPartition) -> None:
     segment = cold.segments()[1]
-    cold.store.fail_next(Operation.FETCH_LOG, Fault.CORRUPT_BODY)
+    (path,) = cold.bucket.rglob(f"{segment.start_offset:020}*.log")
+    cold.damage_declared = "the object is written over"
+    good = path.read_bytes()
+    path.write_bytes(good[:70] + bytes([good[70] ^ 1]) + good[71:])
     with pytest.raises(CorruptObjectError) as raised:
         cold.read(segment.start_offset, 1 << 20)
     for named in (
@@ -187,6 +190,7 @@ def test_damaged_batch_is_named_with_object_partition_and_offsets(cold: TieredPa
         f"end_offset={segment.end_offset_inclusive}",
     ):
         assert named in str(raised.value)
+    path.write_bytes(good)
     assert cold.read_values(segment.start_offset)[0] == value(segment.start_offset)
 
 
@@ -593,3 +597,193 @@ def test_unfinished_copy_is_not_read(tiered: TieredPartition) -> None:
     )
     with pytest.raises(OffsetOutOfRangeError):
         tiered.read(0)
+
+
+def test_marker_that_goes_to_the_remote_tier_during_a_read_is_found(
+    tiered: TieredPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copy and local retention come between the search of the remote tier and that of the local log.
+    Without the marker's entry a consumer would take the aborted record for committed."""
+    tiered.append_batch(transactional(7, 0, b"aborted"))
+    for number in range(8):
+        tiered.append(value(number))
+    end_transaction(tiered, 7, ControlRecordType.ABORT)
+    for number in range(8):
+        tiered.append(value(number))
+    tiered.store.fail_next(Operation.COPY, None, Fault.ERROR_BEFORE)
+    with pytest.raises(RemoteStorageError):
+        tiered.copy_task.run()
+    tiered.delete_local_segments()
+    border = tiered.log.local_log_start_offset
+    assert 0 < border < 9
+    find = tiered.metadata.next_segment_with_txn_index
+
+    def find_then_copy(*args: object) -> object:
+        found = find(*args)  # type: ignore[arg-type]
+        if found is None and tiered.log.local_log_start_offset == border:
+            tiered.copy_task.run()
+            tiered.delete_local_segments()
+            tiered.log.delete_marked_files(tiered.clock.now_ms())
+        return found
+
+    monkeypatch.setattr(tiered.metadata, "next_segment_with_txn_index", find_then_copy)
+    assert aborted(tiered, 0, 1) == [(7, 0)]
+    assert tiered.log.local_log_start_offset > 9
+
+
+def test_read_whose_border_of_the_tiers_never_rests_is_to_be_tried_again(
+    tiered: TieredPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_transactions(tiered)
+    for number in range(12):
+        tiered.append(value(number))
+    tiered.copy_task.run()
+    tiered.delete_local_segments()
+    offset = tiered.log.local_log_start_offset - 1
+    searched: list[int] = []
+
+    def move(*_: object) -> list[AbortedTransaction]:
+        searched.append(len(tiered.log.segments()))
+        tiered.append(b"more")
+        tiered.log.roll()
+        tiered.copy_task.run()
+        tiered.delete_local_segments()
+        return []
+
+    monkeypatch.setattr(remote_log_reader, "aborted_transactions", move)
+    with pytest.raises(RemoteStorageError, match="went to the remote tier during a read"):
+        aborted(tiered, offset, 1)
+    assert len(searched) == remote_log_reader._SEARCHES_MAX
+
+
+def test_records_before_damage_are_returned(cold: TieredPartition) -> None:
+    """A consumer gets all that is right before the error."""
+    first, second, *_ = cold.segments()
+    batch_size = len(cold.read_bytes(0, 1))
+    for segment, damaged in ((first, 2), (second, second.start_offset)):
+        (path,) = cold.bucket.rglob(f"{segment.start_offset:020}*.log")
+        cold.damage_declared = "the object is written over"
+        good = path.read_bytes()
+        bad = bytearray(good)
+        bad[(damaged - segment.start_offset) * batch_size + 70] ^= 1
+        path.write_bytes(bad)
+        cold.read_ahead.forget(segment.segment_id)
+        assert cold.read_values(0) == [value(number) for number in range(damaged)]
+        for _ in range(2):
+            with pytest.raises(CorruptObjectError, match=f"object={segment.segment_id}.log"):
+                cold.read(damaged)
+        path.write_bytes(good)
+        assert cold.read_values(0)[-1] == value(cold.log.local_log_start_offset - 1)
+
+
+def test_records_before_a_segment_that_is_lost_are_returned(cold: TieredPartition) -> None:
+    second = cold.segments()[1]
+    (path,) = cold.bucket.rglob(f"{second.start_offset:020}*.log")
+    cold.damage_declared = "the object is gone"
+    path.unlink()
+    assert cold.read_values(0) == [value(number) for number in range(second.start_offset)]
+    with pytest.raises(CorruptObjectError, match=f"object={second.segment_id}.log"):
+        cold.read(second.start_offset)
+
+
+def test_forgotten_stop_costs_an_index_look_up(
+    cold: TieredPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_log_reader, "_REMEMBERED_STOPS_MAX", 2)
+    asked: list[uuid.UUID] = []
+    get = cold.index_cache.get
+
+    def counted(metadata: RemoteLogSegmentMetadata) -> RemoteIndexEntry:
+        asked.append(metadata.segment_id.id)
+        return get(metadata)
+
+    monkeypatch.setattr(cold.index_cache, "get", counted)
+    segment = cold.segments()[0]
+    assert segment.end_offset_inclusive >= 2
+
+    def read_on(*offsets: int) -> int:
+        """The number of index look-ups of these reads, of one batch each."""
+        asked.clear()
+        for offset in offsets:
+            (record,) = records_of(cold.read_bytes(offset, 1))
+            assert record.offset == offset
+        return len(asked)
+
+    assert read_on(0, 1, 2) == 0
+    # The reads that ended at 2 and 3 are remembered, that at 1 is not.
+    assert read_on(2) == 0
+    assert read_on(1) == 1
+    assert read_on(2) == 0
+
+
+def test_segment_that_is_replaced_during_a_read_is_looked_up_again(
+    cold: TieredPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compaction in place: the metadata name another segment by now, and the old objects are gone."""
+    first = cold.segments()[0]
+    compacted = replace(first, segment_id=RemoteLogSegmentId(cold.partition, uuid.UUID(int=5)))
+    for path in [*cold.bucket.rglob(f"*{uuid_to_text(first.segment_id.id)}.*")]:
+        name = path.name.replace(
+            uuid_to_text(first.segment_id.id), uuid_to_text(compacted.segment_id.id)
+        )
+        path.rename(path.with_name(name))
+    cold.damage_declared = "the objects have another name"
+    find = cold.metadata.remote_log_segment_metadata
+    answers = iter([first])
+
+    def found(*args: object) -> RemoteLogSegmentMetadata | None:
+        now = find(*args)  # type: ignore[arg-type]
+        if now is None or now.segment_id != first.segment_id:
+            return now
+        return next(answers, compacted)
+
+    monkeypatch.setattr(cold.metadata, "remote_log_segment_metadata", found)
+    assert cold.read_values(0)[0] == value(0)
+    answers = iter([first, compacted, first, compacted])
+    cold.read_ahead.forget(compacted.segment_id)
+    with pytest.raises(RemoteStorageError, match="was replaced while it was read"):
+        cold.read(0)
+
+
+def test_every_read_names_the_aborted_transactions_that_overlap_it(
+    tiered: TieredPartition,
+) -> None:
+    """Three producers over three leader epochs. The model keeps the open transactions."""
+    begun: dict[int, int] = {}
+    sequences = dict.fromkeys((7, 8, 9), 0)
+    expected: list[tuple[int, int, int]] = []
+
+    def end(producer: int, how: ControlRecordType) -> None:
+        end_transaction(tiered, producer, how)
+        first = begun.pop(producer)
+        if how is ControlRecordType.ABORT:
+            expected.append((first, tiered.log.log_end_offset - 1, producer))
+
+    for number in range(50):
+        tiered.leader_epoch = number // 18
+        producer = 7 + number % 3
+        if number % 5 == 4 and producer in begun:
+            end(producer, ControlRecordType(number % 2))
+        else:
+            offset = tiered.append_batch(transactional(producer, sequences[producer], b"v"))
+            sequences[producer] += 1
+            begun.setdefault(producer, offset)
+    for producer in list(begun):
+        end(producer, ControlRecordType.ABORT)
+    for number in range(12):
+        tiered.append(value(number))
+    tiered.copy_task.run()
+    tiered.delete_local_segments()
+    end_offset = tiered.log.local_log_start_offset
+    assert len(expected) > 4
+    assert len(tiered.log.leader_epochs.entries) == 3
+    for offset in range(end_offset):
+        assert aborted(tiered, offset, 1) == [
+            (producer, first)
+            for first, last, producer in sorted(expected)
+            if first <= offset <= last
+        ]
+    for offset in (0, 10, 30):
+        assert aborted(tiered, offset, 1 << 20) == [
+            (producer, first) for first, last, producer in sorted(expected) if last >= offset
+        ]

@@ -7,6 +7,7 @@ Differences from Kafka:
 - Only whole batches are returned, and every CRC is checked.
 - A segment is read only up to the end of its epoch in this log's lineage. So records that an
   unclean election cut off never come back from the remote tier.
+- An answer ends before damage. The read that begins at the damaged batch gets the error.
 - A reader that continues where it stopped needs no index.
 - An answer may be shorter than requested while the rest is in flight (ANSWER_SIZE_MIN).
 """
@@ -205,6 +206,11 @@ class RemoteLogReader:
                 if has_enough:
                     break
                 raise
+            except CorruptDataError:
+                # The records before the damage are returned. The next read begins at it.
+                if room < asked.max_bytes:
+                    break
+                raise
             taken.append(found)
             room -= found.run.size
             has_records = room < asked.max_bytes
@@ -294,8 +300,8 @@ class RemoteLogReader:
         metadata, wait = span.metadata, asked.wait
         has_records = room < asked.max_bytes
         try:
-            start = self._position(asked, metadata, from_offset)
-            first = self._segments.find(metadata, start, from_offset, wait)
+            start, floor = self._position(asked, metadata, from_offset)
+            first = self._segments.find(metadata, start, from_offset, wait, floor=floor)
             if first is None:
                 return _Taken(_NOTHING._replace(is_last=True), metadata, 0)
             if first.base_offset >= span.end_offset:
@@ -305,21 +311,24 @@ class RemoteLogReader:
             # A batch that begins below `from_offset` would repeat records of the answer.
             if first.size > size or (has_records and first.base_offset < from_offset):
                 return _Taken(_NOTHING, metadata, first.position)
-            run = self._segments.run(metadata, first.position, size, span.end_offset, wait)
+            run = self._segments.run(
+                metadata, first.position, from_offset, size, span.end_offset, wait
+            )
         except RemoteResourceNotFoundError as error:
             raise self._missing(asked, span, from_offset, error) from error
         return _Taken(run, metadata, first.position)
 
     def _position(
         self, asked: ReadRequest, metadata: RemoteLogSegmentMetadata, offset: Offset
-    ) -> Position:
-        """The position of a batch at or before `offset`, from which to look for it."""
+    ) -> tuple[Position, Offset]:
+        """The position of a batch at or before `offset`, from which to look for it, and the lowest
+        offset at which that batch may begin."""
         if offset <= metadata.start_offset:
-            return 0
+            return 0, metadata.start_offset
         with self._lock:
             stop = self._stops.get((asked.partition, offset))
         if stop is not None and stop.segment_id == metadata.segment_id:
-            return stop.position
+            return stop.position, offset
         _check_may_ask_index(asked)
         try:
             hint = self._index_cache.get(metadata).lookup_offset(offset)
@@ -329,8 +338,8 @@ class RemoteLogReader:
                 metadata.segment_id,
                 str(error),
             )
-            return 0
-        return self._segments.proven(metadata, hint, asked.wait)
+            return 0, metadata.start_offset
+        return self._segments.proven(metadata, hint, asked.wait), metadata.start_offset
 
     def _note_stop(self, partition: TopicIdPartition, last: _Taken) -> None:
         key = (partition, last.run.next_offset)

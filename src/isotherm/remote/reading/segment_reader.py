@@ -32,6 +32,9 @@ ANSWER_SIZE_MIN = 1024 * 1024
 bytes in memory, so that a slow store does not delay a long answer until its last byte."""
 
 
+_BASE_OFFSET_SIZE = 8
+
+
 class BatchRun(NamedTuple):
     """Whole adjacent batches, in pieces of memory. `next_offset` follows the last record. `is_last`
     is true if no batch below the requested end follows in this segment. `may_have_markers` is true
@@ -42,6 +45,14 @@ class BatchRun(NamedTuple):
     next_offset: Offset
     is_last: bool
     may_have_markers: bool = False
+
+
+class _LooseBatch(NamedTuple):
+    """A batch after a gap. It may be there because a bit of its base offset is wrong, which no CRC
+    covers: then it overlaps the batch behind it. `offset` is the end of the batch before it."""
+
+    position: Position
+    offset: Offset
 
 
 class RemoteSegmentReader:
@@ -55,13 +66,13 @@ class RemoteSegmentReader:
     ) -> Iterator[CheckedBatches]:
         """Yield all batches from the one at `position` on. In the first run others may precede
         it."""
-        wait = ReadWait()
+        wait, floor = ReadWait(), 0
         while position < metadata.segment_size_in_bytes:
             with self.damage_named(metadata):
                 checked = self._checked(metadata, position, HEADER_SIZE, wait)
-                checked.index_of(position)
+                _check_order(checked, position, floor)
             yield checked
-            position = checked.end
+            position, floor = checked.end, checked.next_offset
 
     def proven(
         self, metadata: RemoteLogSegmentMetadata, hint: OffsetPosition, wait: ReadWait
@@ -94,29 +105,37 @@ class RemoteSegmentReader:
         position: Position,
         offset: Offset,
         wait: ReadWait,
+        *,
+        floor: Offset = 0,
     ) -> BatchPlace | None:
-        """The first batch that ends at `offset` or above, from the one at `position` on."""
+        """The first batch that ends at `offset` or above, from the one at `position` on, which may
+        not begin below `floor`."""
         while position < metadata.segment_size_in_bytes:
             with self.damage_named(metadata):
                 checked = self._checked(metadata, position, HEADER_SIZE, wait)
+                _check_order(checked, position, floor)
                 place = checked.find(position, offset)
             if place is not None:
                 return place
-            position = checked.end
+            position, floor = checked.end, checked.next_offset
         return None
 
     def run(
         self,
         metadata: RemoteLogSegmentMetadata,
         position: Position,
+        from_offset: Offset,
         size_max: int,
         end_offset: Offset,
         wait: ReadWait,
     ) -> BatchRun:
-        """The whole batches in `size_max` bytes from the one at `position` on that begin below
-        `end_offset`. Bytes beyond ANSWER_SIZE_MIN are left out if they are not in memory yet."""
+        """The whole batches in `size_max` bytes from the one at `position` on, which holds
+        `from_offset` or the next offset that exists, that begin below `end_offset`. Bytes beyond
+        ANSWER_SIZE_MIN are left out if they are not in memory yet. The run ends before a damaged
+        batch; CorruptObjectError is raised only for the first."""
         pieces: list[memoryview] = []
-        start, next_offset, is_last, may_have_markers = position, 0, False, False
+        start, next_offset, is_last, may_have_markers = position, from_offset, False, False
+        loose: _LooseBatch | None = None
         end = min(position + size_max, metadata.segment_size_in_bytes)
         while position < end and not is_last:
             size_min = ANSWER_SIZE_MIN - (position - start)
@@ -134,16 +153,61 @@ class RemoteSegmentReader:
                 if size_min > 0:
                     raise
                 break
+            except CorruptObjectError:
+                # The batches before the damaged one are right. The next read begins at it.
+                if not pieces:
+                    raise
+                break
+            if pieces:
+                with self.damage_named(metadata):
+                    _check_order(checked, position, next_offset)
+                loose = None
             if count > 0:
+                loose = _loose_end(checked, index, index + count - 1, next_offset)
                 position, next_offset = checked.end_of(index + count - 1)
                 pieces.append(checked.bytes_between(index, index + count))
                 may_have_markers = may_have_markers or checked.has_markers
             if index + count < len(checked.positions):
                 is_last = int(checked.base_offsets[index + count]) >= end_offset
                 break
-        self._read_ahead.note_read(metadata, position)
         is_last = is_last or position == metadata.segment_size_in_bytes
-        return BatchRun(tuple(pieces), position - start, next_offset, is_last, may_have_markers)
+        run = BatchRun(tuple(pieces), position - start, next_offset, is_last, may_have_markers)
+        if loose is not None and position < metadata.segment_size_in_bytes:
+            run = self._without_loose_end(metadata, run, start, loose, wait)
+        self._read_ahead.note_read(metadata, start + run.size)
+        return run
+
+    def _without_loose_end(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        run: BatchRun,
+        start: Position,
+        loose: _LooseBatch,
+        wait: ReadWait,
+    ) -> BatchRun:
+        """`run`, which begins at `start`, without its last batch: the next read sees what follows
+        it. If it is the only one, that is checked here."""
+        if loose.position == start:
+            self._check_following(metadata, start + run.size, run.next_offset, wait)
+            return run
+        size = loose.position - start
+        last = run.records[-1][: size - run.size]
+        records = (*run.records[:-1], last) if len(last) else run.records[:-1]
+        return run._replace(records=records, size=size, next_offset=loose.offset)
+
+    def _check_following(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        position: Position,
+        next_offset: Offset,
+        wait: ReadWait,
+    ) -> None:
+        """Raise CorruptObjectError if the batch at `position` begins below `next_offset`."""
+        head = self._read_ahead.read(metadata, position, _BASE_OFFSET_SIZE, wait)
+        base_offset = int.from_bytes(head)
+        with self.damage_named(metadata):
+            if base_offset < next_offset:
+                raise _out_of_order(position, base_offset, next_offset)
 
     def _checked(
         self,
@@ -188,6 +252,40 @@ class RemoteSegmentReader:
         except CorruptRecordError as error:
             self._read_ahead.forget(metadata.segment_id)
             raise damaged_segment(metadata, str(error)) from error
+
+
+def _check_order(checked: CheckedBatches, position: Position, next_offset: Offset) -> None:
+    """Raise CorruptRecordError if the batch at `position` begins below `next_offset`, the end of the
+    batches before it.
+
+    Ranges are checked apart, and no CRC covers the base offset. Either batch may be the wrong
+    one, so neither is returned."""
+    base_offset = int(checked.base_offsets[checked.index_of(position)])
+    if base_offset < next_offset:
+        raise _out_of_order(position, base_offset, next_offset)
+
+
+def _out_of_order(
+    position: Position, base_offset: Offset, next_offset: Offset
+) -> CorruptRecordError:
+    return CorruptRecordError(
+        f"batch offsets go back position={position} base_offset={base_offset}"
+        f" expected_from={next_offset}"
+    )
+
+
+def _loose_end(
+    checked: CheckedBatches, first: int, last: int, next_offset: Offset
+) -> _LooseBatch | None:
+    """The batch `last` if nothing shows yet that it is in its place: it does not begin where the
+    one before it ends, and the one behind it is not checked. `next_offset` is the end of the batch
+    before `first`."""
+    if last + 1 < len(checked.positions):
+        return None
+    before = int(checked.next_offsets[last - 1]) if last > first else next_offset
+    if checked.base_offsets[last] <= before:
+        return None
+    return _LooseBatch(int(checked.positions[last]), before)
 
 
 def damaged_segment(metadata: RemoteLogSegmentMetadata, reason: str) -> CorruptObjectError:
