@@ -15,7 +15,9 @@ from isotherm.remote.metadata.wire.serde import (
     RemoteLogMetadataEvent,
     RemoteLogSegmentMetadataSnapshot,
     decode_event,
+    decode_partition,
     encode_event,
+    encode_event_without_key,
     encode_keyed_event,
 )
 from isotherm.remote.segment_metadata import (
@@ -139,6 +141,73 @@ def test_reader_of_version_0_ignores_the_epoch_of_version_1_as_a_tag() -> None:
     assert decode_event(as_version_0) == KEYED[0][0]
 
 
+@pytest.mark.parametrize("event", [event for event, _ in (*GOLDEN, *KEYED)])
+def test_event_without_a_key_has_the_form_of_level_1_if_it_has_a_leader_epoch(
+    event: RemoteLogMetadataEvent,
+) -> None:
+    has_epoch = getattr(event, "broker_leader_epoch", NO_LEADER_EPOCH) != NO_LEADER_EPOCH
+    assert encode_event_without_key(event)[2] == has_epoch
+    assert decode_event(encode_event_without_key(event)) == event
+
+
+@pytest.mark.parametrize(
+    "vector", [vector for event, vector in (*GOLDEN, *KEYED) if event is not SNAPSHOT]
+)
+def test_partition_is_read_without_the_rest(vector: str) -> None:
+    assert decode_partition(bytes.fromhex(vector)) == PARTITION
+
+
+@pytest.mark.parametrize(
+    ("size", "length"),
+    [(126, "7f"), (127, "8001"), (128, "8101"), (16382, "ff7f"), (16383, "808001")],
+)
+def test_length_takes_as_many_bytes_as_kafkas_varint(size: int, length: str) -> None:
+    """The length is that of the bytes plus 1, seven bits per byte, the lowest first."""
+    event = replace(UPDATE, custom_metadata=bytes(size))
+    golden = UPDATE_HEX[:-6] + length + "00" * size + "0100"
+    assert encode_event(event).hex() == golden
+    assert decode_event(bytes.fromhex(golden)) == event
+
+
+@pytest.mark.parametrize(("flag", "is_empty"), [("00", False), ("01", True), ("02", True)])
+def test_flag_of_the_empty_transaction_index_is_a_java_boolean(
+    *, flag: str, is_empty: bool
+) -> None:
+    tagged = bytes.fromhex(STARTED_HEX[:-2] + "010001" + flag)
+    assert decode_event(tagged) == replace(STARTED, txn_index_empty=is_empty)
+
+
+@pytest.mark.parametrize(
+    ("golden", "structure", "event"),
+    [
+        (UPDATE_HEX, "00000003001111", UPDATE),  # the topic-id partition
+        (UPDATE_HEX, "44444444000000", UPDATE),  # the segment id
+        (STARTED_HEX, "000000640000000002", STARTED),  # the first leader epoch
+        (DELETE_HEX, "00000003000000", DELETE),
+    ],
+)
+def test_unknown_tags_of_inner_structures_are_skipped(
+    golden: str, structure: str, event: RemoteLogMetadataEvent
+) -> None:
+    assert golden.count(structure) == 1
+    tagged = structure[:8] + "0209000a02aabb" + structure[10:]
+    assert decode_event(bytes.fromhex(golden.replace(structure, tagged))) == event
+
+
+@pytest.mark.parametrize(
+    ("value", "tag"),
+    [
+        ("010101" + UPDATE_HEX[6:-2] + "01" + "0008" + "0000000000000005", "tag 0"),
+        ("010101" + UPDATE_HEX[6:-2] + "01" + "0104" + "000000c7", "tag 1"),
+        ("010201" + DELETE_HEX[6:-2] + "01" + "0003" + "000005", "tag 0"),
+        ("010201" + DELETE_HEX[6:-2] + "01" + "0104" + "000000c7", "tag 1"),
+    ],
+)
+def test_tagged_number_of_the_wrong_size_is_refused(value: str, tag: str) -> None:
+    with pytest.raises(CorruptMetadataError, match=tag):
+        decode_event(bytes.fromhex(value))
+
+
 @pytest.mark.parametrize("tag", ["0103" + "000005", "0105" + "0000000005"])
 def test_epoch_of_the_wrong_size_is_refused(tag: str) -> None:
     with pytest.raises(CorruptMetadataError, match="tag 1"):
@@ -163,6 +232,9 @@ def test_unknown_tags_are_skipped() -> None:
         (bytes.fromhex("00" + UPDATE_HEX[2:]), "unknown frame version"),
         (bytes.fromhex("02" + UPDATE_HEX[2:]), "unknown frame version"),
         (bytes.fromhex("808002" + UPDATE_HEX[2:]), "frame_version"),
+        (bytes.fromhex("ffff01" + UPDATE_HEX[2:]), "unknown frame version .* version=32767"),
+        (bytes.fromhex("01808002" + UPDATE_HEX[4:]), "field=api_key"),
+        (bytes.fromhex("0101808002" + UPDATE_HEX[6:]), "field=api_version"),
         (bytes.fromhex("0109" + UPDATE_HEX[4:]), "api_key=9"),
         (bytes.fromhex("010102" + UPDATE_HEX[6:]), "version=2"),
         (bytes.fromhex("010301" + SNAPSHOT_HEX[6:]), "version=1"),
@@ -171,8 +243,11 @@ def test_unknown_tags_are_skipped() -> None:
         (bytes.fromhex(UPDATE_HEX[:-2]), "segment update"),
         (bytes.fromhex("010100" + "00" + UPDATE_HEX[8:]), "field=topic"),
         (bytes.fromhex("010100" + "04ffffff" + UPDATE_HEX[14:]), "not UTF-8"),
-        (bytes.fromhex(STARTED_HEX.replace("6be803", "6be8ffffffff0f")), "segment_leader_epochs"),
-        (bytes.fromhex(STARTED_HEX.replace("6be803", "6be8ffffffffff0f")), "varint"),
+        (bytes.fromhex(STARTED_HEX.replace("6be803", "6be8ffffffff0f")), "longer than the record"),
+        (bytes.fromhex(STARTED_HEX.replace("6be803", "6be8ffffffff1f")), "over 32 bits"),
+        (bytes.fromhex(STARTED_HEX.replace("6be803", "6be8ffffffffff0f")), "varint .* too long"),
+        (bytes.fromhex(STARTED_HEX.replace("6be803", "6be800")), "null .* field=segment_leader"),
+        (bytes.fromhex(STARTED_HEX[:-68] + "01" + STARTED_HEX[-14:]), "at least one leader epoch"),
         (bytes.fromhex(STARTED_HEX.replace("00000000000000c7", "0000000000000063")), "end offset"),
     ],
 )
