@@ -101,3 +101,69 @@ def test_no_file_stays_open_between_writes(path: Path) -> None:
     for file in opened:
         with pytest.raises(OSError, match="Bad file descriptor"):
             file.size()
+
+
+class SyncingFileSystem(OsFileSystem):
+    """Notes the size of each file that is synced."""
+
+    def __init__(self) -> None:
+        self.synced: list[int] = []
+
+    def sync_file(self, path: Path) -> None:
+        self.synced.append(path.stat().st_size)
+
+
+def test_index_is_synced_when_it_has_changed_since(path: Path) -> None:
+    fs = SyncingFileSystem()
+    index = open_index(fs, path)
+    index.sync()
+    assert fs.synced == [0], "a new file must be durable, too"
+    index.sync()
+    fill(index, 3)
+    index.sync()
+    index.sync()
+    index.truncate(2 * ENTRY_SIZE)
+    index.sync()
+    index.sync()
+    fill(index, ENTRIES_PER_PAGE, start=2)
+    index.sync()
+    entry_counts = [0, 3, 2, ENTRIES_PER_PAGE + 2]
+    assert fs.synced == [count * ENTRY_SIZE for count in entry_counts]
+
+
+def test_index_of_an_earlier_process_is_synced_once(path: Path) -> None:
+    path.write_bytes(entries(4))
+    fs = SyncingFileSystem()
+    index = open_index(fs, path, padding_count=1)
+    index.sync()
+    index.sync()
+    assert fs.synced == [3 * ENTRY_SIZE]
+
+
+def test_unwritten_entries_that_are_truncated_leave_the_file_alone(
+    index: IndexFile, path: Path
+) -> None:
+    fill(index, 2)
+    index.sync()
+    fill(index, 2, start=2)
+    before = index.entries
+    index.truncate(2 * ENTRY_SIZE)
+    assert before == entries(4), "a look-up in progress keeps the old entries"
+    assert index.entries == path.read_bytes() == entries(2)
+
+
+def test_several_entries_at_once_are_written_as_one_page(index: IndexFile, path: Path) -> None:
+    index.append(entries(ENTRIES_PER_PAGE - 1))
+    assert path.stat().st_size == 0
+    index.append(entry(ENTRIES_PER_PAGE - 1))
+    assert path.read_bytes() == entries(ENTRIES_PER_PAGE)
+    with pytest.raises(AssertionError):
+        index.append(b"half")
+
+
+@pytest.mark.parametrize(("size_max", "size_full"), [(80, 80), (87, 80), (7, 0)])
+def test_size_of_a_full_index_is_a_whole_number_of_entries(
+    path: Path, size_max: int, size_full: int
+) -> None:
+    index = IndexFile(OsFileSystem(), path, ENTRY_SIZE, size_max, lambda _: 0)
+    assert index.size_full == size_full

@@ -133,3 +133,35 @@ def test_read_of_any_bytes_gives_entries_or_corrupt_index(data: bytes) -> None:
     except CorruptIndexError:
         return
     assert encode_offset_index(entries, 7) == data[: 8 * len(entries)]
+
+
+@given(rising_entries(), st.integers(0, 400_000), st.integers(0, 100_000), st.integers(0, 9))
+def test_upper_bound_agrees_with_a_linear_search(
+    entries: list[OffsetPosition], start: int, size: int, padding: int
+) -> None:
+    buffer = encode_offset_index(entries, 1000) + bytes(8 * padding)
+    above = [entry for entry in entries if entry.position >= start + size]
+    found = fetch_upper_bound(buffer, 1000, OffsetPosition(1000, start), size)
+    assert found == (above[0] if above else None)
+    assert offset_index_entry_count(buffer) == len(entries)
+
+
+@pytest.mark.parametrize("cut", [1, 7])
+def test_partial_entry_at_the_end_is_no_entry(cut: int) -> None:
+    assert offset_index_entry_count(GOLDEN[:-cut]) == 1
+    assert lookup_offset(GOLDEN[:-cut], 100, 10**6) == GOLDEN_ENTRIES[0]
+    assert offset_index_entry_count(GOLDEN[:cut]) == 0
+
+
+def test_last_offset_may_be_the_base_offset() -> None:
+    at_base = encode_offset_index([OffsetPosition(100, 61)], 100)
+    check_offset_index(at_base, 100)
+    assert read_offset_index(at_base, 100) == [OffsetPosition(100, 61)]
+
+
+@pytest.mark.parametrize("offset", [99, 100 + 2**31])
+def test_entry_that_does_not_fit_is_not_written(offset: int) -> None:
+    """The log rolls before."""
+    with pytest.raises(AssertionError):
+        encode_offset_index([OffsetPosition(offset, 61)], 100)
+    encode_offset_index([OffsetPosition(100, 61), OffsetPosition(99 + 2**31, 62)], 100)

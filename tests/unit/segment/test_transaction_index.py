@@ -72,3 +72,42 @@ def test_read_of_a_damaged_index_is_refused(data: bytes, message: str) -> None:
 def test_read_with_a_transaction_below_the_base_is_refused() -> None:
     with pytest.raises(CorruptIndexError, match="entry=0"):
         read_transaction_index(GOLDEN, 6)
+
+
+@pytest.mark.parametrize(
+    ("entry", "is_right"),
+    [
+        (AbortedTransaction(7, 4, 5, 6), True),
+        (AbortedTransaction(7, 5, 5, 0), True),
+        (AbortedTransaction(7, 0, 5, -1), True),
+        (AbortedTransaction(7, 6, 5, 6), False),
+        (AbortedTransaction(7, -1, 5, 6), False),
+        (AbortedTransaction(7, 4, 5, 7), False),
+    ],
+)
+def test_entry_that_contradicts_itself_is_refused(
+    entry: AbortedTransaction, *, is_right: bool
+) -> None:
+    """When a marker is appended, nothing behind it is there yet: the last stable offset is at most
+    the one after it."""
+    first = AbortedTransaction(3, 1, 2, 3)
+    data = encode_transaction_index([first, entry])
+    if is_right:
+        assert read_transaction_index(data, 0) == [first, entry]
+        return
+    with pytest.raises(CorruptIndexError, match="contradicts itself base_offset=0 entry=1 "):
+        read_transaction_index(data, 0)
+
+
+def test_transaction_that_began_in_an_earlier_segment_is_right() -> None:
+    assert read_transaction_index(GOLDEN, 5) == [GOLDEN_ENTRY]
+    assert read_transaction_index(b"", 5) == []
+
+
+def test_markers_rise_strictly() -> None:
+    rising = [AbortedTransaction(7, 4, 5, 6), AbortedTransaction(8, 3, 6, 7)]
+    assert read_transaction_index(encode_transaction_index(rising), 0) == rising
+    with pytest.raises(
+        CorruptIndexError, match="does not rise base_offset=0 entry=1 last_offset=5"
+    ):
+        read_transaction_index(encode_transaction_index(reversed(rising)), 0)
