@@ -60,3 +60,48 @@ def test_resized_pool_runs_more_at_once_and_what_it_had_taken() -> None:
     finally:
         go.set()
         pool.close()
+
+
+def test_work_that_waits_is_counted_and_cancelled_at_the_close() -> None:
+    pool, go, ran = BoundedPool("test", 2, 3), threading.Event(), list[int]()
+    started = threading.Semaphore(0)
+
+    def hold() -> bool:
+        started.release()
+        return go.wait(10)
+
+    try:
+        assert (pool.pending_count, pool.idle_share) == (0, 1)
+        running = [pool.submit(hold)]
+        assert (pool.pending_count, pool.idle_share) == (0, 0.5)
+        running.append(pool.submit(hold))
+        assert (pool.pending_count, pool.idle_share) == (0, 0)
+        for _ in running:
+            assert started.acquire(timeout=10)
+        waiting = [pool.submit(lambda: ran.append(1)) for _ in range(3)]
+        assert (pool.pending_count, pool.idle_share) == (3, 0)
+        with pytest.raises(NotEnoughMemoryError, match="pool=test count=5"):
+            pool.submit(lambda: 8)
+        closing = threading.Thread(target=pool.close)
+        closing.start()
+        for each in waiting:
+            while not each.cancelled():
+                threading.Event().wait(0.001)
+        go.set()
+        closing.join(10)
+        assert [each.result(0) for each in running] == [True, True]
+        assert (ran, pool.pending_count, pool.idle_share) == ([], 0, 1)
+    finally:
+        go.set()
+
+
+def test_pool_without_a_bound_takes_any_work() -> None:
+    pool, go = BoundedPool("test", 1, None), threading.Event()
+    try:
+        work = [pool.submit(go.wait) for _ in range(50)]
+        assert pool.pending_count == 49
+        go.set()
+        assert all(each.result(10) for each in work)
+    finally:
+        go.set()
+        pool.close()

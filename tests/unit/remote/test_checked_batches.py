@@ -10,7 +10,14 @@ import pytest
 from isotherm.errors import CorruptRecordError
 from isotherm.record.batch import HEADER_SIZE, build_batch, read_batch_header
 from isotherm.record.batch_header import encode_batch
-from isotherm.remote.reading.checked_batches import BatchPlace, CheckedBatches, check_batches
+from isotherm.record.control import ControlRecordType, build_end_transaction_marker
+from isotherm.remote.reading.checked_batches import (
+    BatchPlace,
+    CheckedBatches,
+    check_batch,
+    check_batches,
+    check_place,
+)
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.types import TopicIdPartition
 
@@ -216,3 +223,63 @@ def test_batch_that_contradicts_itself_under_a_right_crc_is_damage(name: str, in
             CorruptRecordError, match=r"control batch holds|control bit, or neither|has no producer"
         ):
             check(data)
+
+
+def test_segments_bounds_are_inclusive() -> None:
+    data = b"".join(GOOD)
+    for end_offset, count in ((22, 3), (21, 3), (20, 2), (14, 2), (13, 1)):
+        segment = metadata(START + len(data), end_offset)
+        found = check_batches(segment, memoryview(data), START, START, START + len(data), 10)
+        assert found is not None
+        assert len(found.positions) == count
+    before = replace(metadata(START + len(data)), start_offset=11)
+    with pytest.raises(CorruptRecordError, match="outside its segment"):
+        check_batches(before, memoryview(data), START, START, START + len(data), 0)
+
+
+def test_place_of_a_batch_is_within_its_segment() -> None:
+    header = read_batch_header(GOOD[0])
+    size = len(GOOD[0])
+    check_place(metadata(START + size, 11), START, header, 10)
+    wrong = [
+        (metadata(START + size - 1, 11), 10, "reaches beyond its segment"),
+        (metadata(START + size, 10), 10, "outside its segment"),
+        (replace(metadata(START + size), start_offset=11), 10, "outside its segment"),
+        (metadata(START + size, 11), 11, "offsets go back"),
+        (
+            replace(metadata(START + size), segment_leader_epochs={1: 10}),
+            10,
+            "epoch=0 expected_epoch=1",
+        ),
+    ]
+    for segment, next_offset, reason in wrong:
+        with pytest.raises(CorruptRecordError, match=reason):
+            check_place(segment, START, header, next_offset)
+
+
+def test_single_batch_that_is_cut_off_is_damage() -> None:
+    whole = check_batch(metadata(START + len(GOOD[0])), memoryview(GOOD[0]), START, 10)
+    assert (whole.start, whole.end, whole.next_offset) == (START, ENDS[0], 12)
+    cut = memoryview(GOOD[0])[:-1]
+    with pytest.raises(CorruptRecordError, match=f"cut off position={START} size={len(cut)}"):
+        check_batch(metadata(START + len(GOOD[0])), cut, START, 10)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_control_batches_are_noted_wherever_they_are(place: int) -> None:
+    marker = build_end_transaction_marker(
+        ControlRecordType.COMMIT,
+        producer_id=1,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        timestamp_ms=0,
+        base_offset=[10, 12, 20][place],
+    )
+    assert not checked(b"".join(GOOD)).has_markers
+    assert checked(b"".join([*GOOD[:place], marker, *GOOD[place + 1 :]])).has_markers
+
+
+def test_bytes_of_batches_cannot_be_written_to() -> None:
+    found = checked(bytearray(b"".join(GOOD)))
+    assert found.bytes_between(0, 3).readonly
+    assert bytes(found.bytes_between(0, 1)) == bytes(GOOD[0])

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from isotherm.remote.history.holes import find_holes
+from isotherm.remote.history.holes import find_holes, hole_error
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -61,3 +61,41 @@ def test_holes_are_the_offsets_between_finished_segments(
     for each in found:
         assert each.before.end_offset_inclusive + 1 == each.first_offset
         assert each.after.start_offset - 1 == each.last_offset
+
+
+@pytest.mark.parametrize(
+    ("offset", "before", "after", "last"),
+    [
+        (150, segment(20, 129), segment(160, 189), 159),
+        (130, segment(20, 129), segment(160, 189), 159),
+        (159, segment(20, 129), segment(160, 189), 159),
+        (5, None, segment(10, 99), 9),
+        (320, segment(200, 310), None, 399),
+    ],
+)
+def test_error_at_a_hole_names_the_nearest_finished_segments(
+    offset: int,
+    before: RemoteLogSegmentMetadata | None,
+    after: RemoteLogSegmentMetadata | None,
+    last: int,
+) -> None:
+    segments = [
+        segment(10, 99),
+        segment(20, 129),
+        segment(100, 110),
+        segment(140, 155, STARTED),
+        segment(190, 199),
+        segment(160, 189),
+        segment(151, 158, DELETING),
+        segment(200, 310),
+    ]
+    error = hole_error(PARTITION, segments, offset, 400)
+
+    def named(each: RemoteLogSegmentMetadata) -> str:
+        return f"{each.segment_id.id}:{each.start_offset}-{each.end_offset_inclusive}"
+
+    assert f"topic=flights partition=0 offset={offset} " in str(error)
+    assert f" before={named(before) if before else 'nothing'} " in str(error)
+    assert f" after={named(after) if after else 'local:400'} " in str(error)
+    assert f"up to offset {last + 1} gives" in str(error)
+    assert error.place == f"{PARTITION}:{last}"

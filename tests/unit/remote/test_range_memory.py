@@ -62,3 +62,29 @@ def test_memory_that_was_never_written_to_counts_for_nothing() -> None:
     del longer, views
     assert memory.lent_size == 0
     assert memory.kept_size == 4 * size  # the block that returned first was dropped
+
+
+def test_small_ranges_share_blocks_of_a_page() -> None:
+    memory = RangeMemory(4 * SIZE)
+    for size, other in ((1, 4096), (4096, 3), (4097, 8192), (8192, 4097)):
+        view = memory.lend(size)
+        assert len(view) == size
+        view[:1] = b"m"
+        del view
+        assert bytes(memory.lend(other)[:1]) == b"m", (size, other)
+
+
+def test_range_of_another_size_gets_another_block() -> None:
+    memory = RangeMemory(4 * SIZE)
+    memory.lend(SIZE)
+    assert memory.kept_size == SIZE
+    views = [memory.lend(SIZE + 1), memory.lend(SIZE // 2)]
+    assert (memory.kept_size, memory.lent_size) == (SIZE, sum(map(len, views)))
+
+
+def test_nothing_is_kept_without_a_bound_to_keep_it_in() -> None:
+    memory = RangeMemory(0)
+    view = memory.lend(SIZE)
+    assert memory.lent_size == SIZE
+    del view
+    assert (memory.lent_size, memory.kept_size) == (0, 0)

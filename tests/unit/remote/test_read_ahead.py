@@ -442,3 +442,79 @@ def test_any_reads_give_the_segments_bytes_within_the_bound(
         data = read(ahead, make_metadata(2000, number), position, size)
         assert bytes(data) == store.content(position, min(2000, position + size))
         assert ahead.size_in_bytes <= size_max
+
+
+@pytest.mark.parametrize(
+    ("run_count", "range_sizes", "alone", "shared"),
+    [
+        # Two ranges of 64 MiB fit into half of 256 MiB.
+        (0, (8, 50, 64), 192, 128),
+        (1, (8, 50, 64), 192, 128),
+        (2, (8, 50, 64), 128, 128),
+        (4, (8, 32, 32), 64, 64),
+        (16, (8, 8, 8), 16, 16),
+        (64, (2, 2, 2), 4, 4),
+    ],
+)
+def test_range_takes_at_most_half_of_the_share_of_its_run(
+    run_count: int, range_sizes: tuple[int, ...], alone: int, shared: int
+) -> None:
+    settings = ReadAheadSettings(256 * MIB)
+    for wanted, size in zip((1, 50, 100), range_sizes, strict=True):
+        assert settings.range_size(wanted * MIB, run_count) == size * MIB
+    assert settings.run_size(run_count, is_shared=False) == alone * MIB
+    assert settings.run_size(run_count, is_shared=True) == shared * MIB
+
+
+@pytest.mark.parametrize(("idle_ms", "is_kept"), [(9_999, True), (10_000, False)])
+def test_run_loses_its_share_after_ten_seconds_without_a_read(
+    *, idle_ms: int, is_kept: bool
+) -> None:
+    clock, store = SimClock(), CountingStore()
+    ahead = read_ahead(store, size_max=512, clock=clock)
+    slow, fast = make_metadata(10_000, 1), make_metadata(10_000, 2)
+    for position in (0, 20, 40):
+        read(ahead, slow, position, 20)
+    clock.advance(idle_ms)
+    for position in range(0, 2000, 20):
+        read(ahead, fast, position, 20)
+    try:
+        assert bytes(ahead.read(slow, 64, 10, NO_WAIT)) == store.content(64, 74)
+        assert is_kept
+    except NotInMemoryError:
+        assert not is_kept
+
+
+def test_reader_that_waits_is_served_beside_the_ranges_fetched_ahead() -> None:
+    """Fetches ahead take AHEAD_AT_ONCE threads at most, and a reader's fetch does not count."""
+    store, executor = CountingStore(), HeldExecutor()
+    ahead = ReadAhead(store, ReadAheadSettings(4096, 64, 64), executor, SimClock())  # type: ignore[arg-type]
+    segment = make_metadata(100_000)
+    ahead.range_at(segment, 0, 64, ReadWait())
+    executor.run_all()
+    ahead.read_on(segment, 32, 1000, lambda _: None)
+    assert len(executor.held) == AHEAD_AT_ONCE
+    ahead.range_at(make_metadata(100_000, 1), 0, 64, ReadWait())
+    assert len(executor.held) == AHEAD_AT_ONCE + 1
+    # Each fetch that ends makes room for one more.
+    executor.held.pop(0)()
+    assert len(executor.held) == AHEAD_AT_ONCE + 1
+    executor.run_all()
+    assert len(store.ranges) == len(set(zip(store.segments, store.ranges, strict=True)))
+
+
+def test_planned_range_that_a_reader_waits_for_is_fetched_once() -> None:
+    store, executor = CountingStore(), HeldExecutor()
+    ahead = ReadAhead(store, ReadAheadSettings(4096, 64, 64), executor, SimClock())  # type: ignore[arg-type]
+    segment = make_metadata(100_000)
+    ahead.range_at(segment, 0, 64, ReadWait())
+    executor.run_all()
+    ahead.read_on(segment, 32, 1000, lambda _: None)
+    position = 64 * (1 + AHEAD_AT_ONCE)
+    planned = ahead.range_at(segment, position, 10, ReadWait())
+    assert planned.start == position
+    executor.run_all()
+    assert store.ranges.count((position, position + 64)) == 1
+    assert bytes(ahead.read(segment, position, 64, NO_WAIT)) == store.content(
+        position, position + 64
+    )

@@ -43,3 +43,12 @@ def test_what_is_logged_elsewhere_or_passes_has_no_line(
 ) -> None:
     ReadFailures(SimClock()).note(PARTITIONS[0], 7, error)
     assert not caplog.records
+
+
+def test_partitions_that_failed_long_ago_are_forgotten() -> None:
+    clock = SimClock()
+    failures = ReadFailures(clock)
+    for number in range(100):
+        failures.note(TopicIdPartition(uuid.UUID(int=2), "t", number), 7, DENIED)
+        clock.advance(1_000)
+    assert len(failures._logged_s) <= 60

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from isotherm.errors import RemoteResourceNotFoundError
+from isotherm.errors import CorruptObjectError, RemoteResourceNotFoundError
 from isotherm.log.log_read import FetchIsolation
 from isotherm.record.batch import build_batch
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.validation import AppendOrigin
 from isotherm.remote.indexes.rebuilt_transactions import TransactionIndexRebuild
-from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
+from isotherm.remote.segment_metadata import (
+    IndexType,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+)
 from isotherm.segment.transaction_index import (
     AbortedTransaction,
     encode_transaction_index,
     read_transaction_index,
 )
 from isotherm.testing.faulty_store import Operation
+from isotherm.types import uuid_to_text
 from tests.support.tiered_partition import TieredPartition
 
 ABORT, COMMIT = ControlRecordType.ABORT, ControlRecordType.COMMIT
@@ -144,3 +150,57 @@ def test_rebuilt_index_is_the_one_that_the_broker_wrote(tiered: TieredPartition)
         if not each.txn_index_empty:
             written = tiered.store.fetch_index(each, IndexType.TRANSACTION)
         assert rebuild(each) == written
+
+
+def test_segment_that_is_damaged_too_is_an_error(tiered: TieredPartition) -> None:
+    segment = tiered.segments()[-1]
+    (path,) = tiered.bucket.rglob(f"*{uuid_to_text(segment.segment_id.id)}.log")
+    tiered.damage_declared = "the object is written over"
+    content = bytearray(path.read_bytes())
+    content[70] ^= 1
+    path.write_bytes(content)
+    rebuild = TransactionIndexRebuild(tiered.store, tiered.metadata)
+    with pytest.raises(
+        CorruptObjectError, match=f"is damaged segment={segment.segment_id} reason="
+    ):
+        rebuild(segment)
+
+
+@pytest.mark.parametrize("snapshot", ["lost", "damaged", "of a segment that is being deleted"])
+def test_transactions_begin_in_the_segment_if_nothing_tells_of_earlier_batches(
+    tiered: TieredPartition, monkeypatch: pytest.MonkeyPatch, snapshot: str
+) -> None:
+    """The first offset is then too high: the index still names every marker of the segment."""
+    rebuild = TransactionIndexRebuild(tiered.store, tiered.metadata)
+    right = {
+        each.segment_id: read_transaction_index(rebuild(each), each.start_offset)
+        for each in tiered.segments()
+    }
+    before, segment = next(
+        (before, each)
+        for before, each in pairwise(tiered.segments())
+        if any(entry.first_offset < each.start_offset for entry in right[each.segment_id])
+    )
+    fetch = tiered.store.fetch_index
+
+    def fetch_index(metadata: RemoteLogSegmentMetadata, kind: IndexType) -> bytes:
+        if metadata.segment_id == before.segment_id and kind is IndexType.PRODUCER_SNAPSHOT:
+            assert snapshot != "of a segment that is being deleted"
+            return b"no snapshot" if snapshot == "damaged" else lost(b"")
+        return fetch(metadata, kind)
+
+    monkeypatch.setattr(tiered.store, "fetch_index", fetch_index)
+    if snapshot == "of a segment that is being deleted":
+        tiered.tier.publish(
+            tiered.tier.update_of(before, RemoteLogSegmentState.DELETE_SEGMENT_STARTED, None)
+        )
+    found = read_transaction_index(rebuild(segment), segment.start_offset)
+    entries = right[segment.segment_id]
+    assert [(each.producer_id, each.last_offset) for each in found] == [
+        (each.producer_id, each.last_offset) for each in entries
+    ]
+    for each, entry in zip(found, entries, strict=True):
+        if entry.first_offset < segment.start_offset:
+            assert segment.start_offset <= each.first_offset <= each.last_offset
+        else:
+            assert each.first_offset == entry.first_offset

@@ -20,6 +20,7 @@ from isotherm.errors import (
     OffsetOutOfRangeError,
     RemoteStorageError,
     RemoteStorageNotReadyError,
+    RetriableError,
 )
 from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_read import FetchIsolation
@@ -41,6 +42,7 @@ from isotherm.remote.tasks.pending_deletions import PendingDeletions
 from isotherm.remote.threads import SYSTEM_THREADS, SystemThreads, Threads
 from isotherm.testing.faulty_store import Fault, Operation
 from isotherm.testing.sim_clock import SimClock
+from isotherm.types import TopicIdPartition
 from tests.support.tiered_partition import TieredPartition, records_of
 
 # Ends a test that hangs. The time of the tasks is the simulated clock's.
@@ -648,3 +650,141 @@ def test_close_closes_every_part_whatever_another_raises(
         with pytest.raises(RemoteStorageError):
             manager.close()
     assert closed == ["indexes", "metadata", "storage"]
+
+
+def request(partition: TieredPartition, offset: int, wait: ReadWait | None = None) -> ReadRequest:
+    return ReadRequest(
+        partition.log,
+        partition.partition,
+        offset,
+        1 << 20,
+        isolation=FetchIsolation.HIGH_WATERMARK,
+        min_one_message=True,
+        wait=wait or ReadWait(),
+    )
+
+
+def test_read_now_answers_from_memory_alone(
+    manager: RemoteLogManager, partition: TieredPartition
+) -> None:
+    partition.copy_task.run()
+    partition.delete_local_segments()
+    value = partition.metrics.value
+    prefix = "kafka_server_brokertopicmetrics_remotefetch"
+    manager.tier.metrics.follow("flights", 0)
+    assert manager.read_now(request(partition, 0)) is None
+    assert value(f"{prefix}requests_total", topic="flights") == 0
+    assert value(READ_TIME + "_count") == 0
+    assert not [each for each in partition.store.trace if each.operation is Operation.FETCH_LOG]
+    assert manager.read_now(request(partition, 1000)) is None, "`read` will raise the error"
+    first = manager.read(request(partition, 0)).result(WAIT_S)
+    found = manager.read_now(request(partition, 0))
+    assert found is not None
+    assert b"".join(found.records)[:100] == b"".join(first.records)[:100]
+    assert value(f"{prefix}requests_total", topic="flights") == 2
+    assert value(f"{prefix}bytes_total", topic="flights") == first.size + found.size
+    assert value(f"{prefix}errors_total", topic="flights") == 0
+    assert value(READ_TIME + "_count") == 2
+
+
+def test_read_that_was_given_up_is_no_failure_of_the_tier(
+    manager: RemoteLogManager, partition: TieredPartition, caplog: pytest.LogCaptureFixture
+) -> None:
+    partition.copy_task.run()
+    partition.delete_local_segments()
+    manager.tier.metrics.follow("flights", 0)
+    partition.store.fail_always(Operation.FETCH_LOG, Fault.THROTTLED)
+    wait = ReadWait()
+    wait.stop(has_left=False)
+    with pytest.raises(RetriableError):
+        manager.read(request(partition, 0, wait)).result(WAIT_S)
+    errors = "kafka_server_brokertopicmetrics_remotefetcherrors_total"
+    assert partition.metrics.value(errors, topic="flights") == 0
+    assert "remote read failed" not in caplog.text
+    assert partition.metrics.value(READ_TIME + "_count") == 1
+
+
+def test_sizes_and_roles_are_those_of_led_partitions(
+    manager: RemoteLogManager, partition: TieredPartition
+) -> None:
+    key = partition.partition.topic_partition
+    assert manager.sizes() == {}
+    assert not manager.leads(partition.partition)
+    manager.on_leadership_change([partition.log])
+    assert list(manager.sizes()) == [key]
+    run_after(partition, 1, lambda: all_copied(partition))
+    manager.run_tasks()
+    assert manager.sizes() == {
+        key: sum(each.segment_size_in_bytes for each in partition.segments())
+    }
+    assert manager.leads(partition.partition)
+    assert manager.location == "FaultyStore"
+    stopped = manager.stop_partitions([partition.partition], delete_remote=False)
+    run_after(partition, 1_000, stopped.done)
+    assert manager.sizes() == {}
+    assert not manager.leads(partition.partition)
+
+
+def test_partitions_that_were_removed_meanwhile_are_deleted_at_the_start(
+    manager: RemoteLogManager, partition: TieredPartition
+) -> None:
+    """The process before this one may not have noticed the removal."""
+    partition.copy_task.run()
+    partition.topic_exists = False
+    partition.metadata.on_stop_partitions([partition.partition])
+    resumed = manager.resume_deletions([partition.partition])
+    partition.metadata.poll()
+    run_after(partition, 1_000, resumed.done)
+    assert partition.object_names() == []
+
+
+def test_closed_manager_starts_nothing(
+    manager: RemoteLogManager, partition: TieredPartition
+) -> None:
+    manager.close()
+    manager.on_leadership_change([partition.log])
+    assert not manager.leads(partition.partition)
+    manager.update_config(
+        replace(RemoteLogManagerConfig(), remote_log_metadata_custom_metadata_max_bytes=3)
+    )
+    assert manager.tier.custom_metadata_size_max() != 3
+
+
+def test_stop_of_several_partitions_has_the_first_error(
+    manager: RemoteLogManager, partition: TieredPartition
+) -> None:
+    """Both deletions wait for metadata that are never read."""
+    others = [replace_partition(partition, number) for number in (1, 2)]
+    stopped = manager.stop_partitions(others, delete_remote=True)
+    assert not stopped.done()
+    manager.close()
+    with pytest.raises(RemoteStorageNotReadyError, match="is closed"):
+        stopped.result(0)
+
+
+def replace_partition(partition: TieredPartition, number: int) -> TopicIdPartition:
+    return TopicIdPartition(partition.partition.topic_id, partition.partition.topic, number)
+
+
+def test_close_waits_for_its_time_and_leaves_work_as_a_crash_does(
+    manager: RemoteLogManager, partition: TieredPartition, caplog: pytest.LogCaptureFixture
+) -> None:
+    began, go = threading.Event(), threading.Event()
+    copy = partition.store.copy_log_segment_data
+
+    def held(*arguments: Any) -> bytes | None:
+        began.set()
+        assert go.wait(WAIT_S)
+        return copy(*arguments)
+
+    partition.store.copy_log_segment_data = held  # type: ignore[method-assign]
+    manager.on_leadership_change([partition.log])
+    assert began.wait(WAIT_S)
+    stopped = manager.stop_partitions([partition.partition], delete_remote=False)
+    try:
+        manager.close(timeout_s=0.01)
+        assert "remote work is left to the next start timeout_s=0.01" in caplog.text
+        with pytest.raises(RemoteStorageNotReadyError):
+            stopped.result(0)
+    finally:
+        go.set()

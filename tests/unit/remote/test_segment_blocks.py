@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import threading
+import uuid
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
@@ -14,7 +16,15 @@ from hypothesis import strategies as st
 from isotherm.errors import CorruptRecordError
 from isotherm.record.batch import NewRecord, build_batch
 from isotherm.record.batch_table import read_batch_table
-from isotherm.remote.reading.segment_blocks import BatchJoiner, block_ranges, fetch_ahead
+from isotherm.remote.reading.segment_blocks import (
+    BatchJoiner,
+    block_ranges,
+    fetch_ahead,
+    segment_blocks,
+    segment_blocks_ahead,
+)
+from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
+from isotherm.types import TopicIdPartition
 
 BATCHES = [
     bytes(build_batch([NewRecord(0, b"k", bytes(size))], base_offset=offset))
@@ -124,3 +134,78 @@ def test_error_of_a_fetch_is_that_of_its_own_block() -> None:
         assert good.result() == 1
         with pytest.raises(ZeroDivisionError):
             bad.result()
+
+
+SEGMENT = RemoteLogSegmentMetadata(
+    segment_id=RemoteLogSegmentId(TopicIdPartition(uuid.UUID(int=1), "t", 0), uuid.UUID(int=2)),
+    start_offset=0,
+    end_offset_inclusive=3,
+    max_timestamp_ms=0,
+    broker_id=0,
+    event_timestamp_ms=0,
+    segment_size_in_bytes=len(LOG),
+    segment_leader_epochs={0: 0},
+)
+
+
+class LogStore:
+    """Serves a log and notes the ranges, whose ends are inclusive."""
+
+    def __init__(self) -> None:
+        self.ranges: list[tuple[int, int]] = []
+
+    def fetch_log_segment(
+        self, metadata: RemoteLogSegmentMetadata, start: int, end_inclusive: int
+    ) -> memoryview:
+        assert 0 <= start <= end_inclusive < metadata.segment_size_in_bytes
+        self.ranges.append((start, end_inclusive))
+        return memoryview(LOG)[start : end_inclusive + 1]
+
+
+@pytest.mark.parametrize("start", [0, 61, len(LOG) - 1, len(LOG)])
+@pytest.mark.parametrize("size", [1, 100, len(LOG) - 1, len(LOG), len(LOG) + 1])
+def test_blocks_of_a_segment_are_its_bytes_each_fetched_once(start: int, size: int) -> None:
+    store = LogStore()
+    blocks = list(segment_blocks(store, SEGMENT, size, start=start))  # type: ignore[arg-type]
+    assert b"".join(blocks) == LOG[start:]
+    assert all(len(each) == size for each in blocks[:-1])
+    assert all(0 < len(each) <= size for each in blocks)
+    ahead = list(segment_blocks_ahead(LogStore(), SEGMENT, size, RunsAtOnce()))  # type: ignore[arg-type]
+    assert b"".join(ahead) == LOG
+
+
+def test_block_after_the_one_in_hand_is_fetched_meanwhile() -> None:
+    for ahead in (1, 3):
+        store = LogStore()
+        blocks = segment_blocks_ahead(store, SEGMENT, 50, RunsAtOnce(), ahead=ahead)  # type: ignore[arg-type]
+        next(blocks)
+        assert len(store.ranges) == 1 + ahead
+
+
+def test_fetches_that_have_not_begun_are_cancelled_with_the_reader() -> None:
+    began, go, fetched = threading.Event(), threading.Event(), list[int]()
+
+    def fetch(number: int) -> int:
+        if number == 1:
+            began.set()
+            assert go.wait(10)
+        fetched.append(number)
+        return number
+
+    with ThreadPoolExecutor(1) as pool:
+        blocks = fetch_ahead(range(9), fetch, pool, 4)
+        next(blocks)[1].result(10)
+        assert began.wait(10)
+        blocks.close()
+        go.set()
+    assert fetched == [0, 1]
+
+
+@given(st.sets(st.integers(len(BATCHES[0]) + 1, len(LOG) - 1), max_size=6))
+def test_batches_are_found_from_a_later_position_on(places: set[int]) -> None:
+    start = len(BATCHES[0])
+    joiner = BatchJoiner(len(LOG), start)
+    blocks = cut(LOG, {start, *places})[1:]
+    expected = list(itertools.accumulate(map(len, BATCHES[1:-1]), initial=start))
+    assert positions(joiner, blocks) == expected
+    joiner.end()

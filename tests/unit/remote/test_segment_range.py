@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from isotherm.errors import CorruptRecordError, RemoteStorageError
+from isotherm.errors import (
+    CorruptObjectError,
+    CorruptRecordError,
+    RemoteStorageError,
+    RequestTimedOutError,
+)
 from isotherm.record.batch import build_batch
+from isotherm.remote.reading import segment_range as module
 from isotherm.remote.reading.range_memory import RangeMemory
 from isotherm.remote.reading.read_wait import NO_WAIT, NotInMemoryError, ReadWait
 from isotherm.remote.reading.segment_range import SegmentRange
@@ -31,6 +39,10 @@ METADATA = RemoteLogSegmentMetadata(
     segment_size_in_bytes=len(CONTENT),
     segment_leader_epochs={0: 0},
 )
+
+
+# Ends a test that hangs. No assertion depends on it.
+WAIT_S = 10
 
 
 class SteppingStore:
@@ -150,3 +162,144 @@ def test_failed_fetch_is_asked_to_those_who_wait_and_what_came_before_it_serves(
         segment_range.wait_until_filled(STARTS[4], ReadWait())
     with pytest.raises(NotInMemoryError):
         segment_range.wait_until_filled(STARTS[4], NO_WAIT)
+
+
+class EarlyStore(SteppingStore):
+    """Ends each range at the last stop."""
+
+    def fetch_log_segment_into(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        start_position: int,
+        buffer: memoryview,
+        on_filled: Callable[[int], None],
+    ) -> None:
+        super().fetch_log_segment_into(
+            metadata, start_position, buffer[: self.stops[-1] - start_position], on_filled
+        )
+
+
+class CutStore:
+    """A storage manager without `fetch_log_segment_into` that returns another length."""
+
+    def __init__(self, by: int) -> None:
+        self.by = by
+
+    def fetch_log_segment(
+        self, metadata: RemoteLogSegmentMetadata, start: int, end_inclusive: int
+    ) -> memoryview:
+        return memoryview(CONTENT)[start : end_inclusive + 1 + self.by]
+
+
+@pytest.mark.parametrize("store", [EarlyStore(CONTENT, STARTS[4]), CutStore(STARTS[4] - STARTS[9])])
+def test_range_that_the_store_ends_early_fails_and_its_readers_with_it(store: object) -> None:
+    segment_range = SegmentRange(METADATA, STARTS[2], STARTS[9], STARTS[2])
+    place = f"start={STARTS[2]} end={STARTS[9]} ended_at={STARTS[4]}"
+    with pytest.raises(CorruptObjectError, match=place):
+        segment_range.fetch(store, RangeMemory(1 << 20))  # type: ignore[arg-type]
+    assert (segment_range.is_done, segment_range.is_whole) == (True, False)
+    segment_range.wait_until_filled(STARTS[4], ReadWait())
+    with pytest.raises(CorruptObjectError, match=place):
+        segment_range.wait_until_filled(STARTS[4] + 1, ReadWait())
+
+
+def test_bytes_beyond_the_range_are_not_of_it() -> None:
+    segment_range = fetched(CutStore(STARTS[9] - STARTS[5]), STARTS[2], STARTS[5], STARTS[2])
+    assert segment_range.is_whole
+    assert segment_range.last_batch_end == STARTS[5]
+    assert segment_range.checked_at(STARTS[5]) is None
+    assert segment_range.check(STARTS[4]) is segment_range.checked_at(STARTS[2])
+
+
+@pytest.mark.parametrize(("size", "is_cut"), [(1, False), (100, False), (400, True), (1000, True)])
+def test_range_is_checked_in_pieces_unless_a_batch_is_larger(
+    monkeypatch: pytest.MonkeyPatch, *, size: int, is_cut: bool
+) -> None:
+    monkeypatch.setattr(module, "_CHECK_SIZE", size)
+    segment_range = fetched(SteppingStore(CONTENT), 0, len(CONTENT), 0)
+    sizes, position = [], 0
+    while position < len(CONTENT):
+        piece = segment_range.checked_at(position)
+        assert piece is not None
+        assert piece.start == position
+        assert segment_range.checked_at(piece.end - 1) is piece
+        sizes.append(piece.end - piece.start)
+        position = piece.end
+    assert (len(sizes) > 1, max(sizes) <= size) == (is_cut, is_cut)
+    assert segment_range.last_batch_end == len(CONTENT)
+
+
+def test_checked_pieces_are_kept_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CHECK_SIZE", STARTS[3])
+    segment_range = fetched(SteppingStore(CONTENT), 0, len(CONTENT), None)
+    starts = (STARTS[3], STARTS[12], STARTS[0], STARTS[7])
+    pieces = [segment_range.check(start) for start in starts]
+    assert pieces[2] is not None
+    assert pieces[2].end == STARTS[3], "it touches the first one"
+    assert [segment_range.checked_at(start) for start in starts] == pieces
+    assert [segment_range.check(start) for start in starts] == pieces
+
+
+class Waiting:
+    """Threads that wait for the bytes of a range."""
+
+    def __init__(self, segment_range: SegmentRange, pool: ThreadPoolExecutor) -> None:
+        self._range = segment_range
+        self._pool = pool
+        self._count = 0
+
+    def add(self, wait: ReadWait) -> Callable[[], None]:
+        """Wait in a thread for the tenth batch; returns a function that gives the outcome."""
+        future = self._pool.submit(self._range.wait_until_filled, STARTS[10], wait)
+        self._count += 1
+        while self._range._waiting_count < self._count:
+            threading.Event().wait(0.001)
+
+        def outcome() -> None:
+            self._count -= 1
+            future.result(WAIT_S)
+
+        return outcome
+
+
+@pytest.mark.parametrize("comes_later", [True, False])
+def test_fetch_goes_on_for_a_reader_that_stays_or_comes(*, comes_later: bool) -> None:
+    """It is given up only if no reader waits when its next bytes arrive."""
+    store = SteppingStore(CONTENT, STARTS[3], STARTS[7])
+    segment_range = SegmentRange(METADATA, 0, len(CONTENT), 0)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = Waiting(segment_range, pool)
+        leaving = ReadWait()
+        left = waiting.add(leaving)
+        staying = [] if comes_later else [waiting.add(ReadWait())]
+
+        def leave(position: int) -> None:
+            if position == STARTS[3]:
+                leaving.stop(has_left=True)
+                with pytest.raises(RequestTimedOutError):
+                    left()
+                if comes_later:
+                    staying.append(waiting.add(ReadWait()))
+
+        store.at_stop = leave
+        segment_range.fetch(store, RangeMemory(1 << 20))  # type: ignore[arg-type]
+        staying[0]()
+    assert segment_range.is_whole
+
+
+def test_waiting_readers_get_the_error_of_a_failed_fetch() -> None:
+    store = SteppingStore(CONTENT, STARTS[3])
+
+    def fail(position: int) -> None:
+        raise RemoteStorageError("down")
+
+    store.at_stop = fail
+    segment_range = SegmentRange(METADATA, 0, len(CONTENT), 0)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = Waiting(segment_range, pool)
+        outcomes = [waiting.add(ReadWait()) for _ in range(2)]
+        with pytest.raises(RemoteStorageError, match="down"):
+            segment_range.fetch(store, RangeMemory(1 << 20))  # type: ignore[arg-type]
+        for outcome in outcomes:
+            with pytest.raises(RemoteStorageError, match="down"):
+                outcome()

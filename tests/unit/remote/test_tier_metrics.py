@@ -10,12 +10,25 @@ import contextlib
 from pathlib import Path
 
 import pytest
+from prometheus_client import generate_latest
 
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.errors import RemoteStorageError
 from isotherm.metrics.broker_topic_metrics import TopicGauge, TopicMeter
+from isotherm.metrics.registry import Metrics
+from isotherm.remote.remote_tier_metrics import (
+    FETCHES_EXPIRED,
+    LOCAL_RETENTION_SIZE,
+    LOOKUPS_EXPIRED,
+    READ_TIME,
+    RETENTION_SIZE,
+    Expirations,
+    ReadTimes,
+    RetentionShares,
+)
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.testing.faulty_store import Fault, Operation
+from isotherm.testing.sim_clock import SimClock
 from tests.support.tiered_partition import TieredPartition
 
 PREFIX = "kafka_server_brokertopicmetrics_"
@@ -119,3 +132,55 @@ def test_every_remote_metric_is_on_the_page() -> None:
     names = [each.value for each in (*TopicMeter, *TopicGauge) if each.value.startswith("Remote")]
     assert [name for name in names if name not in page] == []
     assert RemoteLogManagerConfig().remote_log_index_file_cache_statistics_enable is False
+
+
+def test_expired_requests_are_counted_for_the_partition_and_for_all() -> None:
+    """(DelayedRemoteFetchMetrics, DelayedRemoteListOffsetsMetrics)"""
+    metrics = Metrics()
+    expirations = Expirations(metrics)
+    lookups = LOOKUPS_EXPIRED + "_total"
+    assert metrics.value(lookups, topic="", partition="") == 0
+    expirations.count_fetch()
+    for topic, partition in (("a", 0), ("a", 1), ("a", 0), ("b", 0)):
+        expirations.count_lookup(topic, partition)
+    assert metrics.value(FETCHES_EXPIRED + "_total") == 1
+    assert metrics.value(lookups, topic="", partition="") == 4
+    assert metrics.value(lookups, topic="a", partition="0") == 2
+    expirations.forget("a", 0)
+    text = generate_latest(metrics.registry).decode()
+    assert 'topic="a"' in text
+    assert 'partition="0",topic="a"' not in text
+    assert metrics.value(lookups, topic="a", partition="1") == 1
+    assert metrics.value(lookups, topic="b", partition="0") == 1
+    assert metrics.value(lookups, topic="", partition="") == 4
+
+
+def test_share_of_retention_is_in_percent_and_0_without_a_limit() -> None:
+    metrics = Metrics()
+    shares = RetentionShares(metrics)
+    shares.follow("a", 0)
+    labels = {"topic": "a", "partition": "0"}
+    names = (RETENTION_SIZE, LOCAL_RETENTION_SIZE)
+    assert [metrics.value(name, **labels) for name in names] == [0, 0]
+    shares.set("a", 0, total=(150, 100), local=(30, 40))
+    assert [metrics.value(name, **labels) for name in names] == [150, 75]
+    shares.set("a", 0, total=(150, -1), local=(30, 0))
+    assert [metrics.value(name, **labels) for name in names] == [0, 0]
+    shares.set("a", 0, total=(3, 1), local=(1, 1))
+    assert [metrics.value(name, **labels) for name in names] == [300, 100]
+    shares.follow("a", 1)
+    shares.forget("a", 0)
+    text = generate_latest(metrics.registry).decode()
+    assert 'partition="0"' not in text
+    assert text.count('{partition="1",topic="a"}') == 2
+
+
+def test_time_of_a_read_is_in_milliseconds() -> None:
+    metrics, clock = Metrics(), SimClock()
+    times = ReadTimes(metrics, clock)
+    clock.advance(500)
+    began_s = times.begin()
+    clock.advance(70)
+    times.end(began_s)
+    assert metrics.value(READ_TIME + "_count") == 1
+    assert metrics.value(READ_TIME + "_sum") == pytest.approx(70)

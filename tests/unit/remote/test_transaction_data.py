@@ -184,3 +184,71 @@ def test_batch_behind_a_marker_begins_a_transaction() -> None:
     read = proof()
     assert not any(faults(read, [OTHERS[2], data(18, 9, producer=7)]))
     assert not read.has_transactions_beside
+
+
+def test_first_wrong_batch_is_named() -> None:
+    for run, named in (
+        ([SOUND[0], data(14, 9, transactional=False), data(20, 11, transactional=False)], 14),
+        # The transaction begins in the last batch of the run.
+        ([data(4, 3, transactional=False), data(FIRST, 7, transactional=False)], FIRST),
+        ([SOUND[0], data(14, 10), data(20, 77)], 14),
+    ):
+        (found,) = faults(proof(), run)
+        assert str(found).endswith(f"producer_id=5 base_offset={named}")
+
+
+def test_transactions_of_one_producer_are_apart() -> None:
+    """After a marker the producer may begin with any sequence: its state may have expired."""
+    aborted = [AbortedTransaction(5, 10, 40, 10), AbortedTransaction(5, 50, 80, 50)]
+    run = [data(10, 7), data(12, 9), marker(40), data(50, 100), data(52, 102), marker(80)]
+    for cut in range(len(run) + 1):
+        checked = AbortedData(aborted, may_have_gaps=False)
+        assert not any(faults(checked, run[:cut], run[cut:]))
+    run[4] = data(52, 103)
+    for cut in range(len(run) + 1):
+        checked = AbortedData(aborted, may_have_gaps=False)
+        assert "skips sequences" in str(faults(checked, run[:cut], run[cut:]))
+
+
+def test_batches_behind_are_asked_from_the_lowest_transaction_on() -> None:
+    aborted = proof()
+    assert aborted.begun_before is None
+    assert faults(aborted, [data(12, 0, producer=6), data(14, 9), data(16, 11)]) == [None]
+    assert aborted.begun_before == 2
+    behind = aborted.behind()
+    assert faults(behind, [data(2, 2**31 - 1, count=1, producer=6), data(10, 7)]) == [None]
+    assert aborted.fault_behind(behind) is None
+    assert aborted.begun_before is None
+
+
+def test_contradiction_to_what_lies_behind_names_both_sequences() -> None:
+    aborted = proof()
+    assert faults(aborted, [data(14, 9)]) == [None]
+    entry = ProducerSnapshotEntry(5, 0, 7, 11, 1, 0, -1, FIRST)
+    assert str(aborted.fault_after([entry])).endswith(
+        "producer_id=5 first_offset=10 expected=8 sequence=9"
+    )
+    assert aborted.fault_after([entry]) is None, "it is compared once"
+    other = proof()
+    assert faults(other, [data(14, 9)]) == [None]
+    assert other.fault_after([entry._replace(current_transaction_first_offset=4)]) is None
+    assert other.begun_before == FIRST
+
+
+def test_open_transactions_name_both_sequences_too() -> None:
+    read = proof()
+    assert not any(faults(read, [data(11, 3, producer=7), data(13, 5, producer=7)]))
+    assert read.has_transactions_beside
+    entry = ProducerSnapshotEntry(7, 0, 1, 9, 1, 0, -1, 8)
+    assert str(read.fault_of_open([entry])).endswith("producer_id=7 expected=2 sequence=3")
+    assert read.fault_of_open([entry._replace(producer_id=8)]) is None
+    other_epoch = entry._replace(producer_epoch=1)
+    assert read.fault_of_open([other_epoch]) is not None, "a new epoch begins at 0"
+
+
+def test_read_without_aborted_transactions_compares_nothing() -> None:
+    checked = AbortedData([], may_have_gaps=False)
+    run = [data(10, 7), data(12, 99), data(14, 0, transactional=False)]
+    assert faults(checked, run, []) == [None, None]
+    assert not checked.has_transactions_beside
+    assert checked.begun_before is None

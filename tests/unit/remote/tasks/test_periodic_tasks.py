@@ -157,3 +157,69 @@ def test_resized_tasks_run_more_at_once(clock: SimClock) -> None:
     finally:
         go.set()
         tasks.close()
+
+
+def test_key_scheduled_again_while_its_cancelled_tick_ends_goes_on(
+    tasks: PeriodicTasks, clock: SimClock
+) -> None:
+    entered, go = threading.Event(), threading.Event()
+
+    def tick() -> float:
+        entered.set()
+        assert go.wait(WAIT_S)
+        return 0.0
+
+    tasks.schedule("a", tick)
+    assert entered.wait(WAIT_S)
+    stopped = tasks.cancel("a")
+    later = Ticks()
+    tasks.schedule("a", later)
+    go.set()
+    stopped.result(WAIT_S)
+    assert later.wait_for(1)
+    clock.await_waiters(1, within_s=30)
+    clock.advance(30_000)
+    assert later.wait_for(2)
+
+
+def test_cancelled_key_runs_no_further_tick(tasks: PeriodicTasks, clock: SimClock) -> None:
+    cancelled, other = Ticks(), Ticks()
+    tasks.schedule("a", cancelled)
+    tasks.schedule("b", other)
+    assert cancelled.wait_for(1)
+    assert other.wait_for(1)
+    clock.await_waiters(1, within_s=30)
+    tasks.cancel("a").result(WAIT_S)
+    clock.advance(30_000)
+    assert other.wait_for(2)
+    assert cancelled.count == 1
+
+
+def test_first_tick_waits_for_its_delay(tasks: PeriodicTasks, clock: SimClock) -> None:
+    now, later = Ticks(10.0), Ticks()
+    tasks.schedule("later", later, 25.0)
+    tasks.schedule("now", now)
+    for count in (1, 2, 3):
+        assert now.wait_for(count)
+        assert later.count == 0
+        clock.await_waiters(1, within_s=10)
+        clock.advance(10_000)
+    assert later.wait_for(1)
+
+
+def test_share_of_idle_threads_is_that_without_a_tick(tasks: PeriodicTasks) -> None:
+    go, started = threading.Event(), threading.Semaphore(0)
+
+    def block() -> None:
+        started.release()
+        assert go.wait(WAIT_S)
+
+    assert tasks.idle_share == 1
+    for number, share in ((1, 0.5), (2, 0.0), (3, 0.0)):
+        tasks.schedule(number, block)
+        if number < 3:
+            assert started.acquire(timeout=WAIT_S)
+            assert tasks.idle_share == share
+    tasks.resize(4)
+    assert tasks.idle_share in (0.5, 0.25), "the third waits for a thread, or has one already"
+    go.set()

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from isotherm.errors import RemoteStorageError
+from isotherm.errors import CorruptObjectError, RemoteStorageError
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.tasks.backoff import RetryBackoff
 from isotherm.remote.tasks.retried_work import RetriedWork
@@ -36,3 +36,53 @@ def test_failures_are_logged_counted_and_wait_longer_each_time(
     assert metrics.value("isotherm_remote_log_task_errors_total", task="copy") == 3
     assert all("flights-0" in message for message in caplog.messages)
     assert [record.exc_info is not None for record in caplog.records] == [False, True, True]
+
+
+def retried() -> RetriedWork:
+    return RetriedWork(
+        "copy",
+        "flights-0",
+        backoff=RetryBackoff(500, 30_000, 0.0),
+        rng=random.Random(0),
+        metrics=Metrics(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "logged"),
+    [
+        ("down", None, "down"),
+        ("down", OSError("line 1\nline 2"), "down reason='OSError: line 1'"),
+        ("down reason='known'", OSError("line 1"), "down reason='known'"),
+    ],
+)
+def test_warning_has_the_cause_in_one_line(
+    caplog: pytest.LogCaptureFixture, text: str, cause: Exception | None, logged: str
+) -> None:
+    def fail() -> None:
+        raise RemoteStorageError(text) from cause
+
+    work = retried()
+    for _ in range(2):
+        work.run(fail)
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    prefix = "remote tier task failed task=copy partition=flights-0"
+    assert caplog.messages == [
+        f"{prefix} failures=1 retry_s=0.5: {logged}",
+        f"{prefix} failures=2 retry_s=1.0: {logged}",
+    ]
+
+
+def test_error_that_no_retry_mends_is_logged_as_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    def damaged() -> None:
+        raise CorruptObjectError("segment is short")
+
+    def unforeseen() -> None:
+        raise ValueError("unforeseen")
+
+    for fail, has_traceback in ((damaged, False), (unforeseen, True)):
+        caplog.clear()
+        assert retried().run(fail) == 0.5
+        (record,) = caplog.records
+        assert record.levelname == "ERROR"
+        assert bool(record.exc_info) is has_traceback
