@@ -108,7 +108,7 @@ class MutantRuns:
         timeout_s = _TIMEOUT_S + _TIMEOUT_FACTOR * sum(self._seconds[each] for each in ordered)
 
         def run() -> str:
-            _replace(path, changed)
+            replace_functions(path, changed)
             return self._run([self._tests[each] for each in ordered]) or SURVIVED
 
         killed_by = self._forked(run, timeout_s)
@@ -173,7 +173,10 @@ def _compiled(source: str, path: str) -> CodeType:
         return compile(source, path, "exec", dont_inherit=True)
 
 
-def _replace(path: str, changed: Functions) -> None:
+def replace_functions(path: str, changed: Functions) -> None:
+    """Give the living functions of a module their changed code."""
+    # tests/conftest.py freezes what was imported, and the collector does not list frozen objects.
+    gc.unfreeze()
     for each in gc.get_objects():
         if isinstance(each, FunctionType) and each.__code__.co_filename == path:
             key = (each.__code__.co_qualname, each.__code__.co_firstlineno)

@@ -3,9 +3,12 @@ statement."""
 
 from __future__ import annotations
 
+import gc
+from typing import Any
+
 import pytest
 
-from scripts.mutant_runs import changed_functions, statement_lines
+from scripts.mutant_runs import changed_functions, replace_functions, statement_lines
 
 SOURCE = """\
 LIMIT = 3
@@ -64,3 +67,13 @@ def test_tests_of_a_mutant_are_those_of_its_statement(
     before: str, after: str, lines: set[int]
 ) -> None:
     assert statement_lines(SOURCE, SOURCE.replace(before, after)) == lines
+
+
+def test_function_is_replaced_though_the_collector_is_frozen() -> None:
+    """tests/conftest.py freezes what the tests import."""
+    scope: dict[str, Any] = {}
+    exec(compile("def answer():\n    return 1\n", "frozen.py", "exec"), scope)
+    gc.freeze()
+    mutated = compile("def answer():\n    return 2\n", "frozen.py", "exec")
+    replace_functions("frozen.py", {("answer", 1): mutated.co_consts[0]})
+    assert scope["answer"]() == 2
