@@ -87,8 +87,9 @@ def check_time_index_entries(
         for number in np.flatnonzero(wrong)[:_PROBLEMS_MAX].tolist()
     ]
     closing = int(times[-1]) if len(times) else -1
-    # The last entry may be among the wrong ones: a fault is named once.
-    if largest >= 0 and closing != largest and not problems:
+    # The last entry may be among the wrong ones: a fault is named once. An entry of time 0 at the
+    # base offset looks like padding.
+    if largest > 0 and closing != largest and not problems:
         problems.append(
             Problem(
                 kind,

@@ -278,6 +278,18 @@ def test_sequences_of_a_producer_have_no_gap(log: tuple[bytes, ...], wrong: list
         assert f"base_offset={offset} " in detail
 
 
+def test_producer_may_have_the_id_0() -> None:
+    """Kafka's first producer id."""
+    gap = (written(100, 0, 4, plain=True), written(101, 0, 6, plain=True))
+    assert [kind for kind, _ in batch_facts(*gap)] == [FindingKind.WRONG_SEQUENCE]
+    inside = (written(100, 0, 0), written(101, 0, 1, plain=True))
+    assert [kind for kind, _ in batch_facts(*inside)] == [FindingKind.WRONG_HEADER]
+    assert index_facts((0, 100, 101, 102), log=[written(100, 0, 0), ended(101, 0)], end=101) == []
+    wrong = ENTRY._replace(producer_id=0, last_sequence=5)
+    facts = snapshot_facts(wrong, log=[written(100, 0, 0, count=2, plain=True)], end=101)
+    assert len(facts) == 1
+
+
 @pytest.mark.parametrize(
     ("before", "sequence", "is_right"),
     [

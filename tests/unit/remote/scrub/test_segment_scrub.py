@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from isotherm.record.batch import build_batch
 from isotherm.remote.scrub.findings import FindingKind
 from isotherm.remote.scrub.segment_scrub import SegmentScrubber
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentState
+from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.types import TopicIdPartition
 from tests.support.planted_bucket import PlantedBucket
 from tests.support.planted_damage import PLANTED, Damage, damage_table, plant_all
+from tests.support.record_segments import RecordSegmentMaker
 
 PAGE = Path(__file__).parents[4] / "docs" / "pipeline" / "planted-damage.md"
 OF_HISTORIES = {
@@ -63,6 +69,25 @@ def test_records_below_the_log_start_have_no_epoch_in_the_metadata(tmp_path: Pat
     position = topic.index_position(first, IndexType.LEADER_EPOCH)
     topic.change_bytes(first, "indexes", position, f"0\n1\n2 {log_start_offset}\n".encode())
     assert kinds_in(bucket, "cut") == set()
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ms", "of_metadata", "is_right"),
+    [(0, 0, True), (0, 5, False), (5, 4, False), (5, 5, True), (-1, 5, True)],
+)
+def test_largest_timestamp_of_the_log_is_that_of_the_metadata(
+    tmp_path: Path, timestamp_ms: int, of_metadata: int, is_right: bool
+) -> None:
+    """Records may lie at the start of 1970. Records without a timestamp tell nothing."""
+    settings = ObjectStoreSettings(url=(tmp_path / "bucket").as_uri())
+    storage = ObjectStoreRemoteStorageManager(settings)
+    owner = TopicIdPartition(uuid.UUID(int=1), "t", 0)
+    batch = build_batch([(timestamp_ms, b"k", b"v", ())])
+    segment = RecordSegmentMaker(tmp_path / "made", storage).tier(owner, [batch])
+    segment = replace(segment, max_timestamp_ms=of_metadata)
+    found = SegmentScrubber(storage, None).scrub(segment).findings
+    kinds = [each.kind for each in found]
+    assert kinds == [] if is_right else kinds == ["wrong-timestamp"]
 
 
 def test_page_has_every_kind_of_damage() -> None:
