@@ -87,6 +87,14 @@ def test_leader_is_a_member_that_has_rejoined() -> None:
     assert members.leader_id == "b", "it has rejoined, so it stays"
 
 
+@pytest.mark.parametrize("gone", ["a", "c"])
+def test_elected_leader_stays_when_another_member_leaves(gone: str) -> None:
+    members = group_of(member("a"), member("b"), member("c"))
+    members.leader_id = "b"
+    members.remove(gone)
+    assert members.leader_id == "b"
+
+
 def test_empty_group_has_no_protocol_and_no_timeout() -> None:
     members = ClassicMembers()
     assert (members.shared_protocols(), members.rebalance_timeout_ms()) == (set(), 0)

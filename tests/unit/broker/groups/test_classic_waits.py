@@ -11,6 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.groups.classic_checks import GroupState
+from isotherm.broker.groups.classic_protocol import SyncRequest
 
 E = ErrorCode
 SESSION_MS = 10_000
@@ -104,6 +105,16 @@ def test_restarted_static_member_gets_a_whole_session_timeout(driver) -> None:
     assert members_of(driver) == []
 
 
+@pytest.mark.parametrize("preferred", ["a", "z"])
+def test_static_member_that_prefers_another_protocol_rebalances_its_group(
+    driver, preferred
+) -> None:
+    driver.stable("i1")
+    protocols = ((preferred, b"m"), ("range", b"m"))
+    answer = driver.join("restarted", instance_id="i1", protocols=protocols)
+    assert (answer.generation_id, answer.protocol_name) == (2, preferred)
+
+
 # Members that have asked for their id
 
 
@@ -134,6 +145,15 @@ def test_last_member_to_rejoin_exceeds_a_lowered_limit(driver) -> None:
     assert members_of(driver) == [leader]
     assert driver.join("leader again", leader).generation_id == 2
     assert driver.answers["leader"].error is E.rebalance_in_progress
+
+
+def test_limit_that_more_members_than_it_have_joined_admits_none(driver) -> None:
+    *joined, last = driver.stable(None, None, None)
+    for member_id in joined:
+        driver.join(("again", member_id), member_id)
+    driver.group._settings = driver.group._settings._replace(max_size=1)
+    assert driver.join("last", last).error is E.group_max_size_reached
+    assert members_of(driver) == joined
 
 
 # Joins
@@ -197,6 +217,24 @@ def test_group_that_was_emptied_takes_another_protocol(driver) -> None:
 
 
 # Syncs
+
+
+@pytest.mark.parametrize(
+    ("protocol_type", "protocol_name", "expected"),
+    [
+        (None, None, E.none),
+        ("consumer", "range", E.none),
+        ("connect", "range", E.inconsistent_group_protocol),
+        ("consumer", "sticky", E.inconsistent_group_protocol),
+    ],
+)
+def test_sync_is_of_the_protocol_of_the_join(
+    driver, protocol_type, protocol_name, expected
+) -> None:
+    (member_id,) = driver.stable(None)
+    request = SyncRequest(member_id, None, 1, protocol_type, protocol_name, {}, "again")
+    driver.take(driver.group.sync(request, driver.now_ms))
+    assert driver.answers["again"].error is expected
 
 
 def test_sync_that_is_repeated_is_answered_and_the_first_one_is_sent_away(driver) -> None:

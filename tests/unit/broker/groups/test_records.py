@@ -10,6 +10,8 @@ from isotherm.broker.groups.classic_group import ClassicGroupSettings
 from isotherm.broker.groups.group_records import (
     ConsumerGroupMemberMetadataValue,
     GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
     OffsetCommitKey,
     decode_record,
     encode_key,
@@ -136,3 +138,23 @@ def test_group_is_read_in_every_version(value, instance_id, rebalance_ms, since_
     )
     assert (member.session_timeout_ms, member.rebalance_timeout_ms) == (10_000, rebalance_ms)
     assert (member.metadata("r"), member.assignment) == (b"s", b"aa")
+
+
+@pytest.mark.parametrize(("leader", "expected"), [("b", "b"), ("a", "a"), ("gone", "a")])
+def test_group_that_is_read_back_has_its_leader_among_its_members(leader, expected) -> None:
+    members = tuple(
+        MemberMetadata(
+            member_id=member_id,
+            client_id="c",
+            client_host="h",
+            session_timeout=10_000,
+            subscription=b"",
+            assignment=b"",
+        )
+        for member_id in "ab"
+    )
+    value = GroupMetadataValue(
+        protocol_type="consumer", generation=4, protocol="r", leader=leader, members=members
+    )
+    group = restore_group("g", value, ClassicGroupSettings(0, 10), now_ms=0, wall_offset_ms=0)
+    assert group.members.leader_id == expected

@@ -286,8 +286,8 @@ def test_append_tells_the_first_offset_of_its_records(scripted: Scripted) -> Non
     assert scripted.producer.sent == [(TOPIC, 1, b"k", b"v", 5), (TOPIC, 1, None, None, 6)]
     assert scripted.producer.properties["acks"] == "all"
     assert scripted.producer.properties["enable.idempotence"] is True
-    scripted.producer.outcomes = [13]
-    assert scripted.topic.append(0, b"k", b"w", 7) == 13
+    scripted.producer.outcomes = [0]
+    assert scripted.topic.append(0, b"k", b"w", 7) == 0
 
 
 def test_append_that_fails_for_one_record_fails(scripted: Scripted) -> None:
