@@ -151,7 +151,9 @@ def _value(annotation: Any, value: Any) -> Any:
     if origin in (types.UnionType, typing.Union):
         return _value(next(arm for arm in arms if arm is not types.NoneType), value)
     if origin is tuple:
-        return tuple(_value(arms[0], each) for each in value)
+        # One item of several places is made once: requests repeat one item ten thousand times.
+        made = {key: _value(arms[0], each) for key, each in {id(e): e for e in value}.items()}
+        return tuple(made[id(each)] for each in value)
     if dataclasses.is_dataclass(annotation):
         return _entity(annotation, value)
     if annotation in (i32Timedelta, i64Timedelta):
