@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from isotherm.record.batch import Record
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import Offset
 from tests.support.compacted_log import CONFIG, CompactedLog
-from tests.support.crash_fs import CrashFileSystem, SimulatedCrash
+from tests.support.crash_fs import CrashFileSystem, Files, write_files
+from tests.support.memory_folder import memory_folder
 
 SEEDS_PER_OPERATION = 2
 GROUPED = replace(CONFIG, internal_segment_bytes=650, segment_index_bytes=1200)
@@ -44,28 +46,41 @@ def write(log: CompactedLog) -> None:
 
 
 class Run:
-    """The log of `template`, copied and cleaned with a disk that stops at `crash_at`."""
+    """The log of `template`, copied and cleaned. At each operation on the disk the machine could stop:
+    `on_operation` may take what the disk would show then."""
 
-    def __init__(self, template: Path, path: Path, crash_at: int | None, **more: int) -> None:
-        self.path = path / "topic-0"
-        shutil.copytree(template, self.path)
-        self.fs = CrashFileSystem.adopting(path, crash_at)
-        self.log: CompactedLog
+    def __init__(
+        self,
+        template: Path,
+        path: Path,
+        on_operation: Callable[[Run, int], None] = lambda run, number: None,
+        **more: int,
+    ) -> None:
+        self._path = path
+        self._directory = path / "topic-0"
         self._more = more
-        self._is_watched = crash_at is None
+        shutil.copytree(template, self._directory)
+        self.fs = CrashFileSystem.adopting(
+            path, on_operation=lambda number: on_operation(self, number)
+        )
+        self.log: CompactedLog
         self.moments: list[list[Record]] = []
-        """In a run that does not stop: the records at each read and write of the cleaner."""
+        """The records at each read and write of the cleaner, where they differ from the last ones."""
 
     def play(self) -> None:
-        self.log = reopened(self.path, self.fs, **self._more)
+        self.log = reopened(self._directory, self.fs, **self._more)
         self._note_moment()
         self.log.clean(first_dirty_offset=0, throttle=lambda _: self._note_moment())
         self.log.log.delete_marked_files(self.log.clock.now_ms() + CONFIG.file_delete_delay_ms)
         self._note_moment()
 
+    def survivors(self, seed: int) -> Files:
+        return self.fs.survivors(random.Random(seed), self._path)
+
     def _note_moment(self) -> None:
-        if self._is_watched:
-            self.moments.append(self.log.records())
+        records = self.log.records()
+        if not self.moments or records != self.moments[-1]:
+            self.moments.append(records)
 
 
 def reopened(path: Path, fs: CrashFileSystem, **more: int) -> CompactedLog:
@@ -74,6 +89,13 @@ def reopened(path: Path, fs: CrashFileSystem, **more: int) -> CompactedLog:
     clock.advance(CONFIG.delete_retention_ms)
     checkpoints = LogCheckpoints(end_offset, 0, end_offset)
     return CompactedLog(path, config=GROUPED, fs=fs, clock=clock, checkpoints=checkpoints, **more)
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """In memory: `CrashFileSystem` decides what a disk would keep."""
+    with memory_folder() as folder:
+        yield folder
 
 
 @pytest.fixture
@@ -97,30 +119,34 @@ def template(tmp_path: Path) -> Path:
 def test_crash_anywhere_leaves_a_log_of_some_moment(
     tmp_path: Path, template: Path, segment_size_max: int
 ) -> None:
-    whole = Run(template, tmp_path / "whole", None, segment_size_max=segment_size_max)
-    whole.play()
-    first, last = whole.moments[0], whole.moments[-1]
-    assert len({len(moment) for moment in whole.moments}) > 3, "several groups"
-    count = whole.fs.operation_count
-    assert count > 100
-    recovered = set()
-    for operation in range(1, count + 1):
-        path = tmp_path / f"{operation}"
-        run = Run(template, path, operation, segment_size_max=segment_size_max)
-        with pytest.raises(SimulatedCrash):
-            run.play()
+    disks: dict[Files, int] = {}
+    """What a disk shows after a crash, once each, and the operation that was interrupted first."""
+
+    def stop(run: Run, operation: int) -> None:
         for seed in range(SEEDS_PER_OPERATION):
-            survivor = tmp_path / f"{operation}-{seed}"
-            run.fs.crash_clone(random.Random(1000 * operation + seed), path, survivor)
-            (survivor / "topic-0" / "end").write_bytes((template / "end").read_bytes())
-            records = check_survivor(survivor, whole.moments, segment_size_max)
-            recovered.add(whole.moments.index(records))
-            shutil.rmtree(survivor)
-        shutil.rmtree(path)
-    assert recovered >= {whole.moments.index(first), whole.moments.index(last)}
+            disks.setdefault(run.survivors(1000 * operation + seed), operation)
+
+    whole = Run(template, tmp_path / "whole", stop, segment_size_max=segment_size_max)
+    whole.play()
+    assert len({len(moment) for moment in whole.moments}) > 3, "several groups"
+    assert whole.fs.operation_count > 100
+    recovered = []
+    for number, (files, operation) in enumerate(disks.items()):
+        survivor = tmp_path / f"{operation}-{number}"
+        write_survivor(files, survivor, template)
+        recovered.append(check_survivor(survivor, whole.moments, segment_size_max))
+        shutil.rmtree(survivor)
+    assert whole.moments[0] in recovered
+    assert whole.moments[-1] in recovered
+
+
+def write_survivor(files: Files, path: Path, template: Path) -> None:
+    write_files(files, path)
+    (path / "topic-0" / "end").write_bytes((template / "end").read_bytes())
 
 
 def check_survivor(path: Path, moments: list[list[Record]], segment_size_max: int) -> list[Record]:
+    """Recover the log, and return its records."""
     log = reopened(
         path / "topic-0", CrashFileSystem.adopting(path), segment_size_max=segment_size_max
     )
@@ -141,21 +167,34 @@ def check_survivor(path: Path, moments: list[list[Record]], segment_size_max: in
 def test_crash_while_a_crash_is_recovered_costs_nothing_either(
     tmp_path: Path, template: Path
 ) -> None:
-    whole = Run(template, tmp_path / "whole", None)
+    disks: dict[Files, int] = {}
+
+    def stop(run: Run, operation: int) -> None:
+        if operation in range(30, 10_000, 7):
+            disks.setdefault(run.survivors(operation), operation)
+
+    whole = Run(template, tmp_path / "whole", stop)
     whole.play()
-    for operation in range(30, whole.fs.operation_count, 7):
-        path = tmp_path / f"{operation}"
-        run = Run(template, path, operation)
-        with pytest.raises(SimulatedCrash):
-            run.play()
-        for second in range(1, 12, 2):
-            once = tmp_path / f"{operation}-{second}"
-            run.fs.crash_clone(random.Random(operation), path, once)
-            (once / "topic-0" / "end").write_bytes((template / "end").read_bytes())
-            recovering = CrashFileSystem.adopting(once, crash_at=second)
-            try:
-                reopened(once / "topic-0", recovering)
-            except SimulatedCrash:
-                twice = tmp_path / f"{operation}-{second}-again"
-                recovering.crash_clone(random.Random(second), once, twice)
-                check_survivor(twice, whole.moments, 2**31 - 1)
+    again: dict[Files, None] = {}
+    for files, operation in disks.items():
+        once = tmp_path / f"{operation}"
+        write_survivor(files, once, template)
+        again.update(dict.fromkeys(disks_after_a_stopped_recovery(once)))
+    assert len(again) > 10
+    for number, files in enumerate(again):
+        twice = tmp_path / f"again-{number}"
+        write_survivor(files, twice, template)
+        check_survivor(twice, whole.moments, 2**31 - 1)
+
+
+def disks_after_a_stopped_recovery(path: Path) -> list[Files]:
+    """What the disk may show when the machine stops again while the log in `path` is recovered."""
+    found: list[Files] = []
+
+    def stop(operation: int) -> None:
+        if operation in range(1, 12, 2):
+            found.append(fs.survivors(random.Random(operation), path))
+
+    fs = CrashFileSystem.adopting(path, on_operation=stop)
+    reopened(path / "topic-0", fs)
+    return found

@@ -2,10 +2,10 @@
 
 `CrashFileSystem` works on a real directory. Beside it, it keeps the state of a disk after a power
 failure: the content of each file at its last sync and later writes, the names in each directory at
-its last sync and later changes. `crash_clone` writes one possible outcome into another directory,
-by a model of the disk. `crash_at` stops the system: the operation with that number, and every later
-one, raises `SimulatedCrash`. `on_operation` is called before each operation with its number, and
-may clone: a power failure at that point, while the run continues.
+its last sync and later changes. `survivors` gives one possible outcome, by a model of the disk, and
+`crash_clone` writes one into another directory. `crash_at` stops the system: the operation with that
+number, and every later one, raises `SimulatedCrash`. `on_operation` is called at each operation with
+its number, and may take an outcome: a power failure at that point, while the run continues.
 
 Changes of names survive in order (as in journaling file systems), with the surviving content of the
 file. Simplified: creations and renames of directories are durable at once.
@@ -69,6 +69,10 @@ class _NameChange:
     source: Path | None = None
 
 
+Files = tuple[tuple[Path, bytes], ...]
+"""The content of files, in the order of their paths, which are relative to one directory."""
+
+
 class CrashFileSystem:
     """A `FileSystem`. The counted operations are thread-safe."""
 
@@ -88,9 +92,14 @@ class CrashFileSystem:
         """Writes, truncations, syncs and changes of names so far."""
 
     @classmethod
-    def adopting(cls, directory: Path, crash_at: int | None = None) -> CrashFileSystem:
+    def adopting(
+        cls,
+        directory: Path,
+        crash_at: int | None = None,
+        on_operation: Callable[[int], None] = lambda number: None,
+    ) -> CrashFileSystem:
         """A file system over `directory`. Existing files are durable."""
-        fs = cls(crash_at)
+        fs = cls(crash_at, on_operation)
         for path in directory.rglob("*"):
             if path.is_file():
                 fs._inodes[path] = fs._durable_names[path] = _Inode(path.read_bytes())
@@ -105,11 +114,18 @@ class CrashFileSystem:
     ) -> None:
         """Write into `target` a possible content of `source` after a crash now."""
         with self._lock:
-            for path, inode in sorted(self._surviving_names(rng, model).items()):
-                if path.is_relative_to(source):
-                    copy = target / path.relative_to(source)
-                    copy.parent.mkdir(parents=True, exist_ok=True)
-                    copy.write_bytes(_surviving_content(inode, rng, model))
+            write_files(self.survivors(rng, source, model), target)
+
+    def survivors(
+        self, rng: random.Random, source: Path, model: PowerLoss = PowerLoss.WRITES
+    ) -> Files:
+        """A possible content of `source` after a crash now."""
+        with self._lock:
+            return tuple(
+                (path.relative_to(source), _surviving_content(inode, rng, model))
+                for path, inode in sorted(self._surviving_names(rng, model).items())
+                if path.is_relative_to(source)
+            )
 
     def _surviving_names(self, rng: random.Random, model: PowerLoss) -> dict[Path, _Inode]:
         names = dict(self._durable_names)
@@ -157,14 +173,10 @@ class CrashFileSystem:
 
     def record_write(self, inode: _Inode, file: File, write: _Write) -> None:
         with self._lock:
-            try:
-                self._count()
-            except SimulatedCrash:
-                # The interrupted write may reach the disk up to any byte.
-                inode.pending.append(write)
-                raise
-            file.write_at(write.position, write.data)
+            # Before it is counted: an interrupted write may reach the disk up to any byte.
             inode.pending.append(write)
+            self._count()
+            file.write_at(write.position, write.data)
 
     def record_truncation(self, inode: _Inode, file: File, size: int) -> None:
         with self._lock:
@@ -292,6 +304,13 @@ class _CrashFile:
         self._file.close()
 
 
+def write_files(files: Files, target: Path) -> None:
+    for path, content in files:
+        copy = target / path
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(content)
+
+
 def _apply(names: dict[Path, _Inode], change: _NameChange) -> None:
     if change.source is not None:
         names.pop(change.source, None)
@@ -308,6 +327,8 @@ def _surviving_content(inode: _Inode, rng: random.Random, model: PowerLoss) -> b
         return _written(inode) if rng.random() < 0.5 else inode.durable
     if model is PowerLoss.PAGES:
         return _surviving_pages(inode.durable, _written(inode), rng)
+    if not inode.pending:
+        return inode.durable  # not a copy: many outcomes may be kept
     content = bytearray(inode.durable)
     # Any subset may survive: without a sync a disk does not keep the order of writes.
     for operation in inode.pending:

@@ -16,15 +16,14 @@ import gc
 import os
 import shutil
 import sys
-import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from isotherm.clock import SystemClock
+from tests.support.memory_folder import memory_folder
 from tests.support.schedules.random_runs import Outcome, RandomRun
 from tests.support.schedules.scenarios import (
     RUNS_PER_COLLECTION,
@@ -46,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.collect()
     gc.freeze()
     gc.disable()  # where it runs depends on more than the seed or the choices
-    with _folder() as folder:
+    with memory_folder() as folder:
         if options.choices is not None:
             return _play_again(scenario_of(*options.scenario), options.choices, folder)
         is_sound = True
@@ -88,17 +87,6 @@ def _chosen(options: argparse.Namespace) -> tuple[Scenario, ...]:
     if options.preemptions is None:
         return chosen
     return tuple(replace(each, preemptions=options.preemptions) for each in chosen)
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    """A folder in memory if possible: runs write very many small files."""
-    memory = Path("/dev/shm")
-    folder = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _play_seeds(seeds: range, folder: Path, *, story: bool) -> bool:
