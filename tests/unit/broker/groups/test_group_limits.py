@@ -11,6 +11,7 @@ from isotherm.broker.groups.offset_coordinator import Committer
 from isotherm.broker.groups.offsets import OffsetAndMetadata
 from isotherm.broker.groups.offsets_topic import Producer
 from isotherm.errors import InvalidGroupIdError, InvalidRequestError
+from isotherm.types import TopicPartition
 from tests.support.group_cluster import T0, Cluster, joining, run
 
 E = ErrorCode
@@ -108,15 +109,52 @@ def test_transactional_offset_has_the_time_of_its_commit() -> None:
     async def scenario(cluster: Cluster) -> None:
         coordinator = cluster.coordinators[0]
         offsets = {T0: OffsetAndMetadata(5, commit_timestamp_ms=1)}
+        cluster.clock.advance(5000)  # the time of deadlines is not that of the wall
         coordinator.commit_transactional_offsets("g", Producer(7, 0), Committer(), offsets)
         stable = coordinator.offsets.fetch("g", [T0], require_stable=True)[T0]
         assert (stable.committed, stable.error) == (None, E.unstable_offset_commit)
         index = coordinator.offsets_partition("g")
         coordinator.complete_transaction(index, 7, committed=True, appended=None)
         committed = coordinator.offsets.fetch("g", [T0], require_stable=True)[T0].committed
-        shards = coordinator.shards
         assert committed.offset == 5
-        assert committed.commit_timestamp_ms == shards.now_ms() + shards.wall_offset_ms()
+        assert committed.commit_timestamp_ms == cluster.clock.now_ms()
+
+    run(scenario)
+
+
+def test_each_offset_of_a_commit_is_as_late_as_its_record() -> None:
+    """A transaction that commits replaces only what was written before its offset."""
+
+    async def scenario(cluster: Cluster) -> None:
+        coordinator = cluster.coordinators[0]
+        partitions = [TopicPartition("t", index) for index in range(3)]
+        coordinator.offsets.commit("g", Committer(), {T0: OffsetAndMetadata(1)})
+        pending = {each: OffsetAndMetadata(50) for each in partitions}
+        coordinator.commit_transactional_offsets("g", Producer(7, 0), Committer(), pending)
+        plain = {each: OffsetAndMetadata(60) for each in partitions}
+        coordinator.offsets.commit("g", Committer(), plain)
+        index = coordinator.offsets_partition("g")
+        coordinator.complete_transaction(index, 7, committed=True, appended=None)
+        found = coordinator.offsets.fetch("g", partitions)
+        assert [found[each].committed.offset for each in partitions] == [60] * 3
+
+    run(scenario)
+
+
+def test_commit_waits_for_the_replicas_for_its_timeout_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        coordinator = cluster.coordinators[0]
+        assert coordinator.uncommitted("g") is None
+        coordinator.offsets.commit("g", Committer(), {T0: OffsetAndMetadata(1)})
+        timeouts: list[float] = []
+        shard = coordinator.shards.of_group("g")
+        monkeypatch.setattr(shard, "wait_committed", timeouts.append)
+        coordinator.uncommitted("g")
+        assert timeouts == [5.0], "offsets.commit.timeout.ms"
+        cluster.partition.replicate()
+        assert coordinator.uncommitted("g") is None
 
     run(scenario)
 
