@@ -339,3 +339,9 @@ def test_batch_of_an_earlier_epoch_takes_no_epoch_back(directory: Path) -> None:
     ]
     (directory / f"{0:020d}.log").write_bytes(b"".join(batches))
     assert list(reopen(directory).leader_epochs.entries) == [(0, 0), (2, 1), (3, 4)]
+
+
+def test_batches_without_an_epoch_give_none(directory: Path) -> None:
+    directory.mkdir()
+    (directory / f"{0:020d}.log").write_bytes(build_batch([(T0, b"k", b"v", ())]))
+    assert reopen(directory).leader_epochs.entries == ()

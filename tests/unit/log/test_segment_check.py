@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from isotherm.errors import CorruptLogError
+from isotherm.log import batch_scan
 from isotherm.log.file_cache import FileCache
 from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_segment import LogSegment
 from isotherm.log.segment_check import CheckedSegment, check_segment
+from isotherm.record.batch import build_batch
 from tests.support.filled_log import BATCH_SIZE, T0, fill
 
 FS = OsFileSystem()
@@ -159,4 +161,25 @@ def test_log_that_ends_within_a_batch_is_damaged(directory: Path, cut: int) -> N
 def test_log_with_more_at_its_end_is_damaged(directory: Path) -> None:
     change(directory, "log", lambda data: data + b"\0")
     with pytest.raises(CorruptLogError, match=f"position={5 * BATCH_SIZE} first_lost_offset=5"):
+        checked(directory)
+
+
+def test_first_batch_of_several_records_needs_no_entry(tmp_path: Path) -> None:
+    batch = build_batch([(T0, b"k", b"v", ())] * 3, base_offset=0)
+    (tmp_path / f"{0:020d}.log").write_bytes(batch)
+    (tmp_path / f"{0:020d}.index").write_bytes(b"")
+    (tmp_path / f"{0:020d}.timeindex").write_bytes(struct.pack(">qi", T0, 2))
+    assert checked(tmp_path, 3, 3) == (3, "")
+
+
+def test_log_is_read_in_full_however_much_is_read_at_once(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_scan, "RECOVERY_READ_SIZE", 2 * BATCH_SIZE + 10)
+    path(directory, "index").unlink()
+    assert checked(directory).next_offset == 5
+    change(
+        directory, "log", lambda data: data[: 4 * BATCH_SIZE - 1] + b"!" + data[4 * BATCH_SIZE :]
+    )
+    with pytest.raises(CorruptLogError, match=f"file_position={3 * BATCH_SIZE}"):
         checked(directory)
