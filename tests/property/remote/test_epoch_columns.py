@@ -49,3 +49,11 @@ def test_batches_are_wrong_that_have_another_epoch_than_the_lineage(
         expected.append(entry is not None and epoch != -1 and epoch != entry.epoch)
     epochs, offsets = np.array(batches).T
     assert ExpectedEpochs(dict(lineage)).wrong(epochs, offsets).tolist() == expected
+
+
+@given(st.lists(st.integers(-1, 6), min_size=1, max_size=3))
+def test_batches_of_a_segment_with_one_epoch_have_that_or_none(epochs: list[int]) -> None:
+    expected = ExpectedEpochs({3: 10})
+    for offset in (9, 10, 11):
+        wrong = expected.wrong(np.array(epochs), np.full(len(epochs), offset))
+        assert wrong.tolist() == [offset >= 10 and each not in (-1, 3) for each in epochs]

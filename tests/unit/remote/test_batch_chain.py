@@ -198,3 +198,14 @@ def test_batch_that_contradicts_itself_is_found() -> None:
     assert found is not None
     assert found.row == 1
     assert "transactional batch has no producer" in found.fact
+
+
+def test_run_in_which_every_batch_lacks_records_is_no_usual_run() -> None:
+    run = [batch(10, 4, count=1), batch(14, 3, count=2)]
+    found = fault(run)
+    assert found is not None
+    assert (found.row, found.missing) == (0, (10, 14))
+    assert fault(run, Gaps.WHERE_CLEANED) is None
+    empty = fault([batch(10, 4, count=0)], Gaps.PERMITTED)
+    assert empty is not None
+    assert "but no count" in empty.fact

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from isotherm.record.batch import build_batch
+from isotherm.record.batch import CompressionType, build_batch
 from isotherm.record.batch_table import read_batch_table
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.remote.history.transaction_data import AbortedData
@@ -252,3 +252,24 @@ def test_read_without_aborted_transactions_compares_nothing() -> None:
     assert faults(checked, run, []) == [None, None]
     assert not checked.has_transactions_beside
     assert checked.begun_before is None
+
+
+def test_sequences_of_data_outside_of_transactions_are_not_compared() -> None:
+    """Compressed or not: a producer without transactions may lose its state."""
+    run = [
+        bytes(
+            build_batch(
+                [(0, None, b"v", ())],
+                base_offset=offset,
+                producer_id=7,
+                producer_epoch=0,
+                base_sequence=sequence,
+                compression=compression,
+            )
+        )
+        for compression in CompressionType
+        for offset, sequence in ((10 + 4 * compression, 3), (12 + 4 * compression, 99))
+    ]
+    read = proof()
+    assert faults(read, run) == [None]
+    assert not read.has_transactions_beside

@@ -64,6 +64,8 @@ def test_epoch_on_both_sides_of_a_border_is_joined_to_one() -> None:
     assert joined(below, entries((2, 20), (5, 30))) == (*below, EpochEntry(5, 30))
     assert joined(below, entries((3, 20))) == (*below, EpochEntry(3, 20))
     assert joined(below, []) == joined([], below) == tuple(below)
+    assert joined(LINEAGE[:3], LINEAGE[2:]) == tuple(LINEAGE)
+    assert joined(LINEAGE[:1], LINEAGE) == tuple(LINEAGE)
 
 
 def test_epochs_of_a_segment_are_those_with_an_offset_in_it() -> None:

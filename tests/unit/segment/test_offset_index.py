@@ -165,3 +165,13 @@ def test_entry_that_does_not_fit_is_not_written(offset: int) -> None:
     with pytest.raises(AssertionError):
         encode_offset_index([OffsetPosition(offset, 61)], 100)
     encode_offset_index([OffsetPosition(100, 61), OffsetPosition(99 + 2**31, 62)], 100)
+
+
+def test_range_of_a_read_in_the_middle_of_an_index() -> None:
+    entries = [OffsetPosition(100 + 10 * number, 100 * number) for number in range(1, 11)]
+    buffer = encode_offset_index(entries, 100)
+    for first in range(11):
+        for size in (0, 99, 100, 101, 350, 5000):
+            found = lookup_range(buffer, 100, 100 + 10 * first, size)
+            last = min(100 * first + size // 100 * 100, 1000)
+            assert found == (100 * first, last)

@@ -180,3 +180,18 @@ def test_entry_behind_the_record_that_was_found_is_wrong() -> None:
     # An entry for the very batch that has the record is right.
     skipped = SkippedBy([TimestampOffset(50, 10)])
     skipped.end(BATCHES[0])
+
+
+@pytest.mark.parametrize("offset", [99, 100 + 2**31])
+def test_entry_that_does_not_fit_is_not_written(offset: int) -> None:
+    """The log rolls before."""
+    with pytest.raises(AssertionError):
+        encode_time_index([TimestampOffset(5, offset)], 100)
+
+
+@pytest.mark.parametrize("offset", [100, 350, 99 + 2**31])
+def test_entry_has_its_offset_relative_to_the_base(offset: int) -> None:
+    entry = TimestampOffset(5, offset)
+    encoded = encode_time_index([entry], 100)
+    assert encoded == (5).to_bytes(8) + (offset - 100).to_bytes(4)
+    assert read_time_index(encoded, 100) == [entry]

@@ -173,6 +173,7 @@ def topic() -> TrimmedTopic:
         ({"start_offset": 2}, range(3, 10)),
         ({"start_offset": 4}, range(4, 10)),
         ({"start_offset": 10}, range(10, 10)),
+        ({"start_offset": 11}, range(11, 11)),
         ({"end_offset": 6}, range(3, 6)),
         ({"end_offset": 7}, range(3, 7)),
         ({"start_offset": 6, "end_offset": 7}, range(6, 7)),
@@ -197,7 +198,7 @@ def test_records_that_are_appended_during_an_iteration_are_not_in_it(topic: Trim
     assert found == [3, *range(5, 10)]
 
 
-@pytest.mark.parametrize("start_offset", [0, 3, 4, 9, 10])
+@pytest.mark.parametrize("start_offset", [0, 3, 4, 9, 10, 11])
 def test_columns_are_those_of_the_records(topic: TrimmedTopic, start_offset: int) -> None:
     runs = list(iterate_columns(topic, 0, start_offset=start_offset))
     found = [
@@ -233,7 +234,8 @@ def test_joined_columns_are_read_on_behind_the_last_run() -> None:
         records = [MetadataTopicRecord(0, each, 0, b"k%d" % each, None) for each in offsets]
         return replace(columns_of(records, 0), next_offset=following)
 
-    joined = joined_columns([run(1, 2, following=3), run(5, following=7)])
+    assert joined_columns([run(1, 2, following=4)]).next_offset == 4
+    joined = joined_columns([run(1, following=2), run(2, following=3), run(5, following=7)])
     assert joined.offset.tolist() == [1, 2, 5]
     assert joined.key.to_pylist() == [b"k1", b"k2", b"k5"]
     assert joined.value.to_pylist() == [None] * 3

@@ -244,6 +244,7 @@ def test_unknown_tags_are_skipped() -> None:
         (bytes.fromhex("010100" + "00" + UPDATE_HEX[8:]), "field=topic"),
         (bytes.fromhex("010100" + "04ffffff" + UPDATE_HEX[14:]), "not UTF-8"),
         (bytes.fromhex(STARTED_HEX.replace("6be803", "6be8ffffffff0f")), "longer than the record"),
+        (bytes.fromhex(STARTED_HEX.replace("6be803", "6be804")), "longer than the record"),
         (bytes.fromhex(STARTED_HEX.replace("6be803", "6be8ffffffff1f")), "over 32 bits"),
         (bytes.fromhex(STARTED_HEX.replace("6be803", "6be8ffffffffff0f")), "varint .* too long"),
         (bytes.fromhex(STARTED_HEX.replace("6be803", "6be800")), "null .* field=segment_leader"),
