@@ -3,6 +3,7 @@ wrote."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +11,17 @@ from typing import Any
 
 import pytest
 
+from isotherm.config.cleaner import CleanerConfig
 from isotherm.errors import CorruptRecordError, LogCleaningAbortedError, LogDirFailedError
 from isotherm.log.cleaner.choice import plan_log_to_clean
+from isotherm.log.cleaner.chunk_reader import ChunkReader
+from isotherm.log.cleaner.cleaner import Cleaner
 from isotherm.log.fs import File, OsFileSystem
 from isotherm.log.log_read import FetchIsolation
 from isotherm.record.batch import build_batch, iterate_batches, read_records
 from isotherm.record.compression import CompressionType
 from isotherm.record.validation import AppendOrigin
+from isotherm.testing.sim_clock import SimClock
 from isotherm.types import Offset
 from tests.support.compacted_log import CONFIG, CompactedLog
 
@@ -580,3 +585,22 @@ def test_read_size_is_no_matter(open_log: OpenLog, tmp_path: Path) -> None:
         results.append((path.read_bytes(), [*map(tuple, log.records())]))
         assert read_records(path.read_bytes(), 0, next(log.batches()).header)
     assert all(result == results[0] for result in results)
+
+
+def test_batch_below_the_one_before_it_is_found_across_reads(log: CompactedLog) -> None:
+    put(log, 1)
+    put(log, 2)
+    log.log.roll()
+    segment = log.log.segments()[0]
+    data = bytearray(segment.log_path.read_bytes())
+    (_, _), (position, _) = iterate_batches(data)
+    data[position : position + 8] = bytes(8)  # its base offset, which no CRC covers
+    segment.log_path.write_bytes(data)
+    reader = ChunkReader(position, lambda size: None, lambda: None)
+    with pytest.raises(CorruptRecordError, match="begins before"):
+        list(reader.chunks(segment, 0))
+
+
+def test_half_of_the_buffer_of_a_thread_is_for_reading() -> None:
+    config = CleanerConfig(log_cleaner_io_buffer_size=600_000, log_cleaner_threads=3)
+    assert Cleaner(config, SimClock(), random.Random(0))._read_size == 100_000

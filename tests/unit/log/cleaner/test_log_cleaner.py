@@ -210,6 +210,18 @@ def test_abort_ends_a_wait_for_the_throttle(logs: Any, make: Make, clock: SimClo
     assert ended == ["aborted"]
 
 
+@pytest.mark.parametrize("keyless", [0, 2])
+def test_records_without_a_key_are_told(
+    logs: Any, make: Make, caplog: pytest.LogCaptureFixture, keyless: int
+) -> None:
+    stats = CleanerStats(0.0, invalid_messages_read=keyless)
+    logs.filled("a", records=10)
+    make(_once(lambda *_: CleanedLog(8, stats)))[0].workers[0].run()
+    expected = "records without a key were dropped partition=a-0 count=2"
+    assert (expected in caplog.text) is bool(keyless)
+    assert ("without a key" in caplog.text) is bool(keyless)
+
+
 # Metrics
 
 

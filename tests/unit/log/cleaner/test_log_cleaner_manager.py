@@ -51,6 +51,7 @@ def test_filthiest_log_is_begun_first_and_each_one_once(
     logs: Any, manager: LogCleanerManager
 ) -> None:
     tidy, filthy = logs.filled("tidy", records=10), logs.filled("filthy", records=10)
+    assert (manager.max_dirty_ratio, manager.compaction_delay_ms_max) == (0, 0)
     manager.done_cleaning(begin(manager), 0)
     with manager._lock:
         manager._save_checkpoint(tidy, 4)
