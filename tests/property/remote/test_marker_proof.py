@@ -109,3 +109,12 @@ def test_lost_or_late_entry_is_found_where_its_records_and_its_marker_are_read(
         assert ("names no such transaction" in found.fact) is (later is None)
     else:
         assert found is None
+
+
+def test_open_transaction_of_another_producer_is_not_taken_for_the_aborted_one() -> None:
+    events = [Event(3, "data"), Event(4, "data"), Event(4, "abort")]
+    pieces = [memoryview(b"".join(encoded(offset, each) for offset, each in enumerate(events)))]
+    assert contradicted_transaction(pieces, [AbortedTransaction(4, 1, 2, 0)]) is None
+    found = contradicted_transaction(pieces, [])
+    assert found is not None
+    assert "producer_id=4 first_offset=1 marker_offset=2" in found.fact

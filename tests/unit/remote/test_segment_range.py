@@ -303,3 +303,23 @@ def test_waiting_readers_get_the_error_of_a_failed_fetch() -> None:
         for outcome in outcomes:
             with pytest.raises(RemoteStorageError, match="down"):
                 outcome()
+
+
+def test_offset_that_goes_back_is_found_behind_any_number_of_checks() -> None:
+    bad = bytearray(CONTENT)
+    bad[STARTS[9] : STARTS[9] + 8] = (7).to_bytes(8, "big")
+    store = SteppingStore(bytes(bad), STARTS[3], STARTS[6], STARTS[9])
+    segment_range = fetched(store, 0, len(CONTENT), 0)
+    with pytest.raises(CorruptRecordError, match="offsets go back"):
+        segment_range.check(STARTS[9])
+
+
+def test_range_that_one_batch_fills_tells_where_it_ends() -> None:
+    assert fetched(SteppingStore(CONTENT), 0, STARTS[1] - 1, 0).last_batch_end == STARTS[1]
+
+
+def test_bytes_of_a_range_are_read_by_their_position_in_the_segment() -> None:
+    segment_range = fetched(SteppingStore(CONTENT), STARTS[2], STARTS[9], None)
+    found = segment_range.read(STARTS[3], STARTS[5])
+    assert bytes(found) == CONTENT[STARTS[3] : STARTS[5]]
+    assert found.readonly
