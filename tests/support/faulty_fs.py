@@ -4,6 +4,7 @@ fs = FaultyFileSystem()
 fs.fail(directory)          # every call for a path in there raises OSError, until `heal`
 fs.read_sizes[path]         # bytes read of a file so far
 fs.sync_counts[path]        # syncs of a file so far
+fs.open_counts[path]        # how often a file was opened, or was to be
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class FaultyFileSystem:
         self._failing: frozenset[Path] = frozenset()
         self.read_sizes: Counter[Path] = Counter()
         self.sync_counts: Counter[Path] = Counter()
+        self.open_counts: Counter[Path] = Counter()
 
     def fail(self, directory: Path) -> None:
         self._failing |= {directory}
@@ -41,14 +43,17 @@ class FaultyFileSystem:
 
     def open_readable(self, path: Path) -> File:
         self.check(path)
+        self.open_counts[path] += 1
         return _CheckedFile(self, path, self._os.open_readable(path))
 
     def open_writable(self, path: Path) -> File:
         self.check(path)
+        self.open_counts[path] += 1
         return _CheckedFile(self, path, self._os.open_writable(path))
 
     def read_bytes(self, path: Path) -> bytes:
         self.check(path)
+        self.open_counts[path] += 1
         data = self._os.read_bytes(path)
         self.read_sizes[path] += len(data)
         return data

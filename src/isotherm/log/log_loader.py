@@ -129,13 +129,13 @@ class _LogLoader:
 
     def load(self, log_dir: LogDir, topic_id: uuid.UUID | None) -> PartitionLog:
         names = self._finish_replacements()
-        segments = self._load_segments(names)
+        ends = self._load_segments(names)
         epochs = self._epochs.epochs
         if self._has_recovered:
             names = self._fs.list_names(self._directory)
         snapshots = ProducerSnapshots(self._fs, self._directory, names)
-        log_start_offset = self._log_start_offset(segments)
-        segments, log_end_offset = self._open_end(segments, log_start_offset)
+        log_start_offset = self._log_start_offset(ends)
+        segments, log_end_offset = self._open_end(ends, log_start_offset)
         # A crash may have lost unflushed batches of these epochs, and the log start may have moved.
         epochs.truncate_from_end(log_end_offset)
         epochs.truncate_from_start(log_start_offset)
@@ -175,12 +175,12 @@ class _LogLoader:
         log.update_high_watermark(self._checkpoints.high_watermark)
         return log
 
-    def _log_start_offset(self, segments: Sequence[LogSegment]) -> Offset:
+    def _log_start_offset(self, ends: Sequence[_RecoveredSegment]) -> Offset:
         """The log start. If its checkpoint is lost, the start of the first epoch, which every flush
         cuts to the log start."""
         if self._checkpoints.knows_log_start:
             return self._checkpoints.log_start_offset
-        base_offset = segments[0].base_offset if segments else 0
+        base_offset = ends[0].segment.base_offset if ends else 0
         first = self._epochs.epochs.earliest
         log_start_offset = base_offset if first is None else first.start_offset
         if log_start_offset != base_offset:
@@ -217,7 +217,7 @@ class _LogLoader:
             next_offset = header.next_offset
         return next_offset
 
-    def _load_segments(self, names: list[str]) -> list[LogSegment]:
+    def _load_segments(self, names: list[str]) -> list[_RecoveredSegment]:
         files = plan_segment_files(names)
         if files.lost:
             raise CorruptLogError(
@@ -252,7 +252,7 @@ class _LogLoader:
         self._delete(dropped)
         kept = self._without_empty(ends)
         self._report_gaps(kept)
-        return [each.segment for each in kept]
+        return kept
 
     def _without_empty(self, ends: list[_RecoveredSegment]) -> list[_RecoveredSegment]:
         """Delete empty segments in the middle: a crash may have left only their names on disk.
@@ -433,11 +433,12 @@ class _LogLoader:
             segment.append_aborted_transaction(aborted)
 
     def _open_end(
-        self, segments: list[LogSegment], log_start_offset: Offset
+        self, ends: Sequence[_RecoveredSegment], log_start_offset: Offset
     ) -> tuple[list[LogSegment], Offset]:
         """The segments, with the last one active, and the log end offset."""
-        if segments:
-            log_end_offset = segments[-1].read_next_offset()
+        segments = [each.segment for each in ends]
+        if ends:
+            log_end_offset = ends[-1].next_offset
             if log_end_offset < log_start_offset:
                 logger.warning(
                     "log ends below its start and is emptied partition=%s"

@@ -116,7 +116,7 @@ def _index_end(fs: FileSystem, path: Path, entry_size: int) -> bytes:
         if size % entry_size != 0:
             raise CorruptIndexError(f"index ends within an entry file={path} size={size}")
         entry = file.read_at(max(0, size - entry_size), entry_size)
-    return entry if any(entry) else fs.read_bytes(path)
+    return entry if any(entry) or not size else fs.read_bytes(path)
 
 
 def _read_in_full(segment: LogSegment) -> Offset:

@@ -72,6 +72,8 @@ class SegmentFiles:
                 try:
                     loaded = load(self._path(suffix, names[0]))
                 except FileNotFoundError:
+                    if names[1] == names[0]:
+                        raise
                     loaded = load(self._path(suffix, names[1]))
             except FileNotFoundError:
                 # If the names are unchanged, the file is gone. If not, it was renamed: try again.

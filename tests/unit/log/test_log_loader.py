@@ -104,6 +104,20 @@ def test_segment_without_an_offset_index_is_rebuilt_after_a_clean_stop(directory
     assert log.log_end_offset == 12
 
 
+def test_load_after_a_clean_stop_opens_each_file_of_the_active_segment_twice(
+    directory: Path,
+) -> None:
+    """Once to check its end, once to continue it. A broker loads thousands of such logs at a start."""
+    fill(directory, 3).close()
+    fs = FaultyFileSystem()
+    log = open_local_log(directory, config=CONFIG, checkpoints=CLEAN, fs=fs)
+    assert log.log_end_offset == 3
+    opened = {path.suffix: count for path, count in fs.open_counts.items() if path.stem.isdigit()}
+    snapshots = opened.pop(".snapshot", 0)
+    assert opened == {".log": 2, ".index": 2, ".timeindex": 2, ".txnindex": 1}
+    assert snapshots <= 1
+
+
 def abort(log: PartitionLog, *producer_ids: int) -> None:
     """Append an aborted transaction of one record for each producer id."""
     for producer_id in producer_ids:
