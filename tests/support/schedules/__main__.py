@@ -136,7 +136,6 @@ class Figures:
         self.crashes: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self.actions: Counter[str] = Counter()
-        self.known: Counter[str] = Counter()
 
     def begin(self) -> None:
         self.runs += 1
@@ -148,7 +147,6 @@ class Figures:
         self.crashes += outcome.crashes
         self.faults += outcome.faults
         self.actions += outcome.actions
-        self.known += outcome.known
 
     def tell_progress(self, total: int) -> None:
         now_s = _CLOCK.monotonic_s()
@@ -163,7 +161,7 @@ class Figures:
             f"runs={self.runs} failed={len(self.failed)} seconds={took_s:.0f}"
             f" distinct={len(self.digests)} points={self.points} checks={self.checks}"
         )
-        for name in ("crashes", "faults", "actions", "known"):
+        for name in ("crashes", "faults", "actions"):
             for what, count in sorted(getattr(self, name).items()):
                 say(f"{name} {what!r} {count}")
         if self.failed:

@@ -7,7 +7,6 @@ result must be in the remote tier, and each acknowledged record must be there or
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,12 +20,11 @@ from isotherm.remote.segment_metadata import (
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
-from isotherm.types import Offset, TopicIdPartition, uuid_to_text
+from isotherm.types import Offset, TopicIdPartition
 from tests.support.schedules.durable import decoded
 from tests.support.schedules.process import BrokerProcess, Durable, value_of
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-_JOURNALS = "isotherm-compactions"
 GONE = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 
@@ -130,9 +128,6 @@ class Oracle:
         self.expected: dict[TopicIdPartition, Expected] = {}
         self._folded = [FoldedTopic() for _ in range(durable.metadata_topic.partition_count)]
         self.checks = 0
-        self.is_strict = True
-        self.known: Counter[str] = Counter()
-        """Known defects with their own tests: ignored unless `is_strict`."""
         durable.acknowledged = self._acknowledge
         durable.on_local_delete = lambda: self.check("local segment deleted")
         durable.objects.on_change = lambda: self.check("object deleted")
@@ -249,27 +244,11 @@ class Oracle:
                 raise Violation(f"metadata is left over hosted={is_hosted} segment={segment}")
         named = {key for each in live.values() for key in process.storage.keys_of(each)}
         objects = set(self._durable.objects.objects)
-        if not self.is_strict:
-            objects -= self._of_compactions_whose_partition_is_gone(objects)
         if named != objects:
             raise Violation(
                 f"objects and metadata differ dangling={sorted(objects - named)}"
                 f" missing={sorted(named - objects)}"
             )
-
-    def _of_compactions_whose_partition_is_gone(self, objects: set[str]) -> set[str]:
-        hosted = {_folder_of(each) for each in self._durable.cluster.partitions}
-        gone = {_folder_of(each) for each in self.expected} - hosted
-        runs = {each for each in gone for key in objects if key.startswith(f"{_JOURNALS}/{each}")}
-        found = {
-            key
-            for key in objects
-            for each in runs
-            if key.removeprefix(f"{_JOURNALS}/").startswith(each)
-        }
-        if found:
-            self.known["the journal of a compaction outlives its partition"] += 1
-        return found
 
     def _check_partition(
         self,
@@ -295,10 +274,7 @@ class Oracle:
         start, closed_end = log.log_start_offset, log.segments()[-1].base_offset
         copied_end = log.highest_offset_in_remote_storage + 1
         is_copied = not log.remote_log_enabled or max(copied_end, start) >= closed_end
-        entries = log.leader_epochs.entries
-        if not (is_copied or self.is_strict) and start < entries[0].start_offset:
-            self.known["copying stands still before the first leader epoch"] += 1
-        elif not is_copied:
+        if not is_copied:
             raise Violation(
                 f"closed segments are not copied partition={partition} closed_end={closed_end}"
                 f" copied={log.highest_offset_in_remote_storage}"
@@ -329,10 +305,6 @@ class Oracle:
                 raise Violation(
                     f"audit and metadata topic differ number={number} audit={states} folded_states={folded_states}"
                 )
-
-
-def _folder_of(partition: TopicIdPartition) -> str:
-    return f"{partition.topic}-{uuid_to_text(partition.topic_id)}/"
 
 
 def _first_missing(
