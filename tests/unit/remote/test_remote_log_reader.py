@@ -24,6 +24,7 @@ from isotherm.remote.indexes.index_cache_entry import RemoteIndexEntry
 from isotherm.remote.reading import remote_log_reader
 from isotherm.remote.reading.read_ahead import ReadAhead, ReadAheadSettings
 from isotherm.remote.reading.remote_log_reader import RemoteLogReader
+from isotherm.remote.reading.tier_border import SEARCHES_MAX
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -653,7 +654,7 @@ def test_read_whose_border_of_the_tiers_never_rests_is_to_be_tried_again(
     monkeypatch.setattr(remote_log_reader, "aborted_transactions", move)
     with pytest.raises(RemoteStorageError, match="went to the remote tier during a read"):
         aborted(tiered, offset, 1)
-    assert len(searched) == remote_log_reader._SEARCHES_MAX
+    assert len(searched) == SEARCHES_MAX
 
 
 def test_records_before_damage_are_returned(cold: TieredPartition) -> None:

@@ -14,9 +14,9 @@ from isotherm.errors import (
 )
 from isotherm.log.log_segment import TimestampAndOffset
 from isotherm.record.batch import CompressionType
-from isotherm.remote.reading import remote_offset_lookup
 from isotherm.remote.reading.remote_offset_lookup import RemoteOffsetLookup
 from isotherm.remote.reading.segment_reader import RemoteSegmentReader
+from isotherm.remote.reading.tier_border import SEARCHES_MAX
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
@@ -262,7 +262,7 @@ def test_look_up_whose_border_of_the_tiers_never_rests_is_to_be_tried_again(
     monkeypatch.setattr(cold.log, "offset_for_timestamp", move)
     with pytest.raises(RemoteStorageError, match="went to the remote tier during a look-up"):
         lookup.find_in_both_tiers(cold.log, cold.partition, T0 + 10_000, 0)
-    assert len(searched) == remote_offset_lookup._LOOK_UPS_MAX
+    assert len(searched) == SEARCHES_MAX
 
 
 def test_hole_that_was_given_up_is_no_obstacle(

@@ -29,6 +29,7 @@ from isotherm.errors import (
     RemoteStorageError,
 )
 from isotherm.log.log_read import FetchIsolation, aborted_transactions
+from isotherm.log.log_segment import LogSegment
 from isotherm.remote.damage_log import DamageLog
 from isotherm.remote.history.holes import hole_error
 from isotherm.remote.history.lineage import is_segment_within_lineage
@@ -44,6 +45,7 @@ from isotherm.remote.reading.segment_reader import (
     RemoteSegmentReader,
     damaged_segment,
 )
+from isotherm.remote.reading.tier_border import search_both_tiers
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -61,9 +63,6 @@ _logger = logging.getLogger(__name__)
 
 _REMEMBERED_STOPS_MAX = 4096
 """Places where reads ended; some 300 bytes each. A forgotten place costs an index look-up."""
-
-_SEARCHES_MAX = 3
-"""Most searches for aborted transactions while local retention moves the border of the tiers."""
 
 
 class RemoteRead(NamedTuple):
@@ -390,24 +389,20 @@ class RemoteLogReader:
         self, asked: ReadRequest, end_offset: Offset
     ) -> list[AbortedTransaction]:
         """The aborted transactions that overlap the records read, up to `end_offset`. Their markers
-        may lie in any later segment, of either tier.
-
-        Local retention may delete a segment after the remote tier was searched and before its
-        index is read here, and the index of a deleted segment looks empty: then both tiers are
-        searched again."""
-        offset, log = asked.offset, asked.log
+        may lie in any later segment, of either tier. The index of a deleted local segment looks
+        empty."""
+        offset = asked.offset
         if end_offset <= offset:
             return []
-        for _ in range(_SEARCHES_MAX):
-            local = log.segments()
+
+        def search(local: Sequence[LogSegment]) -> tuple[set[AbortedTransaction], bool]:
             found, is_complete = self._aborted_in_remote_tier(asked, end_offset)
             if not is_complete:
                 found.update(aborted_transactions(local, offset, end_offset))
-            if is_complete or log.segments()[0].base_offset == local[0].base_offset:
-                return sorted(found, key=lambda each: each.first_offset)
-        raise RemoteStorageError(
-            f"local segments went to the remote tier during a read partition={asked.partition}"
-        )
+            return found, is_complete
+
+        found = search_both_tiers(asked.log, asked.partition, "read", search)
+        return sorted(found, key=lambda each: each.first_offset)
 
     def _aborted_in_remote_tier(
         self, asked: ReadRequest, end_offset: Offset

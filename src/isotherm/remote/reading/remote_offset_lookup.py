@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from isotherm.errors import CorruptIndexError, RemoteStorageError
-from isotherm.log.log_segment import TimestampAndOffset
+from isotherm.errors import CorruptIndexError
+from isotherm.log.log_segment import LogSegment, TimestampAndOffset
 from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import read_batch_header, read_records
 from isotherm.remote.damage_log import DamageLog
@@ -21,6 +21,7 @@ from isotherm.remote.indexes.index_cache import RemoteIndexCache
 from isotherm.remote.metadata.api import RemoteLogMetadataManager, check_ready
 from isotherm.remote.reading.read_wait import ReadWait
 from isotherm.remote.reading.segment_reader import RemoteSegmentReader
+from isotherm.remote.reading.tier_border import search_both_tiers
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
 from isotherm.segment.leader_epochs import epoch_for_offset, without_empty_epochs
@@ -28,9 +29,6 @@ from isotherm.segment.time_index import SkippedBy
 from isotherm.types import Offset, Position, TimestampMs, TopicIdPartition
 
 _logger = logging.getLogger(__name__)
-
-_LOOK_UPS_MAX = 3
-"""Most look-ups in both tiers while local retention moves the border between them."""
 
 
 class RemoteOffsetLookup:
@@ -56,22 +54,15 @@ class RemoteOffsetLookup:
         starting_offset: Offset,
     ) -> TimestampAndOffset | None:
         """Same as `find`, and if the remote tier has no such record, the first one in the local
-        log.
+        log."""
 
-        Local retention may delete a segment after the remote tier was searched and before the
-        local log is: then neither look-up sees its records, and both are repeated.
-        """
-        for _ in range(_LOOK_UPS_MAX):
-            local_start = log.segments()[0].base_offset
+        def search(_: Sequence[LogSegment]) -> tuple[TimestampAndOffset | None, bool]:
             found = self.find(log, partition, timestamp_ms, starting_offset)
             if found is not None:
-                return found
-            found = log.offset_for_timestamp(timestamp_ms)
-            if log.segments()[0].base_offset == local_start:
-                return found
-        raise RemoteStorageError(
-            f"local segments went to the remote tier during a look-up partition={partition}"
-        )
+                return found, True
+            return log.offset_for_timestamp(timestamp_ms), False
+
+        return search_both_tiers(log, partition, "look-up", search)
 
     def find(
         self,
