@@ -67,7 +67,7 @@ CLUSTERS = (Task("replication", 15.0, 6.0),)
 
 FURTHER = (
     Task("growth", 3.0),
-    Task("start_stop", 12.0),
+    Task("start_stop", 16.0),
     Task("first_record", 3.0),
     Task("coordinators", 12.0),
     Task("hostile_clients", 2.0),
@@ -85,7 +85,7 @@ FURTHER = (
     Task("spark_scale", 6.0),
     Task("spark_handover", 2.0),
     Task("compact", 3.0),
-    Task("table", 5.0),
+    Task("table", 10.0),
     Task("console", 1.0),
 )
 

@@ -61,6 +61,7 @@ def _fetch_cases(scale: float) -> Sequence[Case]:
                     "consumers": consumers,
                 },
                 bytes_moved=consumers * records * FETCH_RECORD_SIZE,
+                is_quick=fetch_bytes > MIB,
                 prepare=partial(
                     _prepare,
                     topic=topic,
@@ -101,6 +102,7 @@ def _librdkafka_cases(scale: float) -> Sequence[Case]:
                     "segment_bytes": int(TIERED_CONFIG["segment.bytes"]),
                 },
                 bytes_moved=records * record_size,
+                is_quick=compression == "none",
                 prepare=partial(
                     _prepare,
                     topic=topic,

@@ -54,6 +54,7 @@ def build_cases(scale: float) -> Sequence[Case]:
                 },
                 bytes_moved=size,
                 bytes_written=size,
+                is_quick=share == max(SHARES),
                 prepare=partial(create, topic=TOPIC),
                 measure=partial(_measure, records_per_s=records_per_s, seconds=seconds),
                 finish=partial(delete, topic=TOPIC),

@@ -39,13 +39,17 @@ POINTS = (Point(0, is_quick=True), Point(1_000), Point(10_000))
 QUESTION = Question("partitions", "What do many idle partitions cost?", lambda scale: ())
 
 
-def measure(server: Server) -> Metrics:
-    """Stop and start the broker, measure it while it is idle, then kill and start it."""
+def measure(server: Server, *, is_warming: bool = False) -> Metrics:
+    """Stop and start the broker, measure it while it is idle, then kill and start it.
+
+    Warming, it is not watched while it is idle.
+    """
     began = time.perf_counter()
     stop(server)
     stop_s = time.perf_counter() - began
     metrics = {"stop_s": stop_s, "start_s": start(server), "start_cpu_s": cpu_s(server)}
-    metrics |= _idle(server)
+    if not is_warming:
+        metrics |= _idle(server)
     psutil.Process(server.pid).kill()
     server.stop()
     metrics["unclean_start_s"] = start(server)
@@ -80,7 +84,7 @@ def run_point(point: Point, names: Sequence[str], directory: Path) -> dict[str, 
             servers.append(server)
         for is_warming in (True, False) if point.is_quick else (False,):
             for server in servers:
-                metrics = measure(server)
+                metrics = measure(server, is_warming=is_warming)
                 if not is_warming:
                     measured[server.name].append(metrics)
                     figures = " ".join(f"{key}={value:.2f}" for key, value in metrics.items())

@@ -19,7 +19,8 @@ Nothing new: seconds of the command as a process of its own, Spark's start inclu
 
 Queries (bench/spark_queries.py) over the same records with raw values: `topic` is the frame of isotherm.spark.topic
 over a table that has all but the last LATER_RECORDS, `kafka` format("kafka"), `parquet` what Spark has written of
-that. The call of isotherm.spark.topic, which settles what is read, is measured by itself.
+that. The call of isotherm.spark.topic, which settles what is read, is measured by itself. The queries are asked
+over RECORDS, and over LARGER times as many.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ from oracle.topics import wait_until
 ROUNDS = 3
 RECORDS = 1_000_000
 LATER_RECORDS = 5_000
+LARGER = 5
+"""The queries are asked again over as many times RECORDS: a query has costs that do not grow."""
 SEGMENT_BYTES = 8 * 1024 * 1024
 SCHEMA = {
     "type": "record",
@@ -167,6 +170,10 @@ def fill(bench: Bench, topic: str, encode: Callable[[dict[str, Any]], bytes]) ->
     }
     create(bench.kafka, topic=topic, config=config)
     produce(bench, topic, encode, range(bench.records))
+    wait_until_tiered(bench, topic)
+
+
+def wait_until_tiered(bench: Bench, topic: str) -> None:
     wait_until(lambda: fully_tiered(bench.kafka.log_dir, topic, 1), f"the tiering of topic={topic}")
 
 
@@ -317,18 +324,33 @@ def measure(bench: Bench, rounds: int) -> Iterator[dict[str, Any]]:
         fill(bench, topic, encoder)
     for value, topic in ((RAW, JSON), (JSON, JSON), (AVRO, AVRO)):
         yield measure_making(bench, topic, value, rounds)
-    lake = bench.lake("queried")
+    lake, encoder = bench.lake("queried"), encode[JSON]
     make(bench, JSON, RAW, lake)
     yield measure_nothing_new(bench, JSON, lake, rounds)
-    produce(bench, JSON, encode[JSON], range(bench.records, bench.records + LATER_RECORDS))
-    records = bench.records + LATER_RECORDS
+    end = produce_later(bench, bench.records, encoder)
     yield measure_call(bench, JSON, lake, rounds)
-    yield {
-        "case": "raw",
+    yield measure_queries(bench, end, lake, rounds)
+    produce(bench, JSON, encoder, range(end, LARGER * bench.records))
+    wait_until_tiered(bench, JSON)
+    larger = bench.lake("larger")
+    make(bench, JSON, RAW, larger)
+    end = produce_later(bench, LARGER * bench.records, encoder)
+    yield measure_queries(bench, end, larger, rounds)
+
+
+def produce_later(bench: Bench, start: int, encode: Callable[[dict[str, Any]], bytes]) -> int:
+    """Write the records that the table does not hold; returns the number of all records."""
+    produce(bench, JSON, encode, range(start, start + LATER_RECORDS))
+    return start + LATER_RECORDS
+
+
+def measure_queries(bench: Bench, records: int, lake: Path, rounds: int) -> dict[str, Any]:
+    return {
+        "case": f"raw, {records / 1e6:.1f} M rows",
         "parameters": {"records": records, "later_records": LATER_RECORDS},
         "bytes": bench.sizes[JSON],
         "queries": ask_in_turn(
-            query_sides(bench, JSON, lake, bench.lake("parquet")),
+            query_sides(bench, JSON, lake, bench.lake(f"parquet-{records}")),
             list(QUERIES),
             records=records,
             size=bench.sizes[JSON],

@@ -34,7 +34,7 @@ class Point(NamedTuple):
 
 
 POINTS = (
-    Point("librdkafka", 1, 1024, "none", 400_000_000, is_quick=True),
+    Point("librdkafka", 1, 1024, "none", 400_000_000),
     Point("librdkafka", 5, 1024, "none", 100_000_000),
     Point("librdkafka", 1, 1024, "lz4", 400_000_000),
     Point("librdkafka", 1, 100, "none", 100_000_000),
@@ -43,7 +43,7 @@ POINTS = (
     Point("java", 20, 1024, "none", 100_000_000),
     Point("fetch client", 1, 1024, "none", 800_000_000, is_quick=True),
     Point("fetch client", 5, 1024, "none", 300_000_000),
-    Point("fetch client", 20, 1024, "none", 200_000_000, is_quick=True),
+    Point("fetch client", 20, 1024, "none", 200_000_000),
 )
 
 
