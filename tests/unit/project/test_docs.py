@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from isotherm.cli.config import configuration_page
+from scripts.mutant_tests import TESTS
 
 ROOT = Path(__file__).parents[3]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -47,9 +48,7 @@ def test_modules_that_delete_are_there_and_their_mutants_are_tried() -> None:
     }
     assert len(named) > 15
     assert len(modules) == len(named), named
-    text = (ROOT / "scripts" / "mutants.py").read_text(encoding="utf-8")
-    tried = dict(re.findall(r'^    "([a-z_/]+\.py)": "([^"]+)",$', text, re.MULTILINE))
-    assert modules - tried.keys() == set()
-    paths = {path for tests in tried.values() for path in tests.split()}
+    assert modules - TESTS.keys() == set()
+    paths = {path for tests in TESTS.values() for path in tests}
     missing = {path for path in paths if not (ROOT / path).exists()}
-    assert missing | {module for module in tried if not (sources / module).exists()} == set()
+    assert missing | {module for module in TESTS if not (sources / module).exists()} == set()

@@ -1,0 +1,298 @@
+"""Which tests run against the mutants of a module (mutants.py). Each set of tests that several modules share has a
+name here."""
+
+from __future__ import annotations
+
+GROUPS = ("tests/unit/broker/groups",)
+CLASSIC_GROUPS = (
+    "tests/unit/broker/groups/test_classic_group.py",
+    "tests/unit/broker/groups/test_classic_waits.py",
+    "tests/unit/broker/groups/test_classic_members.py",
+    "tests/unit/broker/groups/test_records.py",
+    "tests/property/broker/test_classic_group_histories.py",
+)
+CONSUMER_GROUPS = (
+    "tests/unit/broker/groups/test_consumer_group.py",
+    "tests/unit/broker/groups/test_consumer_checks.py",
+    "tests/unit/broker/groups/test_consumer_replay.py",
+    "tests/unit/broker/groups/test_hosted_members.py",
+    "tests/unit/broker/groups/test_loading.py",
+    "tests/property/broker/test_consumer_group_histories.py",
+)
+HOSTED_MEMBERS = (
+    "tests/unit/broker/groups/test_hosted_members.py",
+    "tests/unit/broker/groups/test_embedded_protocol.py",
+)
+ASSIGNORS = (
+    "tests/unit/broker/groups/test_consumer_group.py",
+    "tests/property/broker/test_assignors.py",
+)
+LOG = ("tests/unit/log",)
+CLEANER = ("tests/unit/log/cleaner",)
+LOADED_LOGS = (
+    "tests/unit/log/test_log_loader.py",
+    "tests/unit/log/test_loaded_directory.py",
+    "tests/unit/log/test_log_manager.py",
+    "tests/unit/log/test_partition_log.py",
+)
+RECOVERY = (*LOADED_LOGS, "tests/unit/log/test_recovery.py")
+TASKS = ("tests/unit/remote/tasks",)
+PERIODIC_TASKS = ("tests/unit/remote/tasks/test_periodic_tasks.py",)
+REMOTE_LOG_MANAGER = ("tests/unit/remote/test_remote_log_manager.py",)
+FOLLOWED_PARTITIONS = ("tests/unit/remote/test_followed_partitions.py",)
+TIER_METRICS = ("tests/unit/remote/test_tier_metrics.py",)
+LINEAGE = ("tests/unit/remote/test_lineage.py",)
+PLUGIN = ("tests/unit/remote/test_plugin.py",)
+INDEX_CACHE = ("tests/unit/remote/test_index_cache.py",)
+READER = ("tests/unit/remote/test_remote_log_reader.py",)
+SCRUB = ("tests/unit/remote/scrub",)
+COMPACTION = ("tests/unit/remote/compaction",)
+COMPACT_PLAN = (*COMPACTION, "tests/unit/spark/test_compact_plan.py")
+METADATA = ("tests/unit/remote/metadata",)
+CLEANUP = ("tests/unit/remote/metadata/test_cleanup.py",)
+COLUMNAR_FOLD = (
+    "tests/unit/remote/metadata/test_columnar_fold.py",
+    "tests/property/remote/test_columnar_fold.py",
+)
+STALE_DECISIONS = ("tests/unit/remote/tasks/test_stale_decisions.py",)
+TABLE_UPKEEP = ("tests/unit/spark/test_table_upkeep.py",)
+
+# Module -> its tests. Modules that decide or delete come first.
+TESTS: dict[str, tuple[str, ...]] = {
+    "remote/tasks/copy.py": (*TASKS, *TIER_METRICS),
+    "remote/tasks/copy_plan.py": TASKS,
+    "remote/tasks/expiration.py": (*TASKS, *TIER_METRICS),
+    "remote/tasks/expiration_plan.py": (*TASKS, *LINEAGE),
+    "remote/tasks/partition_deletion.py": (*TASKS, *REMOTE_LOG_MANAGER),
+    "remote/tasks/tier.py": (*TASKS, *REMOTE_LOG_MANAGER),
+    "remote/tasks/local_deletion.py": TASKS,
+    "remote/tasks/backoff.py": ("tests/unit/remote/tasks/test_backoff.py",),
+    "remote/tasks/cancellation.py": (*TASKS, *FOLLOWED_PARTITIONS),
+    "remote/tasks/cleanup_target.py": (*CLEANUP, *TASKS),
+    "remote/tasks/copies_in_progress.py": ("tests/unit/remote/tasks/test_copies_in_progress.py",),
+    "remote/tasks/follow.py": (*FOLLOWED_PARTITIONS, "tests/unit/remote/tasks/test_follow.py"),
+    "remote/tasks/pending_deletions.py": ("tests/unit/remote/tasks/test_pending_deletions.py",),
+    "remote/tasks/retried_work.py": ("tests/unit/remote/tasks/test_retried_work.py",),
+    "remote/metadata/upkeep/cleanup.py": (
+        *CLEANUP,
+        "tests/unit/remote/metadata/test_kip_1266_scenarios.py",
+    ),
+    "remote/metadata/state/cache.py": (
+        *METADATA,
+        "tests/property/remote/test_metadata_cache.py",
+        "tests/property/remote/test_columnar_fold.py",
+        "tests/property/remote/test_segment_fold.py",
+    ),
+    "remote/metadata/state/lifecycle.py": (
+        "tests/unit/remote/metadata/test_lifecycle.py",
+        "tests/unit/remote/metadata/test_cache.py",
+    ),
+    "remote/metadata/topic/keyed_writes.py": (*METADATA, *COMPACTION, *STALE_DECISIONS),
+    "remote/metadata/upkeep/migration.py": (
+        "tests/property/remote/test_metadata_migration.py",
+        "tests/unit/remote/metadata/test_migration_survey.py",
+    ),
+    "remote/metadata/topic/event_writer.py": (
+        *METADATA,
+        *STALE_DECISIONS,
+        "tests/property/remote/test_several_metadata_writers.py",
+    ),
+    "remote/tasks/replacement_target.py": COMPACTION,
+    "remote/compaction/finisher.py": COMPACTION,
+    "remote/compaction/recovery.py": (*COMPACTION, "tests/unit/spark/test_compact_recovery.py"),
+    "spark/jobs/quarantine.py": (
+        "tests/spark/test_sweep_recheck.py",
+        "tests/spark/test_bucket_pages.py",
+    ),
+    "spark/jobs/recheck.py": ("tests/spark/test_sweep_recheck.py",),
+    "spark/jobs/table.py": ("tests/spark/test_table.py",),
+    "spark/jobs/table_retention.py": (
+        "tests/unit/spark/test_table_retention.py",
+        "tests/spark/test_table_retention.py",
+    ),
+    "spark/tables/iceberg_snapshots.py": ("tests/unit/spark/test_topic_tables.py", *TABLE_UPKEEP),
+    "spark/tables/iceberg_upkeep.py": TABLE_UPKEEP,
+    "log/partition_log.py": (*LOG, *TASKS),
+    "log/log_manager.py": ("tests/unit/log/test_log_manager.py", "tests/unit/log/test_log_copy.py"),
+    "broker/replication/replica_fetcher.py": (
+        "tests/unit/broker/replication/test_replica_fetcher.py",
+    ),
+    "broker/replication/tier_follower.py": ("tests/unit/broker/replication/test_tier_follower.py",),
+    "broker/replication/replica_roles.py": ("tests/unit/broker/replication/test_replica_roles.py",),
+    "broker/partitions/log_dir_moves.py": (
+        "tests/unit/broker/test_log_dir_moves.py",
+        "tests/unit/broker/apis/test_alter_replica_log_dirs.py",
+    ),
+    "log/retention.py": (
+        "tests/unit/log/test_retention.py",
+        "tests/unit/log/test_partition_log.py",
+        *TASKS,
+    ),
+    "log/roll.py": ("tests/unit/log/test_roll.py", "tests/unit/log/test_partition_log.py"),
+    "log/cleaner/plan.py": CLEANER,
+    "log/mending.py": ("tests/unit/remote/tasks/test_copy.py",),
+    "log/index_file.py": ("tests/unit/log/test_index_file.py",),
+    "log/transaction_index_checkpoint.py": (
+        "tests/unit/log/test_transaction_index_checkpoint.py",
+        "tests/unit/log/test_log_loader.py",
+    ),
+    "segment/leader_epochs.py": ("tests/unit/segment/test_leader_epochs.py",),
+    "segment/offset_index.py": ("tests/unit/segment/test_offset_index.py",),
+    "segment/time_index.py": ("tests/unit/segment/test_time_index.py",),
+    "segment/transaction_index.py": ("tests/unit/segment/test_transaction_index.py",),
+    "remote/plugin.py": PLUGIN,
+    "remote/storage/checked.py": PLUGIN,
+    "remote/metadata/checked.py": PLUGIN,
+    "remote/indexes/index_cache.py": INDEX_CACHE,
+    "remote/indexes/index_cache_entry.py": (
+        "tests/unit/remote/test_index_cache_entry.py",
+        *INDEX_CACHE,
+    ),
+    "remote/indexes/index_cache_statistics.py": INDEX_CACHE,
+    "remote/indexes/rebuilt_transactions.py": ("tests/unit/remote/test_rebuilt_transactions.py",),
+    "remote/history/lineage.py": (*LINEAGE, *TASKS),
+    "remote/history/batch_chain.py": ("tests/unit/remote/test_batch_chain.py",),
+    "remote/history/epoch_columns.py": ("tests/property/remote/test_epoch_columns.py",),
+    "remote/history/holes.py": ("tests/unit/remote/test_holes.py",),
+    "remote/history/transaction_data.py": ("tests/unit/remote/test_transaction_data.py",),
+    "remote/reading/checked_batches.py": ("tests/unit/remote/test_checked_batches.py",),
+    "remote/reading/marker_proof.py": (
+        "tests/property/remote/test_marker_proof.py",
+        "tests/unit/remote/test_transaction_data.py",
+        *READER,
+    ),
+    "remote/reading/range_memory.py": ("tests/unit/remote/test_range_memory.py",),
+    "remote/reading/read_ahead.py": (
+        "tests/unit/remote/test_read_ahead.py",
+        "tests/unit/remote/test_segment_reader.py",
+    ),
+    "remote/reading/read_wait.py": (
+        "tests/unit/remote/test_read_wait.py",
+        "tests/unit/remote/test_segment_range.py",
+    ),
+    "remote/reading/remote_log_reader.py": READER,
+    "remote/reading/remote_offset_lookup.py": ("tests/unit/remote/test_remote_offset_lookup.py",),
+    "remote/reading/segment_blocks.py": ("tests/unit/remote/test_segment_blocks.py",),
+    "remote/reading/segment_range.py": ("tests/unit/remote/test_segment_range.py",),
+    "remote/reading/segment_reader.py": ("tests/unit/remote/test_segment_reader.py",),
+    "remote/metadata/folding/columnar_fold.py": COLUMNAR_FOLD,
+    "remote/metadata/folding/decoded_run.py": (
+        "tests/unit/remote/metadata/test_decoded_run.py",
+        *COLUMNAR_FOLD,
+    ),
+    "remote/metadata/folding/fold.py": (
+        "tests/unit/remote/metadata/test_fold.py",
+        "tests/unit/remote/metadata/test_fold_of_a_replica.py",
+        "tests/unit/remote/metadata/test_followed_partition.py",
+        *COLUMNAR_FOLD,
+    ),
+    "remote/metadata/folding/followed_partition.py": (
+        "tests/unit/remote/metadata/test_followed_partition.py",
+    ),
+    "remote/metadata/folding/lives.py": (
+        "tests/unit/remote/metadata/test_lives.py",
+        *COLUMNAR_FOLD,
+    ),
+    "remote/metadata/folding/segment_fold.py": ("tests/property/remote/test_segment_fold.py",),
+    "remote/metadata/folding/wanted_partitions.py": (
+        "tests/unit/remote/metadata/test_followed_partition.py",
+        *COLUMNAR_FOLD,
+    ),
+    "remote/metadata/wire/events.py": (
+        "tests/unit/remote/metadata/test_events.py",
+        "tests/unit/remote/metadata/test_fold.py",
+    ),
+    "remote/metadata/wire/keys.py": ("tests/unit/remote/metadata/test_keys.py",),
+    "remote/metadata/wire/serde.py": ("tests/unit/remote/metadata/test_serde.py",),
+    "remote/quota.py": ("tests/unit/remote/test_quota.py",),
+    "broker/groups/classic_group.py": CLASSIC_GROUPS,
+    "remote/bounded_pool.py": ("tests/unit/remote/test_bounded_pool.py",),
+    "remote/damage_log.py": ("tests/unit/remote/test_damage_log.py",),
+    "remote/periodic_tasks.py": PERIODIC_TASKS,
+    "remote/read_failures.py": ("tests/unit/remote/test_read_failures.py",),
+    "remote/remote_log_manager.py": (*REMOTE_LOG_MANAGER, *FOLLOWED_PARTITIONS),
+    "remote/remote_tier_metrics.py": (*TIER_METRICS, *REMOTE_LOG_MANAGER),
+    "remote/segment_metadata.py": ("tests/unit/remote/test_segment_metadata.py",),
+    "remote/threads.py": PERIODIC_TASKS,
+    "broker/transactions/transaction_coordinator.py": ("tests/unit/broker/transactions",),
+    "remote/scrub/index_checks.py": SCRUB,
+    "remote/scrub/log_batches.py": SCRUB,
+    "remote/scrub/producer_checks.py": SCRUB,
+    "remote/scrub/record_checks.py": SCRUB,
+    "remote/scrub/segment_scrub.py": SCRUB,
+    "remote/compaction/journal.py": COMPACT_PLAN,
+    "remote/compaction/newest_keys.py": COMPACT_PLAN,
+    "remote/compaction/pieces.py": COMPACT_PLAN,
+    "remote/compaction/rewrite.py": COMPACT_PLAN,
+    "remote/compaction/staging.py": COMPACT_PLAN,
+    "remote/metadata/topic/kafka_topic.py": (
+        "tests/unit/remote/metadata/test_kafka_topic.py",
+        "tests/unit/remote/metadata/test_kafka_topic_reads.py",
+    ),
+    "remote/metadata/upkeep/migration_views.py": (
+        "tests/unit/remote/metadata/test_migration_views.py",
+        "tests/unit/remote/metadata/test_migration_survey.py",
+    ),
+    "broker/groups/classic_checks.py": CLASSIC_GROUPS,
+    "broker/groups/classic_members.py": CLASSIC_GROUPS,
+    "broker/groups/group_snapshot.py": CLASSIC_GROUPS,
+    "broker/groups/consumer_checks.py": CONSUMER_GROUPS,
+    "broker/groups/consumer_group.py": CONSUMER_GROUPS,
+    "broker/groups/consumer_member.py": CONSUMER_GROUPS,
+    "broker/groups/consumer_records.py": CONSUMER_GROUPS,
+    "broker/groups/consumer_replay.py": CONSUMER_GROUPS,
+    "broker/groups/assignors/range.py": ASSIGNORS,
+    "broker/groups/assignors/uniform.py": ASSIGNORS,
+    "broker/groups/embedded_protocol.py": HOSTED_MEMBERS,
+    "broker/groups/group_migration.py": HOSTED_MEMBERS,
+    "broker/groups/hosted_members.py": HOSTED_MEMBERS,
+    "broker/groups/consumer_coordinator.py": GROUPS,
+    "broker/groups/group_coordinator.py": GROUPS,
+    "broker/groups/group_offsets.py": GROUPS,
+    "broker/groups/group_records.py": GROUPS,
+    "broker/groups/group_shard.py": GROUPS,
+    "broker/groups/offset_coordinator.py": GROUPS,
+    "broker/groups/offset_reader.py": GROUPS,
+    "broker/groups/offsets.py": GROUPS,
+    "broker/groups/offsets_topic.py": GROUPS,
+    "broker/groups/shards.py": GROUPS,
+    "broker/groups/stored_offset.py": GROUPS,
+    "broker/groups/topic_catalog.py": GROUPS,
+    "broker/transactions/transaction_log.py": (
+        "tests/unit/broker/transactions/test_transaction_log.py",
+    ),
+    "log/epoch_recovery.py": RECOVERY,
+    "log/log_loader.py": RECOVERY,
+    "log/recovery.py": RECOVERY,
+    "log/segment_check.py": ("tests/unit/log/test_segment_check.py", *RECOVERY),
+    "log/leader_epoch_cache.py": ("tests/unit/log/test_leader_epoch_cache.py", *LOADED_LOGS),
+    "log/producer_replay.py": (
+        "tests/property/log",
+        "tests/unit/log/test_producer_state.py",
+        *LOADED_LOGS,
+    ),
+    "log/producer_snapshots.py": ("tests/unit/log/test_producer_snapshots.py", *LOADED_LOGS),
+    "log/producer_state.py": ("tests/unit/log/test_producer_state.py", *LOADED_LOGS),
+    "log/batch_scan.py": LOG,
+    "log/deletion_queue.py": LOG,
+    "log/log_segment.py": LOG,
+    "log/partition_directories.py": (
+        "tests/unit/log/test_partition_directories.py",
+        "tests/unit/log/test_log_manager.py",
+    ),
+    "log/segment_swap.py": (*LOG, "tests/fault/test_cleaner_crash.py"),
+    "log/cleaner/choice.py": CLEANER,
+    "log/cleaner/chunk_reader.py": CLEANER,
+    "log/cleaner/cleaner.py": CLEANER,
+    "log/cleaner/cleaner_checkpoints.py": CLEANER,
+    "log/cleaner/log_cleaner.py": CLEANER,
+    "log/cleaner/log_cleaner_manager.py": CLEANER,
+    "log/cleaner/map_build.py": CLEANER,
+    "log/cleaner/offset_map.py": CLEANER,
+    "log/cleaner/rewrite.py": CLEANER,
+    "log/cleaner/segment_writer.py": CLEANER,
+    "log/locked_dir.py": (
+        "tests/unit/log/test_locked_dir.py",
+        "tests/unit/log/test_log_manager.py",
+    ),
+}
