@@ -450,8 +450,11 @@ class LogSegment:
 
     # ---- changing and removing
 
-    def truncate_to(self, offset: Offset) -> None:
-        """Drop the batches that end at `offset` or above. Requires an active segment."""
+    def truncate_to(self, offset: Offset, now_ms: TimestampMs) -> None:
+        """Drop the batches that end at `offset` or above. Requires an active segment.
+
+        A segment that is left empty is as new as one created at `now_ms`.
+        """
         assert self._file is not None
         assert self._offset_index is not None
         assert self._time_index is not None
@@ -473,6 +476,7 @@ class LogSegment:
         self._largest = self._largest_after_truncation()
         if span.position == 0:
             self._first_batch_timestamp_ms = None
+            self.created_ms = now_ms
 
     def cut_file(self, size: int) -> None:
         """Drop the bytes from `size` on, but no index entries: recovery rebuilds the indexes."""

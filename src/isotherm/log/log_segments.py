@@ -84,13 +84,13 @@ class LogSegments:
         """The segments after the one that contains `offset`."""
         return self.all[floor_index(self.all, offset) + 1 :]
 
-    def truncate_to(self, offset: Offset, config: TopicConfig) -> None:
+    def truncate_to(self, offset: Offset, config: TopicConfig, now_ms: TimestampMs) -> None:
         """Truncate the segment that contains `offset` and make it active; the files of those beyond
         have been renamed."""
         self.all = self.all[: floor_index(self.all, offset) + 1]
         if not self.active.is_active:
             self.active.activate(config.segment_index_bytes)
-        self.active.truncate_to(offset)
+        self.active.truncate_to(offset, now_ms)
         self.transaction_indexes.follow(self.all[:-1])
 
     def begin_anew(self, base_offset: Offset, config: TopicConfig, now_ms: TimestampMs) -> None:

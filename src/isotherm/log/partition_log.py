@@ -711,8 +711,9 @@ class PartitionLog:
                 return
             # Newest first, and the cut at last, so that a crash in between leaves no gap.
             doomed = self._segments.beyond(offset)[::-1]
-            self._mark_for_deletion(doomed, self.environment.clock.now_ms())
-            self._segments.truncate_to(offset, self.config)
+            now_ms = self.environment.clock.now_ms()
+            self._mark_for_deletion(doomed, now_ms)
+            self._segments.truncate_to(offset, self.config, now_ms)
             # The batch that contained `offset` may have started below the log start.
             self._log_start_offset = min(self._log_start_offset, offset)
             self._set_end(max(self._log_start_offset, self._segments.active.read_next_offset()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -253,7 +254,7 @@ def test_truncation_drops_the_batch_that_holds_the_offset(tmp_path: Path, offset
     append(segment, *batches, interval=200)
     segment.append_aborted_transaction(AbortedTransaction(7, 0, 3, 4))
     segment.append_aborted_transaction(AbortedTransaction(7, 4, 17, 18))
-    segment.truncate_to(offset)
+    segment.truncate_to(offset, T0)
     kept = offset // 2
     assert segment.log_path.read_bytes() == b"".join(batches[:kept])
     assert segment.read_next_offset() == 2 * kept
@@ -319,7 +320,7 @@ def test_truncation_drops_the_aborted_transactions_that_ended_there(
     aborted = [AbortedTransaction(7, 0, 3, 4), AbortedTransaction(8, 2, 6, 7)]
     for each in aborted:
         segment.append_aborted_transaction(each)
-    segment.truncate_to(offset)
+    segment.truncate_to(offset, T0)
     assert segment.aborted_transactions() == aborted[:kept]
     assert segment.transaction_index_path.stat().st_size == kept * 34
     segment.deactivate()
@@ -337,7 +338,7 @@ def test_truncation_takes_the_largest_timestamp_back(
     times = (T0, T0 + 9, T0 + 3, T0 + 8)
     batches = [batch(number, timestamp=each) for number, each in enumerate(times)]
     append(segment, *batches, interval=interval)
-    segment.truncate_to(offset)
+    segment.truncate_to(offset, T0)
     assert segment.largest_timestamp == largest
     assert segment.first_batch_timestamp_ms == (T0 if offset else None)
     append(segment, batch(max(offset, 0), timestamp=T0 + 20))
@@ -363,3 +364,191 @@ def test_first_record_with_the_largest_timestamp_is_found(tmp_path: Path) -> Non
     assert segment.find_offset_of_largest_timestamp() == (T0 + 5, 2, 3)
     append(segment, batch(6, timestamp=T0 + 6))
     assert segment.find_offset_of_largest_timestamp() == (T0 + 6, 6, 3)
+
+
+def indexed(segment: LogSegment) -> list[int]:
+    """The offsets that the index of a closed segment with base 0 names."""
+    data = segment.offset_index_path.read_bytes()
+    return [int.from_bytes(data[at : at + 4]) for at in range(0, len(data), 8)]
+
+
+@pytest.mark.parametrize(("less", "offsets"), [(1, [1, 2, 3, 5, 6, 7]), (0, [2, 6])])
+def test_interval_is_counted_to_the_byte_and_anew_after_each_start(
+    tmp_path: Path, less: int, offsets: list[int]
+) -> None:
+    """Batches 0 to 3 are of a new segment, the others are appended after it was opened again."""
+    segment = segment_at(tmp_path)
+    batches = [batch(offset) for offset in range(8)]
+    interval = len(batches[0]) - less
+    append(segment, *batches[:4], interval=interval)
+    segment.deactivate()
+    segment.activate(INDEX_SIZE_MAX)
+    append(segment, *batches[4:], interval=interval)
+    segment.deactivate()
+    assert indexed(segment) == offsets
+
+
+@pytest.mark.parametrize(("less", "offsets"), [(1, [1, 3, 4]), (0, [2])])
+def test_interval_is_counted_anew_after_a_truncation(
+    tmp_path: Path, less: int, offsets: list[int]
+) -> None:
+    segment = segment_at(tmp_path)
+    batches = [batch(offset) for offset in range(5)]
+    interval = len(batches[0]) - less
+    append(segment, *batches[:4], interval=interval)
+    segment.truncate_to(2 + (not less), T0)
+    append(segment, *batches[2 + (not less) :], interval=interval)
+    segment.deactivate()
+    assert indexed(segment) == offsets
+
+
+def close(segment: LogSegment) -> None:
+    segment.deactivate()
+
+
+def discard_indexes(segment: LogSegment) -> None:
+    segment.deactivate()
+    segment.sync()
+    assert not segment.is_dirty
+    segment.activate(INDEX_SIZE_MAX, discard_indexes=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda segment: append(segment, batch(2)),
+        lambda segment: segment.append_aborted_transaction(AbortedTransaction(7, 0, 1, 2)),
+        lambda segment: segment.truncate_to(1, T0),
+        lambda segment: segment.cut_file(10),
+        discard_indexes,
+        close,
+    ],
+    ids=["append", "aborted transaction", "truncation", "cut", "indexes discarded", "close"],
+)
+def test_every_change_is_made_durable_by_the_next_sync(
+    tmp_path: Path, change: Callable[[LogSegment], object]
+) -> None:
+    fs = FaultyFileSystem()
+    segment = LogSegment(FileCache(fs), tmp_path, 0, now_ms=T0)
+    segment.activate(INDEX_SIZE_MAX)
+    # The time index lacks the entry that it gets when the segment is closed.
+    append(segment, batch(0), batch(1), interval=10**6)
+    segment.sync()
+    assert not segment.is_dirty
+    change(segment)
+    assert segment.is_dirty
+    fs.sync_counts.clear()
+    segment.sync()
+    assert not segment.is_dirty
+    assert fs.sync_counts[segment.log_path] == 1
+    assert fs.sync_counts[segment.transaction_index_path] == 1
+
+
+def test_sync_of_a_closed_segment_reaches_all_its_files(tmp_path: Path) -> None:
+    fs = FaultyFileSystem()
+    segment = LogSegment(FileCache(fs), tmp_path, 0, now_ms=T0)
+    segment.activate(INDEX_SIZE_MAX)
+    append(segment, batch(0), batch(1))
+    segment.deactivate()
+    segment.sync()
+    assert fs.sync_counts == dict.fromkeys(
+        (
+            segment.log_path,
+            segment.offset_index_path,
+            segment.time_index_path,
+            segment.transaction_index_path,
+        ),
+        1,
+    )
+
+
+@pytest.mark.parametrize("is_active", [True, False])
+def test_size_of_an_index_is_that_of_its_entries(tmp_path: Path, is_active: bool) -> None:
+    segment = segment_at(tmp_path)
+    append(segment, *(batch(offset, timestamp=T0 + offset) for offset in range(4)))
+    assert (segment.offset_index_size, segment.time_index_size) == (24, 36)
+    if not is_active:
+        segment.deactivate()
+        for path in (segment.offset_index_path, segment.time_index_path):
+            path.write_bytes(path.read_bytes() + bytes(240))  # as Kafka leaves it after a crash
+    assert (segment.offset_index_size, segment.time_index_size) == (24, 36)
+
+
+def test_truncation_above_the_last_batch_changes_nothing(tmp_path: Path) -> None:
+    segment = segment_at(tmp_path)
+    append(segment, batch(0), batch(1))
+    segment.sync()
+    size = segment.size_in_bytes
+    segment.truncate_to(2, T0)
+    assert (segment.size_in_bytes, segment.is_dirty) == (size, False)
+
+
+def test_segment_that_is_emptied_is_as_old_as_its_truncation(tmp_path: Path) -> None:
+    """As in Kafka. Records without a timestamp are as old as their segment."""
+    segment = segment_at(tmp_path)
+    append(segment, batch(0, timestamp=-1), batch(1, timestamp=-1))
+    config = TopicConfig(segment_ms=1000, internal_segment_bytes=10_000)
+    added = batch(1, timestamp=-1)
+    incoming = ValidatedRecords(memoryview(added), 1, -1, (), ())
+
+    def reason(now_ms: int) -> RollReason | None:
+        return segment.roll_reason(incoming, config, 0, now_ms)
+
+    segment.truncate_to(1, T0 + 500)
+    assert (reason(T0 + 1000), reason(T0 + 1001)) == (None, RollReason.TIME)
+    segment.truncate_to(0, T0 + 5000)
+    append(segment, batch(0, timestamp=-1))
+    assert (reason(T0 + 6000), reason(T0 + 6001)) == (None, RollReason.TIME)
+
+
+@pytest.mark.parametrize("offset", [99, 100, 100 + 2**31 - 1, 100 + 2**31])
+def test_segment_is_rolled_for_an_offset_that_its_index_cannot_hold(
+    tmp_path: Path, offset: int
+) -> None:
+    segment = segment_at(tmp_path, 100)
+    append(segment, batch(100))
+    incoming = ValidatedRecords(memoryview(batch(0)), offset, T0, (), ())
+    fits = segment.offset_fits(offset)
+    expected = None if fits else RollReason.OFFSET_OVERFLOW
+    assert segment.roll_reason(incoming, TopicConfig(), 0, T0) is expected
+
+
+def test_segment_that_is_opened_again_rolls_by_its_first_batch(tmp_path: Path) -> None:
+    segment = segment_at(tmp_path)
+    append(segment, batch(0, timestamp=T0 + 4), batch(1, timestamp=T0))
+    segment.deactivate()
+    again = segment_at(tmp_path)
+    config = TopicConfig(segment_ms=1000)
+    for time, reason in ((T0 + 1004, None), (T0 + 1005, RollReason.TIME)):
+        incoming = ValidatedRecords(memoryview(batch(2)), 2, time, (), ())
+        assert again.roll_reason(incoming, config, 0, T0) is reason
+        assert again.roll_reason(incoming, config, 1, T0) is RollReason.TIME, "the jitter"
+
+
+def test_offset_by_timestamp_is_searched_from_the_start_offset(tmp_path: Path) -> None:
+    """A batch may hold older records behind younger ones."""
+    segment = segment_at(tmp_path)
+    for offset, times in ((0, (5, 9, 7)), (3, (1, 2, 3)), (6, (8, 9, 4))):
+        records = [(T0 + time, None, b"v", ()) for time in times]
+        append(segment, build_batch(records, base_offset=offset, partition_leader_epoch=3))
+
+    def found(time: int, start: int) -> tuple[int, int] | None:
+        at = segment.find_offset_by_timestamp(T0 + time, start)
+        return None if at is None else (at.timestamp_ms - T0, at.offset)
+
+    assert found(7, 0) == (9, 1)
+    assert found(7, 2) == (7, 2)
+    assert found(8, 2) == (8, 6)
+    assert found(9, 2) == (9, 7)
+    assert found(9, 8) is None
+    assert found(4, 8) == (4, 8)
+    assert found(3, 3) == (3, 5)
+
+
+def test_segment_without_timestamps_has_no_largest_one(tmp_path: Path) -> None:
+    segment = segment_at(tmp_path)
+    append(segment, batch(0, timestamp=-1))
+    assert segment.find_offset_of_largest_timestamp() is None
+    append(segment, batch(1, timestamp=0))
+    assert segment.find_offset_of_largest_timestamp() == (0, 1, 3)
+    assert segment.largest_timestamp_ms == 0
