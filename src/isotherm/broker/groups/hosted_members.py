@@ -190,7 +190,8 @@ def leave(
 ) -> tuple[list[ErrorCode], list[GroupRecord]]:
     """Remove members named by (member id, group instance id); a code for each, in order.
 
-    An admin client may name a static member by its instance id alone.
+    An admin client may name a static member by its instance id alone. A member that is named twice
+    gets the same code twice, as in Kafka: the group changes after the last name.
     """
     codes: list[ErrorCode] = []
     gone: list[str] = []
@@ -204,7 +205,7 @@ def leave(
         except MemberRejectedError as error:
             codes.append(error.code)
             continue
-        codes.append(ErrorCode.unknown_member_id if named_id in gone else ErrorCode.none)
+        codes.append(ErrorCode.none)
         gone.append(named_id)
     return codes, group.remove(dict.fromkeys(gone)) if gone else []
 
