@@ -88,3 +88,19 @@ def test_nothing_is_kept_without_a_bound_to_keep_it_in() -> None:
     assert memory.lent_size == SIZE
     del view
     assert (memory.lent_size, memory.kept_size) == (0, 0)
+
+
+def test_oldest_block_is_dropped_first() -> None:
+    memory = RangeMemory(7 * SIZE)
+    views = {size: memory.lend(size * SIZE) for size in (1, 2, 4)}
+    for size in (2, 1, 4):
+        del views[size]
+    assert memory.kept_size == 7 * SIZE
+    # The block of two is used again, so it is the newest by now.
+    memory.lend(2 * SIZE)
+    views[0] = memory.lend(SIZE // 2)
+    assert memory.kept_size == 6 * SIZE, "that of one is gone"
+    views[3] = memory.lend(SIZE // 2)
+    assert memory.kept_size == 6 * SIZE
+    views[5] = memory.lend(SIZE // 4)
+    assert memory.kept_size == 2 * SIZE, "that of four is gone"

@@ -518,3 +518,47 @@ def test_planned_range_that_a_reader_waits_for_is_fetched_once() -> None:
     assert bytes(ahead.read(segment, position, 64, NO_WAIT)) == store.content(
         position, position + 64
     )
+
+
+def fetched_ahead(position: int, read_size: int, *, size_max: int = 4096) -> list[tuple[int, int]]:
+    """The ranges fetched ahead for a reader in the range [1000, 1064) that is at `position` and has
+    read `read_size` bytes. Each range has 64 bytes."""
+    store, executor = CountingStore(), HeldExecutor()
+    ahead = ReadAhead(store, ReadAheadSettings(size_max, 64, 64), executor, SimClock())  # type: ignore[arg-type]
+    segment = make_metadata(100_000)
+    ahead.range_at(segment, 1000, 64, ReadWait())
+    executor.run_all()
+    ahead.read_on(segment, position, read_size, lambda _: None)
+    executor.run_all()
+    assert ahead.size_in_bytes == 64 * len(store.ranges)
+    return store.ranges[1:]
+
+
+def ranges_from(start: int, count: int) -> list[tuple[int, int]]:
+    return [(start + 64 * number, start + 64 * number + 64) for number in range(count)]
+
+
+@pytest.mark.parametrize("position", [1017, 1032, 1063])
+def test_run_holds_three_quarters_of_its_share_from_the_range_being_read_on(position: int) -> None:
+    count = 4096 * 3 // 4 // 64
+    assert fetched_ahead(position, 10_000) == ranges_from(1064, count - 1)
+
+
+@pytest.mark.parametrize(
+    ("position", "read_size", "count"),
+    [
+        (1063, 1, 2),
+        (1064, 1, 2),
+        (1065, 1, 0),  # no range there yet
+        (1064, 128, 2),
+        (1064, 129, 3),
+        (1064, 192, 3),
+        (1064, 193, 4),
+        (1016, 193, 0),  # the reader is in the first quarter of its first range
+        (1017, 193, 3),
+    ],
+)
+def test_read_ahead_reaches_as_far_as_was_read_at_least_two_ranges(
+    position: int, read_size: int, count: int
+) -> None:
+    assert fetched_ahead(position, read_size) == ranges_from(1064, count)

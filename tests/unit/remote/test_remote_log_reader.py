@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -324,10 +325,11 @@ def tell_instead(
     cold.metadata.list_remote_log_segments = listed  # type: ignore
 
 
+@pytest.mark.parametrize("number", [0, 2])
 def test_log_that_ends_before_what_its_indexes_name_is_damage(
-    cold: TieredPartition, caplog: pytest.LogCaptureFixture
+    cold: TieredPartition, caplog: pytest.LogCaptureFixture, number: int
 ) -> None:
-    first, second = cold.segments()[:2]
+    first, second = cold.segments()[number : number + 2]
     cut_last_batch(cold, first)
     last = first.end_offset_inclusive
     assert cold.read_values(0) == [value(number) for number in range(last)]
@@ -339,11 +341,12 @@ def test_log_that_ends_before_what_its_indexes_name_is_damage(
     assert cold.read_values(second.start_offset)[0] == value(second.start_offset)
 
 
+@pytest.mark.parametrize("number", [0, 2])
 def test_offsets_at_a_segments_end_that_no_index_names_are_read_over(
-    cold: TieredPartition,
+    cold: TieredPartition, number: int
 ) -> None:
     """Compaction may leave such a segment: its end offset covers the records that are gone."""
-    first, second = cold.segments()[:2]
+    first, second = cold.segments()[number : number + 2]
     last = first.end_offset_inclusive
     (indexes,) = cold.bucket.rglob(f"{first.start_offset:020}*.indexes")
     entry = cold.index_cache.get(first)
@@ -354,7 +357,8 @@ def test_offsets_at_a_segments_end_that_no_index_names_are_read_over(
         named = [
             each
             for each in kept
-            if int.from_bytes(each[size - 4 :] if size == 12 else each[:4]) < last
+            if int.from_bytes(each[size - 4 :] if size == 12 else each[:4])
+            < last - first.start_offset
         ]
         rebuilt = rebuilt.replace(index, b"".join(named + [named[-1]] * (len(kept) - len(named))))
     indexes.write_bytes(rebuilt)
@@ -372,18 +376,95 @@ def test_segment_whose_end_offset_is_too_high_hides_no_other(cold: TieredPartiti
     assert cold.read_all() == {number: value(number) for number in range(30)}
 
 
-def test_offsets_that_a_segment_has_lost_are_read_from_another(cold: TieredPartition) -> None:
-    first = cold.segments()[0]
-    (log,) = cold.bucket.rglob(f"{first.start_offset:020}*.log")
-    whole = replace(first, segment_id=RemoteLogSegmentId(cold.partition, uuid.UUID(int=5)))
-    for path in (log, log.with_suffix(".indexes"), log.with_suffix(".rsm-manifest")):
-        old, new = uuid_to_text(first.segment_id.id), uuid_to_text(whole.segment_id.id)
-        path.with_name(path.name.replace(old, new)).write_bytes(path.read_bytes())
-    batch_size = len(cold.read_bytes(0, 1))
-    cut_last_batch(cold, first)
-    cut = replace(first, segment_size_in_bytes=first.segment_size_in_bytes - batch_size)
-    tell_instead(cold, first, cut, whole)
+def second_copy(
+    cold: TieredPartition, segment: RemoteLogSegmentMetadata, **changes: Any
+) -> RemoteLogSegmentMetadata:
+    """Copy a segment's objects. Returns the metadata of the copy, which the manager does not know."""
+    segment_id = RemoteLogSegmentId(cold.partition, uuid.UUID(int=5))
+    copy = replace(segment, segment_id=segment_id, **changes)
+
+    def key(metadata: RemoteLogSegmentMetadata) -> str:
+        return f"{metadata.start_offset:020}-{uuid_to_text(metadata.segment_id.id)}."
+
+    for path in [*cold.bucket.rglob(f"{key(segment)}*")]:
+        path.with_name(path.name.replace(key(segment), key(copy))).write_bytes(path.read_bytes())
+    return copy
+
+
+def without_last_batch(
+    cold: TieredPartition, segment: RemoteLogSegmentMetadata, *others: RemoteLogSegmentMetadata
+) -> None:
+    """Cut the segment's last batch off. The metadata name `others` as well."""
+    batch_size = len(cold.read_bytes(segment.start_offset, 1))
+    cut_last_batch(cold, segment)
+    cut = replace(segment, segment_size_in_bytes=segment.segment_size_in_bytes - batch_size)
+    tell_instead(cold, segment, cut, *others)
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_offsets_that_a_segment_has_lost_are_read_from_another(
+    cold: TieredPartition, number: int
+) -> None:
+    segment = cold.segments()[number]
+    without_last_batch(cold, segment, second_copy(cold, segment))
     assert cold.read_all() == {number: value(number) for number in range(30)}
+
+
+def test_segment_that_begins_with_the_lost_offset_is_read(cold: TieredPartition) -> None:
+    """That it does is no gap, although the indexes of the damaged segment name the offset."""
+    first = cold.segments()[0]
+    last = first.end_offset_inclusive
+    batch_size = len(cold.read_bytes(0, 1))
+    rest = second_copy(
+        cold,
+        first,
+        start_offset=last,
+        segment_size_in_bytes=batch_size,
+        segment_leader_epochs={0: last},
+    )
+    (path,) = cold.bucket.rglob(f"*{uuid_to_text(rest.segment_id.id)}.log")
+    path.write_bytes(path.read_bytes()[-batch_size:])
+    without_last_batch(cold, first, rest)
+    for max_bytes in (1, 1 << 20):
+        assert records_of(cold.read_bytes(last, max_bytes))[0].value == value(last)
+    assert cold.read_all() == {number: value(number) for number in range(30)}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda copy: {"state": RemoteLogSegmentState.COPY_SEGMENT_STARTED},
+        lambda copy: {"state": RemoteLogSegmentState.DELETE_SEGMENT_STARTED},
+        lambda copy: {"end_offset_inclusive": copy.end_offset_inclusive - 1},
+        lambda copy: {"segment_leader_epochs": {1: copy.start_offset}},
+        lambda copy: {"segment_leader_epochs": {0: 0, 1: copy.start_offset + 1}},
+    ],
+    ids=["unfinished", "being deleted", "ends before", "other leader", "divergent"],
+)
+def test_copy_that_does_not_hold_the_lost_offset_of_this_log_is_not_read(
+    cold: TieredPartition,
+    change: Callable[[RemoteLogSegmentMetadata], dict[str, Any]],
+) -> None:
+    segment = cold.segments()[1]
+    last = segment.end_offset_inclusive
+    copy = second_copy(cold, segment)
+    without_last_batch(cold, segment, replace(copy, **change(copy)))
+    with pytest.raises(CorruptObjectError, match=f"first_missing={last} last_named={last}"):
+        cold.read(last)
+
+
+def test_other_copy_is_read_up_to_the_end_that_its_metadata_give(cold: TieredPartition) -> None:
+    segment = cold.segments()[1]
+    last = segment.end_offset_inclusive
+    copy = second_copy(cold, segment)
+    batch_size = len(cold.read_bytes(0, 1))
+    without_last_batch(cold, segment)
+    shorter = cold.segments()[1]
+    without_last_batch(cold, shorter, replace(copy, end_offset_inclusive=last - 1))
+    assert shorter.segment_size_in_bytes == segment.segment_size_in_bytes - batch_size
+    assert cold.read_values(last - 1) == [value(last - 1)]
+    with pytest.raises(CorruptObjectError, match=f"first_missing={last} last_named={last}"):
+        cold.read(last)
 
 
 @pytest.mark.parametrize("copied_anew", [True, False])

@@ -7,6 +7,7 @@ docs/metrics.md lists all.
 from __future__ import annotations
 
 import contextlib
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,15 +17,23 @@ from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.errors import RemoteStorageError
 from isotherm.metrics.broker_topic_metrics import TopicGauge, TopicMeter
 from isotherm.metrics.registry import Metrics
+from isotherm.remote.bounded_pool import BoundedPool
+from isotherm.remote.periodic_tasks import PeriodicTasks
+from isotherm.remote.quota import QuotaWindows, RemoteQuota
 from isotherm.remote.remote_tier_metrics import (
+    COPIERS_IDLE,
     FETCHES_EXPIRED,
     LOCAL_RETENTION_SIZE,
     LOOKUPS_EXPIRED,
     READ_TIME,
+    READER_QUEUE,
+    READERS_IDLE,
     RETENTION_SIZE,
     Expirations,
     ReadTimes,
     RetentionShares,
+    publish_pools,
+    publish_quotas,
 )
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.testing.faulty_store import Fault, Operation
@@ -32,6 +41,8 @@ from isotherm.testing.sim_clock import SimClock
 from tests.support.tiered_partition import TieredPartition
 
 PREFIX = "kafka_server_brokertopicmetrics_"
+# Ends a test that hangs. No assertion depends on it.
+WAIT_S = 10
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 
@@ -173,6 +184,50 @@ def test_share_of_retention_is_in_percent_and_0_without_a_limit() -> None:
     text = generate_latest(metrics.registry).decode()
     assert 'partition="0"' not in text
     assert text.count('{partition="1",topic="a"}') == 2
+
+
+def test_idle_shares_are_those_of_the_pools_at_the_moment_of_the_scrape() -> None:
+    """(RemoteLogManagerTasksAvgIdlePercent, RemoteStorageThreadPool)"""
+    metrics, clock = Metrics(), SimClock()
+    copiers, readers = PeriodicTasks("copiers", 4, clock), BoundedPool("readers", 2, None)
+    names = (COPIERS_IDLE, READER_QUEUE, READERS_IDLE)
+    publish_pools(metrics, copiers, readers)
+    assert [metrics.value(name) for name in names] == [1, 0, 1]
+    go, begun = threading.Event(), threading.Semaphore(0)
+
+    def work() -> None:
+        begun.release()
+        assert go.wait(WAIT_S)
+
+    try:
+        copiers.schedule("a", work)
+        waiting = [readers.submit(work) for _ in range(3)]
+        for _ in range(3):
+            assert begun.acquire(timeout=WAIT_S)
+        assert [metrics.value(name) for name in names] == [0.75, 1, 0]
+    finally:
+        go.set()
+        for each in waiting:
+            each.result(WAIT_S)
+        copiers.close()
+        readers.close()
+
+
+def test_each_quota_has_its_own_rate_and_throttle_times() -> None:
+    metrics, clock = Metrics(), SimClock()
+    copy, fetch = (RemoteQuota(1000, QuotaWindows(1000, 2), clock) for _ in range(2))
+    publish_quotas(metrics, copy, fetch)
+    for quota, size in ((copy, 4000), (fetch, 600)):
+        quota.record(size)
+        for throttle_s in (size / 1000, size / 2000):
+            quota.note_throttled(throttle_s)
+    clock.advance(1000)
+    assert metrics.value("kafka_server_rlmcopy_byte_rate") == copy.byte_rate() > 0
+    assert metrics.value("kafka_server_rlmfetch_byte_rate") == fetch.byte_rate() > 0
+    prefix = "kafka_server_remotelogmanager_remote_"
+    for kind, average_ms, longest_ms in (("copy", 3000, 4000), ("fetch", 450, 600)):
+        assert metrics.value(f"{prefix}{kind}_throttle_time_avg") == average_ms
+        assert metrics.value(f"{prefix}{kind}_throttle_time_max") == longest_ms
 
 
 def test_time_of_a_read_is_in_milliseconds() -> None:

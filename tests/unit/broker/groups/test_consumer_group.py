@@ -423,3 +423,75 @@ def test_pattern_has_at_most_10000_characters() -> None:
     assert matching_names("|".join(["a"] * 5000) + "b", ["a", "ab"]) == {"a", "ab"}
     with pytest.raises(InvalidRegularExpressionError, match="length=10001 length_max=10000"):
         matching_names("a" * 10_001, ["a"])
+
+
+def leave_for_a_while(driver: Driver, member_id: str, instance_id: str) -> None:
+    changed = driver.group.copy()
+    _, driver.records = changed.leave(member_id, instance_id, -2)
+    driver.group = changed
+
+
+def test_new_pattern_alone_moves_the_member_to_a_new_epoch(driver) -> None:
+    driver.catalog = catalog(1, t=1, other=1)
+    driver.join("a", topic_names=None, topic_regex="t")
+    result = driver.beat("a", 1, topic_regex="other", owned=frozenset())
+    assert (result.epoch, result.assigned) == (2, parts(0, topic=OTHER))
+    assert driver.beat("a", 2, topic_regex="other").epoch == 2
+
+
+def test_static_member_that_has_left_is_fenced_at_each_earlier_epoch(driver) -> None:
+    driver.join("a", instance_id="i1")
+    driver.group.group_epoch = 5
+    assert driver.beat("a", 1, instance_id="i1").epoch == 5
+    leave_for_a_while(driver, "a", "i1")
+    (record,) = driver.records
+    assert record.value.member_epoch == -2
+    for epoch in (1, 5):
+        code = driver.error("a", epoch, instance_id="i1", owned=frozenset())
+        assert code is ErrorCode.fenced_member_epoch
+
+
+def test_static_member_that_leaves_for_a_while_gives_up_what_it_was_to_revoke(driver) -> None:
+    driver.join("a", instance_id="i1")
+    driver.join("b")
+    kept = driver.beat("a", 1, instance_id="i1").assigned
+    assert driver.group.members["a"].pending_revocation
+    leave_for_a_while(driver, "a", "i1")
+    assert driver.beat("b", 2).assigned == parts(0, 1, 2, 3) - kept
+    assert driver.group.members["a"].assigned == kept
+    # It has its session timeout to come back, not the rest of its time to revoke.
+    assert driver.group.rebalance_deadlines == {}
+    assert set(driver.group.session_deadlines) == {"a", "b"}
+
+
+def test_only_targets_that_change_are_written(driver) -> None:
+    driver.catalog = catalog(t=2, other=1)
+    driver.join("a")
+    driver.join("b", topic_names=frozenset({"other"}))
+    targets = [
+        record.key.member_id
+        for record in driver.records
+        if isinstance(record.key, ConsumerGroupTargetAssignmentMemberKey)
+    ]
+    assert targets == ["b"]
+    assert driver.group.target == {"a": parts(0, 1), "b": parts(0, topic=OTHER)}
+
+
+def test_time_to_revoke_ends_with_the_revocation(driver) -> None:
+    driver.join("a")
+    driver.join("b")
+    kept = driver.beat("a", 1).assigned
+    assert driver.group.rebalance_deadlines == {"a": driver.now_ms + REBALANCE_MS}
+    driver.now_ms += 1000
+    driver.beat("a", 1, owned=parts(0, 1, 2, 3))
+    assert driver.group.rebalance_deadlines == {"a": driver.now_ms - 1000 + REBALANCE_MS}
+    driver.beat("a", 1, owned=kept)
+    assert driver.group.rebalance_deadlines == {}
+    assert driver.group.session_deadlines["a"] == driver.now_ms + SESSION_MS
+
+
+def test_heartbeat_at_the_previous_epoch_may_own_all_that_is_assigned(driver) -> None:
+    driver.join("a")
+    driver.group.group_epoch = 2
+    driver.beat("a", 1)
+    assert driver.beat("a", 1, owned=parts(0, 1, 2, 3)).epoch == 2

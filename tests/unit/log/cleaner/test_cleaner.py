@@ -161,6 +161,41 @@ def test_round_with_a_full_map_may_end_within_a_batch(open_log: OpenLog) -> None
     assert log.offsets() == [1, 2, 3, 4]
 
 
+def test_full_map_counts_what_it_took_of_a_batch(open_log: OpenLog) -> None:
+    """(Kafka: buildOffsetMapForSegment.) Records without a key are read, and end no round."""
+    log = open_log(map_slots=2, load_factor=1.0)
+    log.append(("a", "1"), ("b", "1"))
+    log.append((None, "1"), ("c", "1"), (None, "2"), ("d", "1"))
+    log.log.roll()
+    cleaned = log.clean(first_dirty_offset=1)
+    assert cleaned.end_offset == 4
+    assert cleaned.stats.map_messages_read == 5
+
+
+@pytest.mark.parametrize("first_dirty", [0, 1, 2])
+def test_map_may_be_full_within_the_first_dirty_batch(
+    open_log: OpenLog, first_dirty: Offset
+) -> None:
+    log = open_log(map_slots=1, load_factor=1.0)
+    put(log, 1, 2, 3, 4)
+    assert roll_and_clean(log, first_dirty) == first_dirty + 1
+
+
+def test_all_records_and_bytes_of_the_dirty_section_are_counted(log: CompactedLog) -> None:
+    put(log, 1, 2)
+    log.log.roll()
+    put(log, 1, 2, producer=P1)
+    log.abort(P1)
+    put(log, 1, producer=P2)
+    log.commit(P2)
+    log.append((None, "1"))
+    log.log.roll()
+    clean, dirty, _ = log.log.segments()
+    size = dirty.size_in_bytes
+    stats = log.clean(first_dirty_offset=clean.read_next_offset()).stats
+    assert (stats.map_messages_read, stats.map_bytes_read) == (6, size)
+
+
 def test_round_covers_a_gap_at_the_end_of_a_segment(open_log: OpenLog) -> None:
     log = open_log(config=replace(CONFIG, internal_segment_bytes=150))
     put(log, 1)
@@ -243,6 +278,13 @@ def test_tombstone_outlives_the_round_that_finds_it_even_without_retention(
     assert log.offsets() == [0, 1]
     roll_and_clean(log, 0)
     assert log.offsets() == [1]
+
+
+def test_tombstone_that_ends_the_dirty_section_gets_its_horizon_at_once(log: CompactedLog) -> None:
+    log.append(("a", None))
+    roll_and_clean(log)
+    (batch,) = log.batches()
+    assert batch.header.has_delete_horizon
 
 
 def test_expired_tombstones_stay_while_nothing_is_dirty(log: CompactedLog) -> None:
@@ -424,6 +466,32 @@ def test_group_that_one_segment_cannot_hold_becomes_several(
     ]
     assert [offset for offset, _ in aborted] == [3, 7, 11]
     assert all(base == max(b for b in bases if b <= offset) for offset, base in aborted)
+
+
+def test_abort_marker_lies_beside_its_entry_wherever_a_segment_is_full(tmp_path: Path) -> None:
+    """The segments of the group overlap no other, and their transactions none but the group's."""
+    counts = set()
+    for size_max in range(80, 560, 40):
+        log = CompactedLog(tmp_path / f"{size_max}-0", segment_size_max=size_max)
+        for number in range(4):
+            log.append((f"k{number}", "v"), producer=P1, is_transactional=True)
+            if number % 2:
+                log.log.roll()
+            log.abort(P1)
+        put(log, 9)
+        roll_and_clean(log)
+        segments = log.log.segments()[:-1]
+        counts.add(len(segments))
+        for segment, following in zip(segments, log.log.segments()[1:], strict=True):
+            markers = [
+                header.base_offset for _, header in segment.read_headers(0) if header.is_control
+            ]
+            entries = segment.aborted_transactions()
+            assert [each.last_offset for each in entries] == markers
+            assert [each.first_offset for each in entries] == [each - 1 for each in markers]
+            assert segment.read_next_offset() <= following.base_offset
+        assert log.offsets() == [1, 3, 5, 7, 8]
+    assert len(counts) > 3
 
 
 def test_cleaned_segment_looks_as_old_as_the_last_one_it_replaces(log: CompactedLog) -> None:

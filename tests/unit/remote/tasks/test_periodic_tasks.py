@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
 from isotherm.remote.periodic_tasks import PeriodicTasks
+from isotherm.remote.threads import SystemThreads
 from isotherm.testing.sim_clock import SimClock
 
 # Ends a test that hangs. The time of the tasks is the simulated clock's.
@@ -137,6 +139,49 @@ def test_close_waits_for_the_running_tick_and_starts_none(clock: SimClock) -> No
     tasks.schedule("late", late)
     tasks.close()
     assert late.count == 0
+
+
+class NotedThreads(SystemThreads):
+    """Notes how each pool is shut down. The first shutdown that waits lets the running ticks go on."""
+
+    def __init__(self) -> None:
+        self.shutdowns: list[tuple[int, bool]] = []
+        self.go = threading.Event()
+        self._pool_count = 0
+
+    def pool(self, name: str, thread_count: int) -> Executor:
+        number, noted = self._pool_count, self
+        self._pool_count += 1
+
+        class Pool(ThreadPoolExecutor):
+            def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+                noted.shutdowns.append((number, wait))
+                if wait:
+                    noted.go.set()
+                super().shutdown(wait, cancel_futures=cancel_futures)
+
+        return Pool(thread_count)
+
+
+def test_close_waits_for_the_ticks_of_all_pools(clock: SimClock) -> None:
+    threads = NotedThreads()
+    tasks = PeriodicTasks("test", 1, clock, threads)
+    ended: list[str] = []
+    started = threading.Semaphore(0)
+
+    def tick(name: str) -> None:
+        started.release()
+        threads.go.wait(WAIT_S)
+        ended.append(name)
+
+    for name in ("old", "new"):
+        tasks.schedule(name, partial(tick, name))
+        assert started.acquire(timeout=WAIT_S)
+        if name == "old":
+            tasks.resize(1)
+    tasks.close()
+    assert sorted(ended) == ["new", "old"]
+    assert threads.shutdowns == [(0, False), (0, True), (1, True)]
 
 
 def test_resized_tasks_run_more_at_once(clock: SimClock) -> None:
