@@ -162,8 +162,7 @@ def open_group_coordinator(
 
     def follow(change: MetadataChange) -> None:
         if change.deleted:
-            names = [topic.name for topic in change.deleted]
-            loop.call_soon_threadsafe(coordinator.topics_deleted, names)
+            loop.call_soon_threadsafe(coordinator.topics_deleted, change.deleted)
 
     follow_leadership(metadata, OFFSETS_TOPIC, coordinator)
     metadata.add_listener(follow)

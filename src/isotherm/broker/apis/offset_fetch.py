@@ -4,7 +4,8 @@ Versions  1-10. 2 a null list means all partitions, error of the whole response 
           5 leader epoch · 6 flexible · 7 require stable · 8 several groups · 9 member epoch ·
           10 topic ids
 Behaviour A partition without a committed offset gets offset -1 and no error, also if the group or
-          `__consumer_offsets` does not exist.
+          `__consumer_offsets` does not exist. By id, the offset of an earlier topic of the same name
+          is none.
 Not done  -
 KIPs      98 · 320 leader epoch · 447 require stable · 709 several groups · 848 · 1251 topic ids
 """
@@ -111,15 +112,27 @@ def _topic_fields(
 ) -> dict[str, Any]:
     name = _name(context, topic)
     unknown = FetchedOffset(None, ErrorCode.unknown_topic_id)
+    topic_id = topic.topic_id if context.header.api_version >= FIRST_TOPIC_ID_VERSION else None
     return {
         **_identity(context, topic),
         "partitions": [
             _partition_fields(
-                index, unknown if name is None else fetched[TopicPartition(name, index)]
+                index,
+                unknown
+                if name is None
+                else _of_topic(topic_id, fetched[TopicPartition(name, index)]),
             )
             for index in topic.partition_indexes
         ],
     }
+
+
+def _of_topic(topic_id: uuid.UUID | None, fetched: FetchedOffset) -> FetchedOffset:
+    """Without the offset if it was committed to an earlier topic of the same name."""
+    committed = fetched.committed
+    if committed is None or None in (topic_id, committed.topic_id):
+        return fetched
+    return fetched if committed.topic_id == topic_id else FetchedOffset(None)
 
 
 def _identity(context: RequestContext, topic: Any) -> dict[str, Any]:

@@ -42,7 +42,7 @@ from isotherm.broker.groups.offset_coordinator import Committer, OffsetCoordinat
 from isotherm.broker.groups.offsets import OffsetAndMetadata
 from isotherm.broker.groups.offsets_topic import OffsetsTopic, Producer
 from isotherm.broker.groups.shards import GroupShards
-from isotherm.broker.metadata.image import MetadataImage
+from isotherm.broker.metadata.image import MetadataImage, TopicImage
 from isotherm.clock import Clock
 from isotherm.config.groups import GroupConfig
 from isotherm.errors import InvalidGroupIdError, InvalidRequestError, IsothermError
@@ -131,12 +131,20 @@ class GroupCoordinator:
             return None
         return shard.wait_committed(self._commit_timeout_s)
 
-    def topics_deleted(self, topics: Collection[str]) -> None:
+    def topics_deleted(self, topics: Collection[TopicImage]) -> None:
         """Delete the topics' offsets."""
-        try:
-            self.offsets.delete_topics(topics)
-        except IsothermError:
-            logger.exception("offsets are not deleted topics=%s", ",".join(topics))
+        ids_by_name: dict[str, set[uuid.UUID]] = {}
+        for topic in topics:
+            ids_by_name.setdefault(topic.name, set()).add(topic.topic_id)
+        for shard in self.shards.loaded():
+            try:
+                self.offsets.delete_topics(shard, ids_by_name)
+            except IsothermError:
+                logger.exception(
+                    "offsets are not deleted topics=%s partition=%d",
+                    ",".join(ids_by_name),
+                    shard.index,
+                )
 
     def offsets_partition(self, group_id: str) -> int:
         """See `GroupShards.index_of`."""

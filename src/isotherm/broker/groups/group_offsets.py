@@ -10,7 +10,8 @@ Source: Kafka OffsetMetadataManager.java.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from isotherm.broker.groups.offsets import OffsetAndMetadata
 from isotherm.broker.groups.stored_offset import (
@@ -46,6 +47,23 @@ class GroupOffsets:
         """Every partition with an offset, committed or pending."""
         pending = {partition for each in self._pending.values() for partition in each}
         return [*self._committed, *(pending - self._committed.keys())]
+
+    def of_deleted(self, ids_by_name: Mapping[str, Collection[uuid.UUID]]) -> list[TopicPartition]:
+        """The partitions with an offset, committed or pending, of a deleted topic.
+
+        A topic with the same name may exist again, so the ids must match. An offset without an id
+        counts by name.
+        """
+        found: dict[TopicPartition, None] = {}
+        for offsets in (self._committed, *self._pending.values()):
+            for partition, stored in offsets.items():
+                topic_ids = ids_by_name.get(partition.topic)
+                if topic_ids is not None and (
+                    (topic_id := read_stored_offset(stored).topic_id) is None
+                    or topic_id in topic_ids
+                ):
+                    found[partition] = None
+        return list(found)
 
     def commit(self, partition: TopicPartition, offset: StoredOffset) -> None:
         self._committed[partition] = offset

@@ -5,6 +5,7 @@ Source: Kafka OffsetMetadataManager, OffsetExpirationConditionImpl.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
@@ -186,14 +187,12 @@ class OffsetCoordinator:
         """Delete every offset of a group that is being deleted."""
         self._write_tombstones(shard, group_id, self._known(shard, group_id))
 
-    def delete_topics(self, topics: Collection[str]) -> None:
-        """Delete the offsets of deleted topics, in all groups."""
-        for shard in self._shards.loaded():
-            for group_id in list(shard.offsets):
-                known = self._known(shard, group_id)
-                self._write_tombstones(
-                    shard, group_id, [each for each in known if each.topic in topics]
-                )
+    def delete_topics(
+        self, shard: GroupShard, ids_by_name: Mapping[str, Collection[uuid.UUID]]
+    ) -> None:
+        """Delete the offsets of deleted topics, in all groups of a shard."""
+        for group_id, offsets in list(shard.offsets.items()):
+            self._write_tombstones(shard, group_id, offsets.of_deleted(ids_by_name))
 
     def expire(self, shard: GroupShard) -> None:
         """Delete offsets whose retention has passed, and groups without members and offsets."""

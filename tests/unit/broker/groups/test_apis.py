@@ -303,6 +303,20 @@ def test_offsets_go_through_every_version(live: Live) -> None:
     live.run(scenario)
 
 
+def test_offset_of_an_earlier_topic_of_the_same_name_is_none_by_id(live: Live) -> None:
+    async def scenario() -> None:
+        earlier = {
+            TopicPartition("t", 0): OffsetAndMetadata(5, topic_id=uuid.UUID(int=99)),
+            TopicPartition("t", 1): OffsetAndMetadata(6),  # by an older version, which stored no id
+        }
+        assert await live.fetch() == {0: -1, 1: -1}  # makes the topic of offsets
+        live.coordinator.offsets.commit("g", Committer(), earlier)
+        assert await live.fetch(9) == {0: 5, 1: 6}
+        assert await live.fetch(10) == {0: -1, 1: 6}
+
+    live.run(scenario)
+
+
 def _of_unknown_id() -> dict[str, Any]:
     asked = {
         "partition_index": 0,

@@ -7,6 +7,7 @@ The event loop only notes its timers. The test fires them.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.groups.consumer_group import MemberHeartbeat, MemberRejectedError
+from isotherm.broker.groups.group_shard import GroupShard
 from isotherm.broker.groups.offset_coordinator import Committer
 from isotherm.broker.groups.offsets import OffsetAndMetadata
+from isotherm.broker.groups.offsets_topic import Producer
+from isotherm.broker.metadata.image import TopicImage
 from isotherm.errors import NotCoordinatorError
 from isotherm.types import TopicPartition
 from tests.support.group_cluster import T0, Cluster, joining, run, turns
@@ -60,6 +64,10 @@ class NotedTimers:
 @pytest.fixture
 def noted() -> NotedTimers:
     return NotedTimers()
+
+
+def topic(name: str, number: int = 1) -> TopicImage:
+    return TopicImage(name, uuid.UUID(int=number), ())
 
 
 def beat(member_id: str, epoch: int = 0) -> MemberHeartbeat:
@@ -228,8 +236,46 @@ def test_offsets_of_deleted_topics_go(noted: NotedTimers) -> None:
         offsets = {T0: OffsetAndMetadata(5), other: OffsetAndMetadata(6)}
         for group_id in ("g", "h"):
             coordinator.offsets.commit(group_id, Committer(), offsets)
-        coordinator.topics_deleted(["t", "v"])
+        coordinator.topics_deleted([topic("t"), topic("v")])
         for group_id in ("g", "h"):
             assert list(coordinator.offsets.fetch(group_id, None)) == [other]
+
+    run(scenario, noted)
+
+
+def test_offsets_of_a_topic_that_was_made_again_stay(noted: NotedTimers) -> None:
+    """The deletion may be seen after commits to the new topic of the same name."""
+
+    async def scenario(cluster: Cluster) -> None:
+        coordinator = cluster.coordinators[0]
+        old, new = topic("t", 1), topic("t", 2)
+        offsets = {
+            TopicPartition("t", 0): OffsetAndMetadata(5, topic_id=old.topic_id),
+            TopicPartition("t", 1): OffsetAndMetadata(6, topic_id=new.topic_id),
+            TopicPartition("t", 2): OffsetAndMetadata(7),  # by an older version, which stored no id
+        }
+        coordinator.offsets.commit("g", Committer(), offsets)
+        pending = {TopicPartition("t", 3): OffsetAndMetadata(8, topic_id=old.topic_id)}
+        coordinator.offsets.commit("g", Committer(), pending, Producer(9, 0))
+        coordinator.topics_deleted([old])
+        coordinator.complete_transaction(0, 9, committed=True, appended=None)
+        assert list(coordinator.offsets.fetch("g", None)) == [TopicPartition("t", 1)]
+
+    run(scenario, noted)
+
+
+def test_offsets_of_deleted_topics_go_although_one_partition_has_moved(
+    noted: NotedTimers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        coordinator = cluster.coordinators[0]
+        coordinator.offsets.commit("g", Committer(), {T0: OffsetAndMetadata(5)})
+        (shard,) = coordinator.shards.loaded()
+        moved = GroupShard(shard.index)  # under an epoch that is over
+        moved.offsets.update(shard.offsets)
+        monkeypatch.setattr(coordinator.shards, "loaded", lambda: iter([moved, shard]))
+        coordinator.topics_deleted([topic("t")])
+        assert "offsets are not deleted topics=t partition=0" in caplog.text
+        assert coordinator.offsets.fetch("g", None) == {}
 
     run(scenario, noted)
