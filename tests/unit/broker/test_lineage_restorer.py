@@ -6,6 +6,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -178,10 +179,12 @@ class Broken:
         image = MetadataImage(topics_by_name={topic.name: topic})
         reason = lost(20, (2, 20), (5, 30), path=self.path)
         offline = OfflineLog(PARTITION.topic_partition, cast("Any", None), directory, reason)
+        self.offline = [offline]
         tier = cast("Any", self.tier)
+        self.metadata = SimpleNamespace(image=image)
         self.restorer = LineageRestorer(
-            cast("Any", SimpleNamespace(image=image)),
-            lambda: [offline],
+            cast("Any", self.metadata),
+            lambda: self.offline,
             tier,
             tier,
             self.roles,
@@ -243,3 +246,33 @@ def test_topic_that_was_made_again_with_fewer_partitions_is_passed_over(tmp_path
     broken.restorer.run()
     assert not broken.roles.online
     assert not broken.tier.roles
+
+
+def test_checkpoint_of_a_topic_that_was_made_again_meanwhile_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = Broken(tmp_path)
+    fetch_index = broken.tier.fetch_index
+
+    def while_the_topic_is_made_again(*of: Any) -> bytes:
+        broken.offline.clear()
+        broken.path.write_bytes(b"of the new log")
+        return fetch_index(*of)
+
+    monkeypatch.setattr(broken.tier, "fetch_index", while_the_topic_is_made_again)
+    broken.restorer.run()
+    assert broken.path.read_bytes() == b"of the new log"
+    assert not broken.roles.online
+
+
+def test_topic_that_is_made_again_is_not_given_up_with_the_old_one(tmp_path: Path) -> None:
+    broken = Broken(tmp_path)
+    known, broken.tier.segments = broken.tier.segments, []
+    broken.restorer.run()
+    assert not broken.roles.online
+    (old,) = broken.metadata.image.topics_by_name.values()
+    made_again = replace(old, topic_id=uuid.UUID(int=8))
+    broken.metadata.image = MetadataImage(topics_by_name={old.name: made_again})
+    broken.tier.segments = known
+    broken.restorer.run()
+    assert broken.roles.online == [PARTITION._replace(topic_id=made_again.topic_id)]

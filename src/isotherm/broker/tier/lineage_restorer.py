@@ -77,8 +77,8 @@ class LineageRestorer:
         self._broker_id = broker_id
         self._run_control = run_control
         self._fs = fs
-        self._given_up: set[TopicPartition] = set()
-        self._last_errors: dict[TopicPartition, str] = {}
+        self._given_up: set[TopicIdPartition] = set()
+        self._last_errors: dict[TopicIdPartition, str] = {}
         self._cancelled = threading.Event()
 
     @property
@@ -99,13 +99,13 @@ class LineageRestorer:
                 continue  # the topic was deleted, or created again with fewer partitions
             place = TopicIdPartition(topic.topic_id, *topic_partition)
             try:
-                if topic_partition in self._given_up:
+                if place in self._given_up:
                     self._begin_anew(place)
                 else:
                     self._try(place, topic.partitions[place.partition].leader, lost)
             except (IsothermError, OSError) as error:
-                if self._last_errors.get(topic_partition) != str(error):
-                    self._last_errors[topic_partition] = str(error)
+                if self._last_errors.get(place) != str(error):
+                    self._last_errors[place] = str(error)
                     logger.warning(
                         "leader epochs cannot be restored yet and are retried partition=%s: %s",
                         topic_partition,
@@ -129,7 +129,7 @@ class LineageRestorer:
         try:
             self._restore(place, lost)
         except CorruptDataError as error:
-            self._given_up.add(place.topic_partition)
+            self._given_up.add(place)
             if self._begin_anew(place):
                 return
             logger.error(  # noqa: TRY400 - one line: the error names the place
@@ -152,6 +152,20 @@ class LineageRestorer:
             lost.local_start,
             lost.local_epochs,
         )
+        self._run_control(lambda: self._store_and_serve(place, lost, lineage, segment)).result()
+
+    def _store_and_serve(
+        self,
+        place: TopicIdPartition,
+        lost: LineageLostError,
+        lineage: Sequence[EpochEntry],
+        segment: RemoteLogSegmentMetadata,
+    ) -> None:
+        """Control thread only: it also deletes topics, so the log cannot be replaced in between."""
+        # While the tier was read, the topic may have been deleted, and one of the same name created. The path then
+        # has the checkpoint of the new log.
+        if not any(each.reason is lost for each in self._damaged_logs()):
+            return
         # Stored before the partition is served, because a restart would otherwise find the epochs lost again.
         self._fs.write_atomically(lost.path, encode_leader_epoch_checkpoint(lineage))
         logger.warning(
@@ -160,7 +174,7 @@ class LineageRestorer:
             segment.segment_id,
             len(lineage),
         )
-        self._run_control(lambda: self._roles.bring_online(place)).result()
+        self._roles.bring_online(place)
 
 
 def restorer_upkeep(restorer: LineageRestorer, clock: Clock) -> Upkeep:
