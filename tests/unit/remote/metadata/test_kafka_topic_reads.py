@@ -257,6 +257,17 @@ def test_columns_of_several_answers_are_one(scripted: Scripted) -> None:
     assert scripted.topic.read_columns(0, 3, 100).next_offset == 3
 
 
+def test_columns_end_where_the_read_ended(scripted: Scripted) -> None:
+    """The partition ends with a transaction marker."""
+    scripted.consumer.end = 4
+    scripted.consumer.script = [[Told(0), Told(2)], [end_at(4)]]
+    columns = scripted.topic.read_columns(0, 0, 100)
+    assert (columns.offset.tolist(), columns.next_offset) == ([0, 2], 4)
+    scripted.consumer.script = [[end_at(4)]]
+    columns = scripted.topic.read_columns(0, 3, 100)
+    assert (columns.offset.tolist(), columns.next_offset) == ([], 4)
+
+
 def test_number_of_partitions_is_asked_for_once(scripted: Scripted) -> None:
     scripted.consumer.described.error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
     with pytest.raises(UnknownTopicOrPartitionError):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from confluent_kafka import (
@@ -152,15 +153,16 @@ class KafkaMetadataTopic:
         an answer."""
         with self._lock:
             parts = self._parts(partition, start_offset, max_bytes)
-            return [record for records in parts for record in records]
+            return [record for records, _ in parts for record in records]
 
     def read_columns(self, partition: int, start_offset: Offset, max_bytes: int) -> MetadataColumns:
         """See `MetadataTopic.read_columns`. The client makes an object per record; only those of
         one answer exist at a time."""
+        columns = [columns_of([], start_offset)]
         with self._lock:
-            parts = self._parts(partition, start_offset, max_bytes)
-            columns = [columns_of(records, start_offset) for records in parts]
-            return joined_columns([columns_of([], start_offset), *columns])
+            for records, position in self._parts(partition, start_offset, max_bytes):
+                columns.append(replace(columns_of(records, start_offset), next_offset=position))
+        return joined_columns(columns)
 
     def offsets(self, partition: int) -> tuple[Offset, Offset]:
         with self._lock:
@@ -193,9 +195,10 @@ class KafkaMetadataTopic:
 
     def _parts(
         self, partition: int, start_offset: Offset, max_bytes: int
-    ) -> Iterator[list[MetadataTopicRecord]]:
-        """The client's answers, none of them empty, until the budget is spent or the partition's
-        end is reached. That end need not be the offset of a record.
+    ) -> Iterator[tuple[list[MetadataTopicRecord], Offset]]:
+        """The client's answers, each with the offset after it, until the budget is spent or the
+        partition's end is reached. An answer has no records if only compacted records or transaction
+        markers lie before that offset.
 
         The last answer is kept whole, so the records may exceed max_bytes by it.
         """
@@ -222,8 +225,7 @@ class KafkaMetadataTopic:
                     )
             records, position = self._records(messages, partition, position)
             size += sum(len(record.value or b"") for record in records)
-            if records:
-                yield records
+            yield records, position
         if position < end:
             self._stream = (partition, position)
         else:
