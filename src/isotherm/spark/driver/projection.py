@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -41,6 +41,9 @@ _HEAD = "projection.json"
 _FILE = re.compile(r"segments/(\d+)/(\d{20})\.parquet")
 _OBJECT_SIZE_MAX = 2**31 - 1
 _FOOTER = b"isotherm.fold"
+REPLACED_FILES_MAX = 10
+"""Files of one metadata partition, each replaced by a run before it was read. A run removes only files
+that are older than the one that it has stored, so one is usual."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,19 +167,29 @@ def read_segments(
     """The rows of a projection, one table for each metadata partition.
 
     Raises ConfigError if there is no projection. If a run replaces a file before it is read, the new
-    file is read.
+    file is read. Raises RemoteResourceNotFoundError if a file is gone and there is no newer one, or after
+    REPLACED_FILES_MAX such files.
     """
     projection = Projection(settings)
     if projection.identity() is None:
         raise ConfigError(f"there is no projection url={settings.url}")
-    for number in [each for each in projection.partitions() if selects(each)]:
-        while True:
-            try:
-                yield projection.segments(projection.partitions()[number], **options)
-                break
-            except RemoteResourceNotFoundError:
-                # A run has replaced the file since the listing. List again: there is always a newest file.
-                continue
+    for partition in projection.partitions().values():
+        if selects(partition.number):
+            yield _newest_segments(projection, partition, options)
+
+
+def _newest_segments(
+    projection: Projection, listed: ProjectedPartition, options: Mapping[str, Any]
+) -> pa.Table:
+    for _ in range(REPLACED_FILES_MAX):
+        try:
+            return projection.segments(listed, **options)
+        except RemoteResourceNotFoundError:
+            newest = projection.partitions().get(listed.number)
+            if newest is None or newest.next_offset <= listed.next_offset:
+                raise
+            listed = newest
+    return projection.segments(listed, **options)
 
 
 def _state_of(table: pa.Table) -> FoldState:
