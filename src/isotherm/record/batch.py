@@ -46,6 +46,7 @@ from isotherm.types import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    NO_TIMESTAMP,
     LeaderEpoch,
     Offset,
     Position,
@@ -121,8 +122,9 @@ def build_batch(
 ) -> bytearray:
     """A batch of at least one record, with consecutive offsets.
 
-    `max_timestamp` defaults to the largest timestamp of the records. With LogAppendTime, pass the
-    time of the append. Keys and values may be any bytes-like objects.
+    `max_timestamp` defaults to the largest timestamp of the records, but at least NO_TIMESTAMP, as
+    in Kafka (MemoryRecordsBuilder, LogValidator). With LogAppendTime, pass the time of the append.
+    Keys and values may be any bytes-like objects.
     """
     assert records
     base_timestamp = records[0][0]
@@ -142,7 +144,7 @@ def build_batch(
             | (CONTROL_FLAG if is_control else 0),
             last_offset_delta=len(records) - 1,
             base_timestamp=base_timestamp,
-            max_timestamp=max(record[0] for record in records)
+            max_timestamp=max(NO_TIMESTAMP, max(record[0] for record in records))
             if max_timestamp is None
             else max_timestamp,
             producer_id=producer_id,

@@ -336,6 +336,19 @@ def test_columns_outlive_the_buffer() -> None:
 
 
 @pytest.mark.parametrize("columns", [COLUMNS, frozenset({"timestamp"})])
+@pytest.mark.parametrize("timestamp_ms", [-(2**63), -2, -1, 0])
+def test_batch_without_a_timestamp_above_that_of_no_time_has_that(
+    columns: frozenset[str], timestamp_ms: int
+) -> None:
+    """Kafka's writers begin with NO_TIMESTAMP when they look for the largest timestamp."""
+    batch = build_batch([NewRecord(timestamp_ms, None, b"v")])
+    assert read_batch_header(batch).max_timestamp == max(timestamp_ms, -1)
+    decoded = decode_columns(batch, columns=columns).timestamp_ms
+    assert decoded is not None
+    assert decoded.tolist() == [timestamp_ms]
+
+
+@pytest.mark.parametrize("columns", [COLUMNS, frozenset({"timestamp"})])
 @pytest.mark.parametrize(
     ("fields", "changed"),
     [
