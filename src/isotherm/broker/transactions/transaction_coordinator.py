@@ -41,6 +41,7 @@ from isotherm.errors import (
     InvalidProducerIdMappingError,
     InvalidTransactionTimeoutError,
     IsothermError,
+    RetriableError,
     TransactionalIdNotFoundError,
 )
 from isotherm.types import LeaderEpoch, ProducerId, TopicPartition
@@ -359,10 +360,14 @@ class TransactionCoordinator:
     def _abort_again_later(
         self, shard: TransactionShard, transactional_id: str, error: IsothermError
     ) -> None:
-        logger.error(
-            "a transaction cannot be aborted now transactional_id=%s",
+        # Ordinary while a partition moves, has too few replicas in sync, or the controllers elect a leader.
+        is_ordinary = isinstance(error, RetriableError)
+        logger.log(
+            logging.WARNING if is_ordinary else logging.ERROR,
+            "a late transaction is not aborted yet transactional_id=%s reason=%s",
             transactional_id,
-            exc_info=error,
+            error.__cause__ or error,
+            exc_info=None if is_ordinary else error,
         )
         shard.timeouts[transactional_id].cancel()
         shard.timeouts[transactional_id] = self._loop.call_later(

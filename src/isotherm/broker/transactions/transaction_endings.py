@@ -25,7 +25,7 @@ from isotherm.broker.transactions.transaction_state import (
     ProducerIdAndEpoch,
     TransactionMetadata,
 )
-from isotherm.errors import IsothermError
+from isotherm.errors import CoordinatorNotAvailableError, IsothermError, NotCoordinatorError
 from isotherm.types import LeaderEpoch, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -165,11 +165,8 @@ class TransactionEndings:
         if not ending.again:
             try:
                 self._complete(ending.shard, ending.metadata)
-            except IsothermError:
-                logger.exception(
-                    "a transaction cannot be completed transactional_id=%s",
-                    ending.metadata.transactional_id,
-                )
+            except IsothermError as error:
+                _log_refusal(ending, error)
             else:
                 self._leave(ending)
                 return
@@ -184,6 +181,25 @@ class TransactionEndings:
     def _leave(ending: Ending) -> None:
         ending.shard.endings.discard(ending)
         ending.tell()
+
+
+def _log_refusal(ending: Ending, error: IsothermError) -> None:
+    transactional_id = ending.metadata.transactional_id
+    if not isinstance(error, (NotCoordinatorError, CoordinatorNotAvailableError)):
+        logger.error(
+            "a transaction cannot be completed transactional_id=%s",
+            transactional_id,
+            exc_info=error,
+        )
+    elif not ending.is_refusal_logged:
+        # Ordinary while the partition moves or has too few replicas in sync. It is tried again every
+        # RETRY_BACKOFF_MS_MAX, or by the next coordinator.
+        logger.info(
+            "a transaction is completed later transactional_id=%s reason=%s",
+            transactional_id,
+            error.__cause__ or error,
+        )
+    ending.is_refusal_logged = True
 
 
 def _take(ending: Ending, topic_partition: TopicPartition, outcome: MarkerOutcome) -> None:

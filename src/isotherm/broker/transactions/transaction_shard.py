@@ -29,6 +29,7 @@ class Ending:
     unanswered: int = 0
     again: list[TopicPartition] = field(default_factory=list)
     is_fenced: bool = False
+    is_refusal_logged: bool = False
     attempts: int = 0
     timer: asyncio.TimerHandle | None = None
 

@@ -4,6 +4,7 @@ committed is written again."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +24,10 @@ from isotherm.broker.transactions.transaction_shard import TransactionShard
 from isotherm.broker.transactions.transaction_state import ProducerIdAndEpoch
 from isotherm.errors import (
     CoordinatorNotAvailableError,
+    IsothermError,
+    NotCoordinatorError,
     NotLeaderOrFollowerError,
+    RecordTooLargeError,
     TransactionCoordinatorFencedError,
 )
 from isotherm.types import TopicPartition
@@ -165,3 +169,56 @@ def test_markers_that_are_refused_are_tried_again_at_growing_intervals() -> None
 
     asyncio.run(scenario())
     assert delays_s == [0.1, 0.2, 0.4, 0.8, 1.6, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("error", "level"),
+    [
+        (NotCoordinatorError("moved"), logging.INFO),
+        (CoordinatorNotAvailableError("too few replicas"), logging.INFO),
+        (RecordTooLargeError("too large"), logging.ERROR),
+    ],
+)
+def test_transaction_that_is_completed_later_is_no_error(
+    caplog: pytest.LogCaptureFixture, error: IsothermError, level: int
+) -> None:
+    """As in Kafka (TransactionMarkerChannelManager.tryAppendToLog): the partition moves, or too few
+    replicas are in sync. Another error is logged with its traceback each time."""
+    caplog.set_level(logging.INFO)
+    refusals = [error] * 3
+    completed: list[Any] = []
+
+    class Settling:
+        def write(self, marker: EndMarker, topic_partition: TopicPartition) -> MarkerOutcome:
+            return SETTLED
+
+    def complete(_: TransactionShard, prepared: Any) -> None:
+        if refusals:
+            raise refusals.pop()
+        completed.append(prepared)
+
+    async def scenario() -> None:
+        loop: Any = SimpleNamespace(
+            create_future=asyncio.get_running_loop().create_future,
+            call_later=lambda _, act, ending: asyncio.get_running_loop().call_soon(act, ending),
+        )
+        shard = TransactionShard(0)
+        prepared: Any = SimpleNamespace(
+            producer=MARKER.producer,
+            is_commit=True,
+            client_transaction_version=0,
+            partitions={TopicPartition("t", 0)},
+            transactional_id="tx",
+        )
+        TransactionEndings(Settling(), complete, loop).begin(shard, prepared)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert completed == [prepared]
+        assert not shard.endings
+
+    asyncio.run(scenario())
+    is_ordinary = level == logging.INFO
+    assert [each.levelno for each in caplog.records] == [level] * (1 if is_ordinary else 3)
+    assert all("transactional_id=tx" in each.message for each in caplog.records)
+    assert all((each.exc_info is None) is is_ordinary for each in caplog.records)
+    assert str(error) in caplog.text

@@ -515,7 +515,7 @@ def begun_under_the_last_epoch(broker: Any) -> ProducerIdAndEpoch:
 
 
 def test_late_transaction_under_the_last_epoch_ends_with_a_new_producer_id(
-    broker: Any, monkeypatch: pytest.MonkeyPatch
+    broker: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(transaction_coordinator, "ABORT_RETRY_S", 0.001)
     old = begun_under_the_last_epoch(broker)
@@ -534,6 +534,9 @@ def test_late_transaction_under_the_last_epoch_ends_with_a_new_producer_id(
         await broker.load()
         await broker.until(lambda: broker.state("tx") is S.COMPLETE_ABORT)
         assert len(refused) == 2
+        told = [each for each in caplog.records if "is not aborted yet" in each.message]
+        assert [(each.levelname, each.exc_info) for each in told] == [("WARNING", None)] * 2
+        assert "transactional_id=tx reason=no id now" in caplog.text
         new = broker.coordinator.describe("tx").producer
         assert (new.producer_id != old.producer_id, new.epoch) == (True, 0)
         ((producer_id, epoch, marker),) = broker.markers_in()
