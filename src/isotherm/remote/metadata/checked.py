@@ -17,6 +17,7 @@ from isotherm.errors import (
     RemoteStorageError,
     RetriableError,
 )
+from isotherm.remote.history.lineage import epoch_spans
 from isotherm.remote.metadata.api import RemoteLogMetadataManager, ReplacesSegments
 from isotherm.remote.plugin import PluginCalls, PluginKind, load_plugin
 from isotherm.remote.segment_metadata import (
@@ -122,9 +123,12 @@ class CheckedMetadataManager:
             ),
         )
         is_right = found is None or (
-            found.start_offset <= offset <= found.end_offset_inclusive
-            and leader_epoch in found.segment_leader_epochs
-            and found.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+            found.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+            and any(
+                span.epoch == leader_epoch
+                and span.start_offset <= offset <= span.end_offset_inclusive
+                for span in epoch_spans(found)
+            )
         )
         expected = f"a finished segment with epoch {leader_epoch} and offset {offset}"
         self._calls.check(method, partition, expected, found, is_right=is_right)
