@@ -57,5 +57,5 @@ class TierCleanupTarget:
 
     def delete_partition(self, partition: TopicIdPartition) -> None:
         if partition not in self._begun:
-            self._begun.add(partition)
             self.begin_deletion(partition)
+            self._begun.add(partition)

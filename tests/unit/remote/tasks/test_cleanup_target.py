@@ -18,14 +18,20 @@ class Broker:
     def __init__(self, tiered: TieredPartition) -> None:
         self.leads = True
         self.begun: list[TopicIdPartition] = []
+        self.failures: list[OSError] = []
         self.target = TierCleanupTarget(
             tiered.tier,
             tiered.metadata,
-            self.begun.append,
+            self._begin,
             leads=lambda _: self.leads,
             keeps=lambda number: number == 1,
             is_alone=False,
         )
+
+    def _begin(self, partition: TopicIdPartition) -> None:
+        if self.failures:
+            raise self.failures.pop()
+        self.begun.append(partition)
 
 
 @pytest.fixture
@@ -100,6 +106,16 @@ def test_deletion_of_a_partition_begins_once(broker: Broker, copied: TieredParti
     for partition in (copied.partition, copied.partition, other, copied.partition):
         broker.target.delete_partition(partition)
     assert broker.begun == [copied.partition, other]
+
+
+def test_deletion_that_could_not_be_begun_is_begun_by_the_next_run(
+    broker: Broker, copied: TieredPartition
+) -> None:
+    broker.failures.append(OSError("no space left on device"))
+    with pytest.raises(OSError, match="no space"):
+        broker.target.delete_partition(copied.partition)
+    broker.target.delete_partition(copied.partition)
+    assert broker.begun == [copied.partition]
 
 
 def test_target_tells_what_the_broker_is(broker: Broker, copied: TieredPartition) -> None:
