@@ -47,7 +47,10 @@ from isotherm.types import Offset, TimestampMs, TopicIdPartition
 
 @dataclass(frozen=True, slots=True)
 class RebuiltPartition:
-    """A partition with the history [log_start, log_end) in the bucket. `epochs` are in ascending order."""
+    """A partition with the history [log_start, log_end) in the bucket.
+
+    `epochs` are in ascending order, at least one: a history has at least one segment, and a segment an epoch.
+    """
 
     owner: TopicIdPartition
     log_start: Offset
