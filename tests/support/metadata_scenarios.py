@@ -122,6 +122,7 @@ class Leader:
             copy_quota=RemoteQuota(LONG_MAX, QuotaWindows(1000, 11), stage.clock),
             custom_metadata_size_max=lambda: 128,
             leader_epoch_of=lambda _: epoch if stage.topic_exists else None,
+            is_tiered=lambda _: False,
         )
 
     def start(self, name: str, end_offset: Offset) -> RemoteLogSegmentMetadata:

@@ -179,6 +179,7 @@ class Simulation:
             index_cache=tiered.index_cache,
             pending_deletions=PendingDeletions(directory, VolatileFileSystem()),
             leader_epoch_of=lambda _: 0,
+            is_tiered=lambda _: False,
             clock=self.clock,
             rng=_random(self.rng.random()),
             metrics=tiered.metrics,

@@ -154,6 +154,7 @@ class TieredPartition:
             rng=self._rng,
         )
         self.topic_exists = True
+        self.tiered_again = False
         self.metadata_level = metadata_level
         self.metadata_topic = MemoryMetadataTopic(partition_count=3)
         self.audit_topic = MemoryMetadataTopic(partition_count=3)
@@ -213,6 +214,7 @@ class TieredPartition:
             copy_quota=RemoteQuota(LONG_MAX, QuotaWindows(1000, 11), self.clock),
             custom_metadata_size_max=lambda: self.custom_metadata_size_max,
             leader_epoch_of=self.leader_epoch_of,
+            is_tiered=self.is_tiered_again,
         )
         self.log.remote_copies = RemoteCopiesOfLog(self.log, self.partition, self.tier)
         self.copy_task = CopyTask(self.log, self.partition, self.tier)
@@ -220,6 +222,10 @@ class TieredPartition:
 
     def leader_epoch_of(self, _: TopicIdPartition) -> LeaderEpoch | None:
         return self.leader_epoch if self.topic_exists else None
+
+    def is_tiered_again(self, _: TopicIdPartition) -> bool:
+        """For deletions: tiering was turned off, and on again meanwhile."""
+        return self.tiered_again
 
     def clean_up(self) -> None:
         """Run the cleanup manager once; nothing is too young for it."""

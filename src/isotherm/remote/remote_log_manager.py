@@ -130,6 +130,7 @@ class RemoteLogManager:
         index_cache: RemoteIndexCache,
         pending_deletions: PendingDeletions,
         leader_epoch_of: Callable[[TopicIdPartition], LeaderEpoch | None],
+        is_tiered: Callable[[TopicIdPartition], bool],
         clock: Clock,
         rng: random.Random,
         metrics: Metrics,
@@ -160,7 +161,7 @@ class RemoteLogManager:
         self._pending_deletions = pending_deletions
         self._storage = storage
         self._index_cache = index_cache
-        self._tier = self._access(broker_id, leader_epoch_of, clock)
+        self._tier = self._access(broker_id, leader_epoch_of, is_tiered, clock)
         self._fetches = BoundedPool(
             READ_AHEAD_POOL, config.remote_log_reader_threads + AHEAD_AT_ONCE, None, threads
         )
@@ -200,6 +201,7 @@ class RemoteLogManager:
         self,
         broker_id: BrokerId,
         leader_epoch_of: Callable[[TopicIdPartition], LeaderEpoch | None],
+        is_tiered: Callable[[TopicIdPartition], bool],
         clock: Clock,
     ) -> RemoteTierAccess:
         return RemoteTierAccess(
@@ -218,6 +220,7 @@ class RemoteLogManager:
                 self._config.remote_log_metadata_custom_metadata_max_bytes
             ),
             leader_epoch_of=leader_epoch_of,
+            is_tiered=is_tiered,
         )
 
     @property

@@ -175,6 +175,7 @@ class BrokerProcess:
             ),
             pending_deletions=PendingDeletions(durable.directory, self._fs),
             leader_epoch_of=self.cluster.leader_epoch,
+            is_tiered=lambda _: False,  # a partition is deleted with its topic only
             clock=self.clock,
             rng=self.rng,
             metrics=self.metrics,

@@ -36,6 +36,7 @@ def manager(partition: TieredPartition) -> Iterator[RemoteLogManager]:
         index_cache=partition.index_cache,
         pending_deletions=PendingDeletions(partition.log.directory.parent, OsFileSystem()),
         leader_epoch_of=partition.leader_epoch_of,
+        is_tiered=partition.is_tiered_again,
         clock=partition.clock,
         rng=random.Random(0),
         metrics=partition.metrics,

@@ -72,6 +72,7 @@ def open_manager(partition: TieredPartition) -> Iterator[Callable[..., RemoteLog
             index_cache=partition.index_cache,
             pending_deletions=PendingDeletions(partition.log.directory.parent, OsFileSystem()),
             leader_epoch_of=partition.leader_epoch_of,
+            is_tiered=partition.is_tiered_again,
             clock=partition.clock,
             rng=random.Random(0),
             metrics=partition.metrics,

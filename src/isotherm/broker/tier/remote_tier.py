@@ -32,6 +32,7 @@ from isotherm.broker.tier.remote_metadata_upkeep import (
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.log.fs import FileSystem
+from isotherm.log.tiering import is_remote_log_enabled
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.compaction.finisher import (
     FINISH_ERRORS,
@@ -125,6 +126,7 @@ def open_remote_tier(
         ),
         pending_deletions=PendingDeletions(config.log_dirs[0], fs),
         leader_epoch_of=lambda partition: _leader_epoch(cluster_metadata, partition),
+        is_tiered=lambda partition: _is_tiered(cluster_metadata, partition),
         clock=clock,
         rng=rng,
         metrics=metrics,
@@ -292,3 +294,10 @@ def _leader_epoch(metadata: ClusterMetadata, partition: TopicIdPartition) -> Lea
     if topic is None or partition.partition >= len(topic.partitions):
         return None
     return topic.partitions[partition.partition].leader_epoch
+
+
+def _is_tiered(metadata: ClusterMetadata, partition: TopicIdPartition) -> bool:
+    topic = metadata.image.topics_by_id.get(partition.topic_id)
+    if topic is None or partition.partition >= len(topic.partitions):
+        return False
+    return is_remote_log_enabled(topic.name, metadata.topic_config(topic.name), system_enabled=True)

@@ -6,12 +6,16 @@ If its topic is deleted, the deletion itself is recorded too, as in KIP-405:
 
 DELETE_SEGMENT_STARTED of every segment is stored before the first object is deleted. So the objects
 that an interruption leaves are known to be garbage. The deletion may be repeated after any failure.
+It may take days, and a later process may resume it. If the topic exists, it is carried out only
+while the topic is not tiered again (docs/decisions/0035).
 Source: Kafka RemoteLogManager.deleteRemoteLogPartition, which records no deletion of a partition.
 """
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import Future
+from functools import partial
 
 from isotherm.errors import RemoteResourceNotFoundError, RemoteStorageNotReadyError
 from isotherm.metrics.broker_topic_metrics import TopicMeter
@@ -23,6 +27,8 @@ from isotherm.remote.segment_metadata import (
 )
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.types import TopicIdPartition
+
+_logger = logging.getLogger(__name__)
 
 _EVENTS_AT_ONCE = 1000
 """Most events in flight, far below remote.log.metadata.pending.writes.max."""
@@ -56,7 +62,7 @@ def delete_remote_partition(tier: RemoteTierAccess, partition: TopicIdPartition)
 
 
 def _delete_segments(tier: RemoteTierAccess, partition: TopicIdPartition) -> int:
-    segments = tier.metadata.list_remote_log_segments(partition)
+    segments = tier.decided(partition, partial(_garbage, tier, partition))
     undeleted = [
         segment
         for segment in segments
@@ -69,6 +75,25 @@ def _delete_segments(tier: RemoteTierAccess, partition: TopicIdPartition) -> int
         tier.storage.delete_log_segment_data(segment)
     _publish_all(tier, segments, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
     return len(segments)
+
+
+def _garbage(tier: RemoteTierAccess, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
+    """The segments of the partition; if it is tiered again, only those whose deletion has begun.
+
+    Another broker may lead it by then and copy, and its log may rely on the copies. What is left is
+    below the log start, and the leader's expiration task deletes it. Called under the write lock of
+    the metadata.
+    """
+    segments = tier.metadata.list_remote_log_segments(partition)
+    # Asked after the segments are listed: while it is not tiered again, none of them is such a copy.
+    if not tier.is_tiered(partition):
+        return segments
+    _logger.info("remote segments are kept, the partition is tiered again partition=%s", partition)
+    return [
+        segment
+        for segment in segments
+        if segment.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+    ]
 
 
 def _record_partition(

@@ -67,7 +67,9 @@ class RemoteTierAccess:
     """The remote tier as a broker sees it. Thread-safe: a call of `rng.getrandbits` is atomic.
 
     `custom_metadata_size_max` returns the present limit. `leader_epoch_of` returns the present
-    leader epoch of a partition, None if the partition does not exist any more.
+    leader epoch of a partition, None if the partition does not exist any more. `is_tiered` returns
+    whether the cluster's metadata says now that the partition has a remote tier; it reads memory
+    only.
     """
 
     storage: RemoteStorageManager
@@ -83,6 +85,7 @@ class RemoteTierAccess:
     copy_quota: RemoteQuota
     custom_metadata_size_max: Callable[[], int]
     leader_epoch_of: Callable[[TopicIdPartition], LeaderEpoch | None]
+    is_tiered: Callable[[TopicIdPartition], bool]
 
     def new_segment_id(self, partition: TopicIdPartition) -> RemoteLogSegmentId:
         return RemoteLogSegmentId(partition, uuid.UUID(int=self.rng.getrandbits(128), version=4))

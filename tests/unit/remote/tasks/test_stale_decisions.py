@@ -19,6 +19,7 @@ from isotherm.remote.metadata.exclusive import LockedMetadata
 from isotherm.remote.metadata.topic.event_writer import LastAudited, MetadataEventWriter
 from isotherm.remote.metadata.wire.serde import decode_event
 from isotherm.remote.segment_metadata import (
+    IndexType,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
@@ -334,6 +335,16 @@ def test_partition_with_a_segment_left_is_not_forgotten(
         delete_remote_partition(copied.tier, copied.partition)
     monkeypatch.undo()
     assert delete_remote_partition(copied.tier, copied.partition) >= 4
+
+
+def test_segments_of_a_partition_that_is_tiered_again_are_kept(copied: TieredPartition) -> None:
+    """Another broker may lead it and have copied them, while this one was down or could not delete."""
+    first, *others = copied.segments()
+    copied.tier.publish(copied.tier.update_of(first, DELETE_STARTED, None))
+    copied.tiered_again = True
+    assert delete_remote_partition(copied.tier, copied.partition) == 1
+    assert copied.segments() == others
+    assert all(copied.store.fetch_index(each, IndexType.OFFSET) for each in others)
 
 
 def test_log_start_is_not_taken_from_a_segment_that_is_being_deleted(
