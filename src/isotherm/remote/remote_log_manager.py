@@ -264,6 +264,8 @@ class RemoteLogManager:
             stopping = {
                 each: self._stopping[each] for each in (*led, *followed) if each in self._stopping
             }
+            for each in (*led, *followed):  # the role of an earlier call no longer counts
+                self._restarts.pop(each, None)
             tokens = {each: object() for each in stopping}
             self._restarts.update(tokens)
         for partition, done in stopping.items():
@@ -332,7 +334,7 @@ class RemoteLogManager:
 
         With `delete_remote` all remote segments of the partitions are deleted too. The deletion is
         retried until it succeeds, if necessary by the next process. The future is done when all of
-        this is done.
+        this is done, or has RemoteStorageNotReadyError if the manager is closed before.
         """
         stopped = set(partitions)
         with self._lock:
@@ -463,7 +465,7 @@ class RemoteLogManager:
             logger.warning("remote work is left to the next start timeout_s=%s", timeout_s)
         for future in stopping:
             with suppress(InvalidStateError):  # done, perhaps by work that is left behind
-                future.set_exception(RemoteStorageNotReadyError("the remote log manager is closed"))
+                future.set_exception(_closed_error())
         with ExitStack() as closing:  # close all in this order, also after an error
             closing.callback(self._storage.close)
             closing.callback(self._metadata.close)
@@ -476,10 +478,14 @@ class RemoteLogManager:
         self._fetches.close()
 
     def _stop(self, partition: TopicIdPartition, *, delete_remote: bool) -> Future[None]:
+        done: Future[None] = Future()
         with self._lock:
+            if self._closed:
+                done.set_exception(_closed_error())
+                return done
             role = self._roles.pop(partition, None)
             earlier = self._stopping.get(partition)
-            done = self._stopping[partition] = Future()
+            self._stopping[partition] = done
         running = [earlier] if earlier is not None else []
         if role is not None:
             for task in role.tasks:
@@ -487,24 +493,35 @@ class RemoteLogManager:
             running += [self._copies.cancel(partition), self._expirations.cancel(partition)]
         if delete_remote:
             self._metadata.on_partition_leadership_changes([partition], ())
-        deletion = self._retried("partition-deletion", partition)
+        retried = self._retried("partition-deletion" if delete_remote else "stop", partition)
+        is_over = False
+
+        def end() -> None:
+            nonlocal is_over
+            if not delete_remote or self._delete_remote(partition):
+                self._ended(partition, role, done)
+                is_over = True
 
         def stop() -> float | None:
             if not all(each.done() for each in running):
                 return _STOP_POLL_S
-            if delete_remote:
-                if not self._metadata.is_ready(partition):
-                    return _STOP_POLL_S
-                wait_s = deletion.run(lambda: delete_remote_partition(self._tier, partition))
-                if wait_s is not None:
-                    return wait_s
-                self._pending_deletions.remove(partition)
-            self._ended(partition, role, done)
-            done.set_result(None)
+            wait_s = retried.run(end)
+            if not is_over:
+                return _STOP_POLL_S if wait_s is None else wait_s
+            with suppress(InvalidStateError):  # `close` did not wait for it
+                done.set_result(None)
             return None
 
         self._expirations.schedule(("stop", partition, id(done)), stop)
         return done
+
+    def _delete_remote(self, partition: TopicIdPartition) -> bool:
+        """Returns False, with nothing done, while the partition's metadata is being read."""
+        if not self._metadata.is_ready(partition):
+            return False
+        delete_remote_partition(self._tier, partition)
+        self._pending_deletions.remove(partition)
+        return True
 
     def _ended(
         self,
@@ -519,10 +536,16 @@ class RemoteLogManager:
         self.expirations.forget(partition.topic, partition.partition)
         with self._lock:
             is_last = self._stopping.get(partition) is stopped
-        if is_last:
-            self._metadata.on_stop_partitions([partition])
-            with self._lock:
-                self._stopping.pop(partition, None)
+        if not is_last:
+            return
+        self._metadata.on_stop_partitions([partition])
+        with self._lock:
+            is_last = self._stopping.get(partition) is stopped
+            if is_last:
+                del self._stopping[partition]
+        if not is_last:
+            # Another stop has begun meanwhile. Its deletion reads the metadata.
+            self._metadata.on_partition_leadership_changes([partition], ())
 
     def _tick(self, kind: str, partition: TopicIdPartition, task: _Task) -> Callable[[], float]:
         retried = self._retried(kind, partition)
@@ -539,6 +562,10 @@ class RemoteLogManager:
 
     def _retried(self, task: str, place: object) -> RetriedWork:
         return RetriedWork(task, place, backoff=self._backoff, rng=self._rng, metrics=self._metrics)
+
+
+def _closed_error() -> RemoteStorageNotReadyError:
+    return RemoteStorageNotReadyError("the remote log manager is closed")
 
 
 def _tiered(logs: Iterable[PartitionLog]) -> dict[TopicIdPartition, PartitionLog]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +24,7 @@ from isotherm.errors import (
 )
 from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_read import FetchIsolation
+from isotherm.remote import remote_log_manager
 from isotherm.remote.indexes.index_cache import DIRECTORY_NAME
 from isotherm.remote.reading.read_ahead import AHEAD_AT_ONCE
 from isotherm.remote.reading.read_request import ReadRequest
@@ -739,6 +740,73 @@ def test_partitions_that_were_removed_meanwhile_are_deleted_at_the_start(
     assert partition.object_names() == []
 
 
+def test_deletion_that_cannot_be_struck_off_the_list_is_tried_again(
+    manager: RemoteLogManager, partition: TieredPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition.copy_task.run()
+    remove, failures = PendingDeletions.remove, [OSError("no space left on device")]
+
+    def fails_once(pending: PendingDeletions, struck: TopicIdPartition) -> None:
+        if failures:
+            raise failures.pop()
+        remove(pending, struck)
+
+    monkeypatch.setattr(PendingDeletions, "remove", fails_once)
+    stopped = manager.stop_partitions([partition.partition], delete_remote=True)
+    run_after(partition, 10_000, stopped.done)
+    assert not failures
+    assert partition.object_names() == []
+    pending = PendingDeletions(partition.log.directory.parent, OsFileSystem())
+    assert pending.partitions() == []
+
+
+def test_deletion_that_is_asked_for_while_a_stop_ends_is_carried_out(
+    manager: RemoteLogManager, partition: TieredPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition.copy_task.run()
+    on_stop, deletions = partition.metadata.on_stop_partitions, []
+
+    def deletes_at_first(stopped: list[TopicIdPartition]) -> None:
+        if not deletions:
+            deletions.append(manager.stop_partitions(stopped, delete_remote=True))
+        on_stop(stopped)
+
+    monkeypatch.setattr(partition.metadata, "on_stop_partitions", deletes_at_first)
+    stopped = manager.stop_partitions([partition.partition], delete_remote=False)
+    run_after(partition, 1_000, lambda: stopped.done() and deletions[0].done())
+    assert partition.object_names() == []
+
+
+def test_role_of_the_last_call_counts_although_a_stop_ends_meanwhile(
+    manager: RemoteLogManager, partition: TieredPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager.on_leadership_change([partition.log])
+    go, follows, ended = threading.Event(), [], threading.Event()
+    on_stop = partition.metadata.on_stop_partitions
+
+    def held(stopped: list[TopicIdPartition]) -> None:
+        assert go.wait(WAIT_S)
+        on_stop(stopped)
+
+    class Ending(Future[None]):
+        def set_result(self, result: None) -> None:
+            is_first = not follows
+            if is_first:
+                follows.append(True)
+                manager.on_leadership_change((), [partition.log])
+            super().set_result(result)
+            if is_first:
+                ended.set()  # every callback has run
+
+    monkeypatch.setattr(partition.metadata, "on_stop_partitions", held)
+    monkeypatch.setattr(remote_log_manager, "Future", Ending)
+    stopped = manager.stop_partitions([partition.partition], delete_remote=False)
+    manager.on_leadership_change([partition.log])  # begins to lead when the stop is done
+    go.set()
+    run_after(partition, 1_000, lambda: stopped.done() and ended.is_set())
+    assert isinstance(manager._roles[partition.partition], remote_log_manager._Followed)
+
+
 def test_closed_manager_starts_nothing(
     manager: RemoteLogManager, partition: TieredPartition
 ) -> None:
@@ -749,6 +817,17 @@ def test_closed_manager_starts_nothing(
         replace(RemoteLogManagerConfig(), remote_log_metadata_custom_metadata_max_bytes=3)
     )
     assert manager.tier.custom_metadata_size_max() != 3
+
+
+@pytest.mark.parametrize("delete_remote", [False, True])
+def test_closed_manager_leaves_a_stop_to_the_next_process(
+    manager: RemoteLogManager, partition: TieredPartition, delete_remote: bool
+) -> None:
+    manager.on_leadership_change([partition.log])
+    manager.close()
+    stopped = manager.stop_partitions([partition.partition], delete_remote=delete_remote)
+    with pytest.raises(RemoteStorageNotReadyError, match="is closed"):
+        stopped.result(0)
 
 
 def test_stop_of_several_partitions_has_the_first_error(
