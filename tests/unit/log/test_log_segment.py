@@ -168,6 +168,19 @@ def test_indexes_are_full_with_one_time_entry_in_reserve(tmp_path: Path) -> None
     assert reasons == [None] * 5 + [RollReason.INDEX_FULL]
 
 
+def test_offset_index_is_full_with_its_last_entry(tmp_path: Path) -> None:
+    """Batches of one timestamp add nothing to the time index."""
+    segment = LogSegment(FileCache(OsFileSystem()), tmp_path, 0, now_ms=T0)
+    segment.activate(5 * 8)
+    reasons = []
+    for offset in range(7):
+        added = batch(offset)
+        incoming = ValidatedRecords(memoryview(added), offset, T0, (), ())
+        reasons.append(segment.roll_reason(incoming, TopicConfig(), 0, T0))
+        append(segment, added)
+    assert reasons == [None] * 6 + [RollReason.INDEX_FULL]
+
+
 @pytest.mark.parametrize("is_active", [True, False])
 def test_read_begins_with_the_batch_that_holds_the_offset(tmp_path: Path, is_active: bool) -> None:
     segment = segment_at(tmp_path)
