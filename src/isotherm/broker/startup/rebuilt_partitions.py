@@ -42,14 +42,15 @@ from isotherm.segment.producer_snapshot import (
     encode_producer_snapshot,
     read_producer_snapshot,
 )
-from isotherm.types import Offset, TimestampMs, TopicIdPartition
+from isotherm.types import NO_LEADER_EPOCH, Offset, TimestampMs, TopicIdPartition
 
 
 @dataclass(frozen=True, slots=True)
 class RebuiltPartition:
     """A partition with the history [log_start, log_end) in the bucket.
 
-    `epochs` are in ascending order, at least one: a history has at least one segment, and a segment an epoch.
+    `epochs` are in ascending order. There are none if the metadata of every segment names only epochs that begin
+    behind it, which is damage.
     """
 
     owner: TopicIdPartition
@@ -111,6 +112,7 @@ def abort_markers(partition: RebuiltPartition, now_ms: TimestampMs) -> bytes:
     undecided = [
         each for each in partition.producers() if each.current_transaction_first_offset >= 0
     ]
+    last_epoch = partition.epochs[-1].epoch if partition.epochs else NO_LEADER_EPOCH
     return b"".join(
         build_end_transaction_marker(
             ControlRecordType.ABORT,
@@ -119,7 +121,7 @@ def abort_markers(partition: RebuiltPartition, now_ms: TimestampMs) -> bytes:
             coordinator_epoch=max(each.coordinator_epoch, 0),
             timestamp_ms=now_ms,
             base_offset=offset,
-            partition_leader_epoch=partition.epochs[-1].epoch,
+            partition_leader_epoch=last_epoch,
         )
         for offset, each in enumerate(undecided, partition.log_end)
     )
