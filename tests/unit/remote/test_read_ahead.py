@@ -562,3 +562,20 @@ def test_read_ahead_reaches_as_far_as_was_read_at_least_two_ranges(
     position: int, read_size: int, count: int
 ) -> None:
     assert fetched_ahead(position, read_size) == ranges_from(1064, count)
+
+
+@pytest.mark.parametrize(("is_read_on", "is_kept"), [(False, True), (True, False)])
+def test_first_range_of_a_run_leaves_the_others_their_shares(
+    *, is_read_on: bool, is_kept: bool
+) -> None:
+    """A range takes half of a share at most: 128 bytes of 256 alone, 64 beside another run."""
+    store, executor = CountingStore(), HeldExecutor()
+    ahead = ReadAhead(store, ReadAheadSettings(256, 8, 128), executor, SimClock())  # type: ignore[arg-type]
+    first, second = make_metadata(8, 1), make_metadata(10_000, 2)
+    ahead.range_at(first, 0, 8, ReadWait())
+    executor.run_all()
+    if is_read_on:
+        ahead.read_on(first, 8, 8, lambda _: None)
+        executor.run_all()
+    ahead.range_at(second, 0, 100, ReadWait())
+    assert ahead.size_in_bytes == 8 + is_kept * 100

@@ -175,6 +175,8 @@ def test_share_of_retention_is_in_percent_and_0_without_a_limit() -> None:
     assert [metrics.value(name, **labels) for name in names] == [0, 0]
     shares.set("a", 0, total=(150, 100), local=(30, 40))
     assert [metrics.value(name, **labels) for name in names] == [150, 75]
+    shares.set("a", 0, total=(2, 3), local=(1, 3))
+    assert [metrics.value(name, **labels) for name in names] == [66, 33], "whole percents"
     shares.set("a", 0, total=(150, -1), local=(30, 0))
     assert [metrics.value(name, **labels) for name in names] == [0, 0]
     shares.set("a", 0, total=(3, 1), local=(1, 1))
