@@ -9,10 +9,11 @@ import numpy as np
 from numba import types
 from numba.extending import register_jitable
 
+from isotherm.kernels.batch_fields import TIMESTAMP_TYPE_FLAG
 from isotherm.kernels.kernel import kernel
 from isotherm.kernels.raw_memory import copy
 from isotherm.kernels.record_reader import (
-    LOG_APPEND_TIME_FLAG,
+    NO_DELTA,
     is_wrong_max_timestamp,
     read_record,
     read_varint,
@@ -26,7 +27,6 @@ from isotherm.kernels.tables import (
     ROWS_OUT,
 )
 
-_INT64_MIN = np.iinfo(np.int64).min
 _BINARY_OUT = types.Tuple((INT32_OUT, BYTES_OUT, BYTES_OUT))
 
 
@@ -67,8 +67,8 @@ def decode_records(
         is_unpacked = row.is_unpacked
         position = row.payload_start
         base_offset = row.base_offset
-        is_log_append_time = row.attributes & LOG_APPEND_TIME_FLAG != 0
-        largest_delta = np.int64(_INT64_MIN)
+        is_log_append_time = row.attributes & TIMESTAMP_TYPE_FLAG != 0
+        largest_delta = NO_DELTA
         for index in range(row.records_count):
             (
                 is_damaged,
@@ -84,7 +84,8 @@ def decode_records(
                 names_size,
                 header_values_size,
             ) = read_record(source, position, row.payload_end)
-            # The fields are used only after this single check; `read_record` explains why.
+            # The fields are used only after this single check; `read_record` explains why. It comes
+            # before the test of the range, so that damage outside of the range is found too.
             if is_damaged or offset_delta < 0 or offset_delta > row.last_offset_delta:
                 return row_index, index, 0, 0, 0, 0, 0, 0
             # Over all records, also those outside the range: the header's value covers them all.

@@ -28,12 +28,12 @@ HAS_INSTRUCTION = "+sse4.2" in cpu_target.target_context.codegen().magic_tuple()
 
 _POLYNOMIAL = 0x82F63B78  # Castagnoli, reversed
 _WORD_SIZE = 8
-_LANE_SIZE = 512
+_LANE_SIZE = 512  # a power of two: `_lane_tables` doubles up to it
 _CRC_START = 21  # the CRC covers a batch from its attributes on
 
 
 def _after_zeros(tables, sums):
-    """The CRCs `sums` after the zeros that `tables` stand for."""
+    """The CRCs `sums`, each extended by the zeros of `tables`."""
     parts = [tables[index, sums >> (8 * index) & 0xFF] for index in range(4)]
     return parts[0] ^ parts[1] ^ parts[2] ^ parts[3]
 

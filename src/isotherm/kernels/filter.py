@@ -13,12 +13,19 @@ import numpy as np
 from numba import types
 from numba.extending import register_jitable
 
+from isotherm.kernels.batch_fields import (
+    CODEC_MASK,
+    DELETE_HORIZON_FLAG,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_FLAG,
+)
 from isotherm.kernels.kernel import kernel
 from isotherm.kernels.raw_memory import copy
-from isotherm.kernels.record_reader import LOG_APPEND_TIME_FLAG
 from isotherm.kernels.tables import BATCHES, BYTES, BYTES_OUT, PLACES, table_of
 
-# What is done with a batch: `kind` of its row in `OUTCOME`.
+# The outcome of a batch: `kind` of its row in `OUTCOME`.
 DROPPED = 0
 COPIED = 1
 EMPTIED = 2
@@ -60,11 +67,6 @@ WRITTEN = np.dtype(
 # The bytes by which a record can grow: its timestamp delta by 9, and its size by one.
 RECORD_GROWTH_MAX = 10
 
-_HEADER_SIZE = 61
-_LOG_OVERHEAD = 12
-_CODEC_MASK = 7
-_DELETE_HORIZON_FLAG = 64
-_NO_TIMESTAMP = -1
 
 _OUTCOMES = table_of(OUTCOME)
 _WRITTEN = table_of(WRITTEN)
@@ -109,7 +111,7 @@ def summarize_kept(batches, places, outcomes):
         outcome.first_place = place_index
         kept_count = 0
         keeps_tombstone = 0
-        max_timestamp = np.int64(_NO_TIMESTAMP)
+        max_timestamp = NO_TIMESTAMP
         while place_index < len(places) and places[place_index].batch == row_index:
             place = places[place_index]
             if place.is_kept:
@@ -130,7 +132,7 @@ def summarize_kept(batches, places, outcomes):
 
 @kernel(types.int64(BYTES, BYTES, BATCHES, PLACES, _OUTCOMES, BYTES_OUT))
 def write_payloads(data, unpacked, batches, places, outcomes, payloads):
-    """Write the kept records of every rebuilt batch, uncompressed; returns the bytes written.
+    """Write the kept records of every rebuilt batch, not compressed; returns the bytes written.
 
     `payloads` has room for the size of the old records, plus RECORD_GROWTH_MAX for each.
     """
@@ -152,7 +154,7 @@ def write_payloads(data, unpacked, batches, places, outcomes, payloads):
             timestamp_delta = _zigzag(place.timestamp - base_timestamp)
             offset_delta = _zigzag(place.offset - base_offset)
             key_size = _zigzag(np.int64(place.key_size))
-            # The key, the value and the headers are copied as they are. Only the fields before them
+            # The bytes of key, value and headers are copied at once. Only the fields before them
             # change, as the timestamp delta depends on the new base timestamp.
             rest_start = place.key_start
             rest_size = place.end - rest_start
@@ -176,7 +178,8 @@ def write_payloads(data, unpacked, batches, places, outcomes, payloads):
 
 @kernel(types.UniTuple(types.int64, 2)(BYTES, BYTES, BATCHES, _OUTCOMES, BYTES_OUT, _WRITTEN))
 def write_batches(data, payloads, batches, outcomes, out, written):
-    """Write the remaining batches. The CRC of new ones is not set.
+    """Write the remaining batches. The CRC of new ones is not set: their records are compressed
+    again first.
 
     Returns the number of batches in `out`, and its size in bytes.
     """
@@ -193,30 +196,30 @@ def write_batches(data, payloads, batches, outcomes, out, written):
             copy(data, row.position, size, out, position)
         else:
             attributes = row.attributes
-            base_timestamp = np.int64(_NO_TIMESTAMP)
+            base_timestamp = NO_TIMESTAMP
             payload_size = 0
             if outcome.kind == REBUILT:
                 payload_size = outcome.payload_end - outcome.payload_start
                 base_timestamp = outcome.base_timestamp
                 if outcome.has_horizon:
-                    attributes |= _DELETE_HORIZON_FLAG
-                if attributes & LOG_APPEND_TIME_FLAG == 0:
+                    attributes |= DELETE_HORIZON_FLAG
+                if attributes & TIMESTAMP_TYPE_FLAG == 0:
                     max_timestamp = outcome.max_timestamp
             else:
                 # A batch without records has neither codec nor horizon. Its base timestamp is -1
                 # and its max timestamp stays, as in Kafka's writeEmptyHeader.
-                attributes &= ~(_CODEC_MASK | _DELETE_HORIZON_FLAG)
-            size = _HEADER_SIZE + payload_size
+                attributes &= ~(CODEC_MASK | DELETE_HORIZON_FLAG)
+            size = HEADER_SIZE + payload_size
             # The other fields stay: an emptied batch keeps the producer's last sequence number.
             # Positions of the fields as in isotherm.record.batch_header.
-            copy(data, row.position, _HEADER_SIZE, out, position)
-            _write_int(out, position + 8, size - _LOG_OVERHEAD, 4)
+            copy(data, row.position, HEADER_SIZE, out, position)
+            _write_int(out, position + 8, size - LOG_OVERHEAD, 4)
             _write_int(out, position + 21, attributes, 2)
             _write_int(out, position + 27, base_timestamp, 8)
             _write_int(out, position + 35, max_timestamp, 8)
             # An emptied batch has a payload of 0 bytes; its old payload is not copied.
             _write_int(out, position + 57, outcome.kept_count if payload_size else 0, 4)
-            copy(payloads, outcome.payload_start, payload_size, out, position + _HEADER_SIZE)
+            copy(payloads, outcome.payload_start, payload_size, out, position + HEADER_SIZE)
         done = written[count]
         done.position = position
         done.size = size

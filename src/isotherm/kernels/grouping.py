@@ -15,10 +15,12 @@ from numba.extending import register_jitable
 from isotherm.kernels.kernel import kernel
 from isotherm.kernels.tables import INT32_OUT, INT64_OUT
 
-# More columns would cost every caller a comparison; fewer are filled up with a column twice.
+# A caller with fewer columns passes one of them again. More columns would cost every caller a
+# comparison per row.
 COLUMNS = 5
 
-# Probes for each row, on average. Rows whose hashes collide this often were made to.
+# Probes for each row, on average. Only ids that were chosen to collide need this many, and without a
+# bound they would take time by the square of their number. The caller sorts these.
 _PROBES_MAX = 32
 
 # Strided, so that the columns of a table of rows need no copies.
@@ -30,7 +32,7 @@ _ODD_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 @register_jitable(forceinline=True)
 def _hash(columns, row):
-    """Its low bits, which choose the slot, depend on all bits of the row."""
+    """The hash of a row. Its low bits choose the slot, and depend on all bits of the row."""
     mixed = np.uint64(0)
     for column in columns:
         mixed = (mixed ^ np.uint64(column[row])) * _ODD_FACTOR
@@ -50,16 +52,19 @@ def _are_equal(columns, row, other):
     types.int64(types.UniTuple(_COLUMN, COLUMNS), _ROWS, INT32_OUT, INT32_OUT, *(INT64_OUT,) * 2)
 )
 def group_rows(columns, rows, slots, groups, ordered, starts):
-    """Write `rows` to `ordered` such that those with equal columns lie together, the groups in the order of
-    their first rows and each group in the order of `rows`; to `starts` where each begins in `ordered`.
+    """Group the rows with equal columns. `ordered` gets the rows, group by group, and `starts` the
+    place in `ordered` at which each group begins. Groups are in the order of their first rows, and
+    the rows of a group in the order of `rows`.
 
-    `slots`, the hash table, is all -1, and a power of two above the number of rows. Returns the number
-    of groups; -1, with nothing written that is of use, if too many hashes collide.
+    `slots` is the hash table. Its items are -1, and their number is a power of two above the number
+    of rows. Returns the number of groups, or -1 if too many hashes collide; the content of `ordered`
+    and `starts` is undefined then.
     """
     mask = len(slots) - 1
     count = np.int64(0)
     probes_left = (len(rows) + 1) * _PROBES_MAX
-    # A slot has the number of a group, and `ordered` the groups' first rows until the second pass.
+    # A slot has the number of a group. Until the last loop `ordered` has the first row of each group,
+    # and `starts` its number of rows.
     for index in range(len(rows)):
         row = rows[index]
         slot = _hash(columns, row) & mask
@@ -79,7 +84,8 @@ def group_rows(columns, rows, slots, groups, ordered, starts):
     for number in range(count):
         end += starts[number]
         starts[number] = end
-    # From the last row back: each takes the last free place of its group, whose start is left in `starts`.
+    # From the last row back, each row takes the last free place of its group. So `starts` ends as the
+    # start of each group, and a group keeps the order of `rows`.
     for index in range(len(rows) - 1, -1, -1):
         group = groups[index]
         starts[group] -= 1

@@ -8,19 +8,17 @@ See `isotherm.kernels` for the rules of kernels.
 
 from __future__ import annotations
 
-import numpy as np
 from numba import types
 
+from isotherm.kernels.batch_fields import TIMESTAMP_TYPE_FLAG
 from isotherm.kernels.kernel import kernel
 from isotherm.kernels.record_reader import (
-    LOG_APPEND_TIME_FLAG,
+    NO_DELTA,
     is_wrong_max_timestamp,
     read_varint,
     read_varlong,
 )
 from isotherm.kernels.tables import BATCHES, BYTES, ROWS_OUT
-
-_INT64_MIN = np.iinfo(np.int64).min
 
 
 @kernel(
@@ -42,8 +40,8 @@ def decode_heads(data, unpacked, batches, offset_start, offset_end, rows):
         source = unpacked if row.is_unpacked else data
         position = row.payload_start
         payload_end = row.payload_end
-        is_log_append_time = row.attributes & LOG_APPEND_TIME_FLAG != 0
-        largest_delta = np.int64(_INT64_MIN)
+        is_log_append_time = row.attributes & TIMESTAMP_TYPE_FLAG != 0
+        largest_delta = NO_DELTA
         for index in range(row.records_count):
             size, start = read_varint(source, position, payload_end)
             if size < 0 or size > payload_end - start:

@@ -41,6 +41,7 @@ _PARTITION_STATE_MAX = 2
 _INT32_MAX = 2**31 - 1
 _INT32_MIN = -(2**31)
 _TENTH_OF_MAX = (2**63 - 1) // 10
+# FNV-1a of 64 bits, the offset basis as a signed number.
 _FNV_OFFSET = -3750763034362895579
 _FNV_PRIME = 1099511628211
 
@@ -74,8 +75,8 @@ def _read_place(data, position, end, row, is_vouched):
     name_hash = np.int64(_FNV_OFFSET)
     for index in range(size):
         byte = np.int64(data[position + index])
-        # The name is hashed, not kept. Bytes beyond ASCII may be invalid UTF-8, which Python
-        # checks.
+        # Only the hash of the name is kept. Bytes beyond ASCII may be invalid UTF-8, which only
+        # Python checks.
         if byte >= 0x80 and not is_vouched:
             return end + 1
         name_hash = (name_hash ^ byte) * np.int64(_FNV_PRIME)
@@ -239,7 +240,8 @@ def _read_key_id(data, position):
         last = _sextet(np.int64(data[position + index]))
         if last == 64:
             return np.int64(0), np.int64(0), False
-        # The last character has 2 bits of the id and 4 padding bits, which must be 0.
+        # 22 characters have 132 bits: the last one has 2 bits of the id and 4 bits of padding, which
+        # must be 0. Otherwise several keys would name one topic.
         if index == _KEY_ID_SIZE - 1:
             high = (high << np.uint64(2)) | (low >> np.uint64(62))
             low = (low << np.uint64(2)) | np.uint64(last >> 4)
@@ -304,6 +306,7 @@ def decode_events(keys, values, is_vouched, events):
     odd_count = 0
     for index in range(len(events)):
         row = events[index]
+        # The table is not initialized. These two fields are tagged, so a value may lack them.
         row.leader = -1
         row.txn_index_empty = 0
         kind = ODD
@@ -332,7 +335,7 @@ def decode_events(keys, values, is_vouched, events):
                     kind = PUT if end_offset == row.end and leader == row.leader else ODD
                 elif kind != PARTITION_DELETE or is_segment_key == 1:
                     kind = ODD
-        # A key without a value is a tombstone of level 1.
+        # A key without a value is a tombstone of level 1. All of its fields are in the key.
         elif is_segment_key >= 0:
             kind = TOMBSTONE if is_segment_key == 1 else PARTITION_TOMBSTONE
             row.topic_high = high

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from numba import types
 
+from isotherm.kernels.batch_fields import TIMESTAMP_TYPE_FLAG
 from isotherm.kernels.kernel import kernel
-from isotherm.kernels.record_reader import LOG_APPEND_TIME_FLAG, read_record
+from isotherm.kernels.record_reader import read_record
 from isotherm.kernels.tables import BATCHES, BYTES, PLACES
 
 
@@ -25,7 +26,7 @@ def locate_records(data, unpacked, batches, places):
         position = row.payload_start
         base_offset = row.base_offset
         base_timestamp = row.base_timestamp
-        is_log_append_time = row.attributes & LOG_APPEND_TIME_FLAG != 0
+        is_log_append_time = row.attributes & TIMESTAMP_TYPE_FLAG != 0
         for index in range(row.records_count):
             (
                 is_damaged,

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 from numba import types
 
+from isotherm.kernels.batch_fields import NO_TIMESTAMP
 from isotherm.kernels.kernel import kernel
 from isotherm.kernels.record_reader import read_record
 from isotherm.kernels.tables import BYTES
@@ -18,8 +18,6 @@ RECORD_DAMAGED = 1
 OFFSET_NOT_CONSECUTIVE = 2
 KEY_MISSING = 3
 TIMESTAMP_OUT_OF_RANGE = 4
-
-_NO_TIMESTAMP = -1
 
 
 @kernel(
@@ -44,7 +42,7 @@ def check_records(
     the one that is out of range.
     """
     position = 0
-    largest_timestamp = np.int64(_NO_TIMESTAMP)
+    largest_timestamp = NO_TIMESTAMP
     for index in range(records_count):
         is_damaged, position, timestamp_delta, offset_delta, _, key_size = read_record(
             payload, position, len(payload)
@@ -56,7 +54,7 @@ def check_records(
         if key_required and key_size < 0:
             return KEY_MISSING, index, 0
         timestamp = base_timestamp + timestamp_delta
-        if timestamp != _NO_TIMESTAMP and not timestamp_min <= timestamp <= timestamp_max:
+        if timestamp != NO_TIMESTAMP and not timestamp_min <= timestamp <= timestamp_max:
             return TIMESTAMP_OUT_OF_RANGE, index, timestamp
         largest_timestamp = max(largest_timestamp, timestamp)
     # The records must fill the payload: bytes behind the last one belong to no record.

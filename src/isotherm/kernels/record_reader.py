@@ -13,10 +13,11 @@ from __future__ import annotations
 import numpy as np
 from numba.extending import register_jitable
 
+from isotherm.kernels.batch_fields import NO_TIMESTAMP, TIMESTAMP_TYPE_FLAG
 from isotherm.kernels.raw_memory import byte_at
 
-LOG_APPEND_TIME_FLAG = 8
-_NO_TIMESTAMP = np.int64(-1)
+# Below every timestamp delta: the largest delta before the first record.
+NO_DELTA = np.int64(np.iinfo(np.int64).min)
 
 
 @register_jitable(forceinline=True)
@@ -45,7 +46,8 @@ def _read_long_groups(data, position, end, size_max):
 
 @register_jitable(forceinline=True)
 def _read_groups(data, position, end, size_max):
-    """Unsigned varint, and the next position. One and two bytes, the usual sizes, are unrolled."""
+    """Unsigned varint, and the next position. Nearly all varints of a record have one or two bytes.
+    These are read without a loop."""
     if position < end:
         first = byte_at(data, position)
         if first < np.uint64(0x80):
@@ -132,9 +134,16 @@ def read_record(source, position, payload_end):
 
 
 @register_jitable(forceinline=True)
+def has_max_timestamp_of_records(row):
+    """Whether the header's max timestamp must be the largest one of the records. Every leader and
+    every cleaner sets it (Kafka: LogValidator, MemoryRecords.filterTo). With LogAppendTime it is
+    the time of the append, and records keep their own."""
+    return row.records_count > 0 and row.attributes & TIMESTAMP_TYPE_FLAG == 0
+
+
+@register_jitable(forceinline=True)
 def is_wrong_max_timestamp(row, largest_delta):
-    """Whether the max timestamp of a batch differs from that of its records, of which the largest
-    timestamp delta is given. Every leader and every cleaner sets it (Kafka: LogValidator,
-    MemoryRecords.filterTo). With LogAppendTime it does not depend on the records."""
-    is_told = row.records_count > 0 and row.attributes & LOG_APPEND_TIME_FLAG == 0
-    return is_told and max(_NO_TIMESTAMP, row.base_timestamp + largest_delta) != row.max_timestamp
+    """Whether the max timestamp of a batch contradicts its records, whose largest timestamp delta
+    is given."""
+    largest = max(NO_TIMESTAMP, row.base_timestamp + largest_delta)
+    return has_max_timestamp_of_records(row) and largest != row.max_timestamp

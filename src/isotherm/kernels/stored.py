@@ -1,5 +1,4 @@
-"""A compiled loop that checks the records of stored batches against the headers of their
-batches."""
+"""A compiled loop that checks the records of stored batches against the batches' headers."""
 
 # Numba types these functions by the signatures that they are compiled for.
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,unreachable,var-annotated"
@@ -9,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
+from isotherm.kernels.batch_fields import NO_TIMESTAMP
 from isotherm.kernels.kernel import kernel
-from isotherm.kernels.record_reader import LOG_APPEND_TIME_FLAG, read_record
+from isotherm.kernels.record_reader import has_max_timestamp_of_records, read_record
 from isotherm.kernels.tables import BATCHES, BYTES
 
 # Results of `find_wrong_batch`.
@@ -18,8 +18,6 @@ BATCHES_RIGHT = 0
 RECORD_DAMAGED = 1
 OFFSET_DELTA_WRONG = 2
 MAX_TIMESTAMP_WRONG = 3
-
-_NO_TIMESTAMP = -1
 
 
 @kernel(types.UniTuple(types.int64, 5)(BYTES, BYTES, BATCHES, types.int64))
@@ -40,7 +38,7 @@ def find_wrong_batch(data, unpacked, batches, start):
         # A cleaned batch has fewer records than offsets: its deltas have gaps.
         is_dense = row.records_count == row.last_offset_delta + 1
         next_delta = np.int64(0)
-        largest = np.int64(_NO_TIMESTAMP)
+        largest = NO_TIMESTAMP
         for index in range(row.records_count):
             is_damaged, position, timestamp_delta, offset_delta = read_record(
                 source, position, row.payload_end
@@ -54,8 +52,6 @@ def find_wrong_batch(data, unpacked, batches, start):
             largest = max(largest, row.base_timestamp + timestamp_delta)
         if position != row.payload_end:
             return RECORD_DAMAGED, row_index, row.records_count, 0, 0
-        # With LogAppendTime the header has the time of the append, and records keep their own.
-        is_told = row.records_count > 0 and row.attributes & LOG_APPEND_TIME_FLAG == 0
-        if is_told and largest != row.max_timestamp:
+        if has_max_timestamp_of_records(row) and largest != row.max_timestamp:
             return MAX_TIMESTAMP_WRONG, row_index, -1, row.max_timestamp, largest
     return BATCHES_RIGHT, -1, -1, 0, 0
