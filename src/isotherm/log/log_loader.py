@@ -1,9 +1,8 @@
 """Loads a partition's directory: completes or undoes what a crash interrupted, recovers, opens.
 
 After an unclean stop every segment from the recovery point on is read in full. Its batches are
-checked, the file is truncated at the first bad one (what follows a torn write was never
-acknowledged as flushed), and its indexes and the producer state are rebuilt. Source: Kafka
-LogLoader.java.
+checked, the file is truncated at the first bad one (batches after a torn write were never flushed),
+and its indexes and the producer state are rebuilt. Source: Kafka LogLoader.java.
 """
 
 from __future__ import annotations
@@ -404,7 +403,7 @@ class _LogLoader:
                 possible = found.before(is_wrong)
                 count = len(possible.batches)
                 if count:
-                    self._is_sparse |= _show_compaction(possible, next_offset)
+                    self._is_sparse |= _were_any_compacted(possible, next_offset)
                     self._index_batches(segment, producers, possible)
                     size, next_offset = possible.end_position, int(possible.next_offsets[-1])
                 if count < len(found.batches):
@@ -496,7 +495,7 @@ class _LogLoader:
 
 
 def _transaction_index_fault(segment: LogSegment) -> str:
-    """Why the index must be rebuilt; empty if it is valid. The file is created with its first
+    """The reason to rebuild the index; empty if it is valid. The file is created with its first
     entry, so an empty file is wrong."""
     try:
         entries = segment.aborted_transactions()
@@ -513,18 +512,19 @@ def _is_sparse(segment: LogSegment) -> bool:
     """Whether offsets are missing in the segment, or records in a batch: it was compacted."""
     next_offset = segment.base_offset
     for _, header in segment.read_headers(segment.base_offset):
-        if _shows_compaction(header, next_offset):
+        if _was_compacted(header, next_offset):
             return True
         next_offset = header.next_offset
     return False
 
 
-def _shows_compaction(header: BatchHeader, next_offset: Offset) -> bool:
+def _was_compacted(header: BatchHeader, next_offset: Offset) -> bool:
+    """Whether offsets are missing before a batch, or in it."""
     return header.base_offset > next_offset or header.records_count <= header.last_offset_delta
 
 
-def _show_compaction(sound: SoundBatches, next_offset: Offset) -> bool:
-    """Same as `_shows_compaction`, for adjacent batches."""
+def _were_any_compacted(sound: SoundBatches, next_offset: Offset) -> bool:
+    """Whether `_was_compacted` holds for one of these adjacent batches."""
     batches = sound.batches
     has_gap = batches["base_offset"] > sound.expected_starts(next_offset)
     has_gap |= batches["records_count"] <= batches["last_offset_delta"]

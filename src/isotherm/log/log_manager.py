@@ -84,8 +84,8 @@ class LogManager:
         catalog: PartitionCatalog | None = None,
     ) -> None:
         """`topic_config_for` returns a topic's whole configuration; called while loading. `catalog`
-        tells whether the partition of a log still exists: a crash, or a missing directory, may have
-        kept the log from being deleted."""
+        has the partitions that still exist: after a crash, or while a directory is missing, the log of
+        a deleted partition may still be there."""
         self._config = config
         self._topic_config_for = topic_config_for
         self._catalog = catalog
@@ -347,7 +347,7 @@ class LogManager:
             return tuple(self._logs.values())
 
     def offline_logs(self) -> tuple[OfflineLog, ...]:
-        """Logs with damaged files. All logs of an offline directory are offline besides."""
+        """Logs with damaged files. Logs of an offline directory are offline too, and not among them."""
         with self._lock:
             return tuple(self._offline.values())
 

@@ -180,8 +180,8 @@ class LogSegment:
     ) -> None:
         """Write batches at the end. `headers` are those of `records`, in order.
 
-        The offsets must fit (`offset_fits`). After an OSError the end of the segment is undefined,
-        and the log must be closed.
+        The offsets must fit the indexes (`roll_reason`). After an OSError the end of the segment is
+        undefined, and the log must be closed.
         """
         assert self._file is not None
         position = self.size_in_bytes
@@ -191,6 +191,7 @@ class LogSegment:
         for header in headers:
             self.index_batch(header, position, index_interval_bytes)
             position += header.length + LOG_OVERHEAD
+        # Last: readers without the lock take it as the end of whole batches.
         self.size_in_bytes = position
 
     def append_batches(
@@ -267,13 +268,12 @@ class LogSegment:
         self._is_dirty = True
         self._aborted.append(transaction)
 
-    def offset_fits(self, offset: Offset) -> bool:
-        return 0 <= offset - self.base_offset <= RELATIVE_OFFSET_MAX
-
     def roll_reason(
         self, records: IncomingBatches, config: TopicConfig, jitter_ms: int, now_ms: TimestampMs
     ) -> RollReason | None:
-        """Why it must be rolled before `records` are appended; None if it need not be."""
+        """The reason to roll before `records` are appended; None if there is none."""
+        # Fields, not properties: every append comes here, and the calls of a request have a budget
+        # (docs/decisions/0136).
         offset_index, time_index = self._offset_index, self._time_index
         assert offset_index is not None
         assert time_index is not None
@@ -342,6 +342,8 @@ class LogSegment:
         larger than `max_bytes`, unless `min_one_message`: then that batch is returned.
         `upper_bound_offset` is looked up if `needs_upper_bound`.
         """
+        # As `_log_file` and `_offset_index_bytes`, but without their calls (docs/decisions/0136). Both
+        # fields are read once: a roll in another thread may set them to None at any time.
         file, active_index = self._file or self._files.open_log(), self._offset_index
         index = self._offset_index_bytes() if active_index is None else active_index.entries
         start, near_end = lookup_range(index, self.base_offset, start_offset, max_bytes)
@@ -356,7 +358,8 @@ class LogSegment:
             size = first.size
         data = file.read_at(first.position, size)
         if len(data) < size_left:
-            # Only the last few batches are walked; all, if the log was truncated meanwhile.
+            # The read may end inside of a batch. Only the batches after the last index entry in it
+            # are walked; all, if the log was truncated meanwhile.
             known = near_end - first.position
             size = whole_batches_size(data, known if 0 < known <= len(data) else 0)
         upper_bound_offset = None

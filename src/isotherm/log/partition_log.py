@@ -293,6 +293,8 @@ class PartitionLog:
             origin=origin,
         )
         batches, producers = validated.producer_batches, self.producers
+        # Everything that can refuse the records comes before the first write: all of a request's
+        # batches are appended, or none.
         if batches:
             duplicate = check_producers(producers, batches, validated.records, origin)
             if duplicate is not None:
@@ -305,6 +307,8 @@ class PartitionLog:
         if len(validated.records) > config.effective_segment_bytes:
             raise too_large_for_a_segment(self.topic_partition, validated, config)
         epochs = self.leader_epochs.entries
+        # `assign` makes the same comparison. Here it saves its call for each append but the first one
+        # of an epoch (docs/decisions/0136).
         if leader_epoch >= 0 and not (epochs and epochs[-1].epoch == leader_epoch):
             # Assigned first, so that no reader finds a record without its epoch.
             self.leader_epochs.assign(leader_epoch, first_offset)
@@ -318,6 +322,7 @@ class PartitionLog:
         if batches:
             self._apply_to_producers(batches, validated.records)
         producers.map_end_offset = end_offset
+        # As `update_high_watermark`, within the lock that is held already.
         if commits:
             self._high_watermark = end_offset
             if producers.first_unstable_offset is not None:
@@ -440,7 +445,7 @@ class PartitionLog:
             return self._high_watermark
 
     def maybe_increment_log_start_offset(self, offset: Offset) -> bool:
-        """Raise the log start; returns whether it moved. Retention deletes what lies below.
+        """Raise the log start; returns whether it moved. Retention deletes the segments below.
 
         Raises OffsetOutOfRangeError above the high watermark.
         """
@@ -683,7 +688,7 @@ class PartitionLog:
         """
         with self._lock:
             base_offset = self._segments.from_offset(offset)[0].base_offset
-            # 0 if every segment goes: what a crash leaves of them is read again.
+            # 0 if every segment goes: recovery then reads all segments that a crash has left.
             self._truncated_from = base_offset if base_offset <= offset else 0
             self._log_start_after_truncation = log_start_offset
         try:
@@ -705,7 +710,7 @@ class PartitionLog:
                 self.on_moved()
                 return
             if self._segments.first_base_offset > offset:
-                # What lies below is in the remote tier, and so is its history.
+                # Records below `offset` are in the remote tier, and so are their leader epochs.
                 epochs = [e for e in self.leader_epochs.entries if e.start_offset < offset]
                 self._begin_anew(offset, min(self._log_start_offset, offset), epochs)
                 return
@@ -728,9 +733,9 @@ class PartitionLog:
     ) -> None:
         """Drop every record; the next one gets `offset`, which may be above the old log end.
 
-        The log starts there too, unless `log_start_offset` says that the remote tier has what lies
-        below. `leader_epochs` and `producers` are the history of that part: the lineage up to
-        `offset`, and the state of the producers at `offset`. Durable on return.
+        The log starts there too, unless the remote tier has records from `log_start_offset` on. Then
+        `leader_epochs` is the lineage up to `offset`, and `producers` the state of the producers at
+        `offset`. Durable on return.
         """
         with self._deletions.lock, self._lock, self._errors_fail_dir("truncate"):
             start_offset = offset if log_start_offset is None else log_start_offset
@@ -753,7 +758,8 @@ class PartitionLog:
         self._segments.begin_anew(offset, self.config, now_ms)
         self.environment.cache.fs.sync_directory(self.directory)
         self._log_start_offset = log_start_offset
-        # As in Kafka: what lies below is committed, in the remote tier or deleted by the leader.
+        # As in Kafka: records below are committed. They are in the remote tier, or the leader has
+        # deleted them.
         self._high_watermark = offset
         self.leader_epochs.truncate_from_start(log_start_offset)
         self.snapshots.remove_where_above(-1)

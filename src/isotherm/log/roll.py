@@ -51,7 +51,7 @@ def roll_reason(
     config: TopicConfig,
     now_ms: TimestampMs,
 ) -> RollReason | None:
-    """Why the segment must be rolled before `incoming` is appended; None if it need not be."""
+    """The reason to roll before `incoming` is appended; None if there is none."""
     if segment.size > 0 and segment.size > config.effective_segment_bytes - incoming.size:
         # An empty segment takes even a batch that is larger: a leader refuses it, but a follower
         # may get one that was appended when segment.bytes was larger.

@@ -41,7 +41,7 @@ _CRC_POSITION = 17
 
 
 class FilteredBatches(NamedTuple):
-    """`batches` has, for each batch in `records`, what an index entry needs."""
+    """`batches` has the fields for index entries of each batch in `records`."""
 
     records: memoryview
     batches: WrittenTable

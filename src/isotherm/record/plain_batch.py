@@ -53,6 +53,9 @@ def assign_to_plain_batch(
     size = len(records)
     if not HEADER_SIZE < size <= config.max_message_bytes or not config.keeps_batches:
         return None
+    # No errors here, and locals in place of a BatchHeader and its properties: this runs for each
+    # produced batch, and a declined batch gets the checks of `record.validation`, which have the errors
+    # (docs/decisions/0122).
     fields = HEADER_LAYOUT.unpack_from(records)
     base_offset, length, _, magic, crc, attributes, last_offset_delta = fields[:7]
     base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count = fields[7:]
@@ -70,6 +73,7 @@ def assign_to_plain_batch(
     if producer_id > NO_PRODUCER_ID:
         if base_sequence < 0 or producer_epoch < 0:
             return None
+    # A transactional batch needs a producer.
     elif attributes & TRANSACTIONAL_FLAG:
         return None
     content = np.frombuffer(memoryview(records).toreadonly(), dtype=np.uint8)
@@ -98,5 +102,6 @@ def assign_to_plain_batch(
     )
     if verdict != kernels.RECORDS_VALID or largest_timestamp != max_timestamp:
         return None
+    # Last, because a declined batch must be unchanged. The CRC covers none of these fields.
     _OFFSET_LENGTH_EPOCH.pack_into(records, 0, next_offset, length, leader_epoch)
     return BatchHeader(next_offset, length, leader_epoch, *fields[3:])

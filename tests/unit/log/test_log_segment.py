@@ -320,8 +320,12 @@ def test_whole_batches_size_leaves_a_partial_batch_out() -> None:
 @pytest.mark.parametrize(
     ("offset", "fits"), [(99, False), (100, True), (100 + 2**31 - 1, True), (100 + 2**31, False)]
 )
-def test_offset_fits_if_an_index_can_hold_it(tmp_path: Path, offset: int, fits: bool) -> None:
-    assert segment_at(tmp_path, 100).offset_fits(offset) is fits
+def test_segment_takes_an_offset_if_an_index_can_hold_it(
+    tmp_path: Path, offset: int, fits: bool
+) -> None:
+    incoming = ValidatedRecords(memoryview(batch(0)), offset, T0, (), ())
+    reason = segment_at(tmp_path, 100).roll_reason(incoming, TopicConfig(), 0, T0)
+    assert reason is (None if fits else RollReason.OFFSET_OVERFLOW)
 
 
 @pytest.mark.parametrize(("offset", "kept"), [(7, 2), (6, 1), (4, 1), (3, 0)])

@@ -108,7 +108,7 @@ class LogCleanerManager:
             self._end([log.topic_partition])
 
     def mark_uncleanable(self, log: PartitionLog) -> None:
-        """Exclude the log from cleaning: what failed once would fail in every round."""
+        """Exclude the log from cleaning, since the same error would come back in every round."""
         with self._lock:
             self._uncleanable.add(log)
 
@@ -259,7 +259,7 @@ class LogCleanerManager:
                         view.log_end_offset,
                     )
                 self._save_checkpoint(log, first_dirty)
-            with log.log_dir.errors_fail_it("look what can be cleaned"):
+            with log.log_dir.errors_fail_it("plan the cleaning"):
                 to_clean = plan_log_to_clean(view, first_dirty, log.config, self._clock.now_ms())
         except LogDirFailedError:
             logger.exception("log cannot be checked for cleaning log=%r", log)
