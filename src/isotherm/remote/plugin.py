@@ -144,7 +144,7 @@ class PluginCalls:
         self._expected = expected
         self._clock = clock
         self._lock = threading.Lock()
-        self._told: dict[tuple[str, type], tuple[float, int]] = {}
+        self._logged: dict[tuple[str, type], tuple[float, int]] = {}
 
     def call(self, method: str, place: object, perform: Callable[[], Answer]) -> Answer:
         """Return the answer of `perform`. Raises RemoteStorageError for an unexpected error."""
@@ -203,8 +203,8 @@ class PluginCalls:
     def _log(self, method: str, failed: RemoteStorageError, error: BaseException | None) -> None:
         key, now_s = (method, type(error)), self._clock.monotonic_s()
         with self._lock:
-            told_s, left_out = self._told.get(key, (-math.inf, 0))
-            is_due = now_s - told_s >= LOG_INTERVAL_S
-            self._told[key] = (now_s, 0) if is_due else (told_s, left_out + 1)
+            logged_s, left_out = self._logged.get(key, (-math.inf, 0))
+            is_due = now_s - logged_s >= LOG_INTERVAL_S
+            self._logged[key] = (now_s, 0) if is_due else (logged_s, left_out + 1)
         if is_due:
             _logger.warning("%s left_out=%d", failed, left_out, exc_info=error)

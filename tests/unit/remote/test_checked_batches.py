@@ -168,9 +168,7 @@ def test_batch_that_was_moved_overlaps_the_next(before: list[bytearray]) -> None
     if before:
         assert checked(b"".join(moved)).next_offset == 12
     else:
-        with pytest.raises(
-            CorruptRecordError, match=r"overlaps the one behind it .*base_offset=13"
-        ):
+        with pytest.raises(CorruptRecordError, match=r"overlaps the next one .*base_offset=13"):
             check(b"".join(moved), next_offset=0)
 
 

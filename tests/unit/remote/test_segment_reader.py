@@ -215,7 +215,7 @@ def test_index_entry_counts_if_its_batch_begins_there(
     reader, ahead = make(store)
     assert reader.proven(METADATA, OffsetPosition(offset, position), ReadWait()) == proven
     is_wrong = 0 < position < len(CONTENT) and not proven
-    assert ("index entry leads to no batch" in caplog.text) is is_wrong
+    assert ("index entry does not match the batch" in caplog.text) is is_wrong
     assert bool(store.fetched) is (0 < position < len(CONTENT))
     if position == STARTS[3] + 1:
         assert ahead.size_in_bytes == 0, "the range was checked from a wrong position"

@@ -5,7 +5,7 @@ leads the partition does the rest:
 
     for each segment, oldest first    commit its manifest, publish it under the old one's key
     the journal says `published`      from here on no new read finds the old segments
-    keep_old_ms later                 the old objects are deleted, then what the run announced,
+    keep_old_ms later                 the old objects are deleted, then the announced objects,
                                       then the journal
 
 The oldest segment is first, so that a reader that has read a record also reads its tombstone. Every
@@ -72,8 +72,8 @@ class ReplacementTarget(Protocol):
 
     def replace(self, old: RemoteLogSegmentId, compacted: RemoteLogSegmentMetadata) -> Replaced:
         """Replace the old segment in the metadata, and no other. The look-up and the record are one
-        step, across brokers. Raises UnsupportedVersionError at feature level 0, and what a read of
-        the metadata raises; RemoteResourceNotFoundError also if this broker no longer has the
+        step, across brokers. Raises UnsupportedVersionError at feature level 0, the errors of reads of
+        the metadata, and RemoteResourceNotFoundError also if this broker no longer has the
         partition."""
 
     def forget_indexes(self, segment_ids: Iterable[RemoteLogSegmentId]) -> None: ...

@@ -8,7 +8,7 @@ one.
                          the segment's first object: it names objects that the run may have put
 
     state      meaning                                        after a crash
-    staging    segments are being made; none is whole yet     undo: delete what they are
+    staging    segments are being made; none is whole yet     undo: delete their objects
     staged     all are made and verified; the journal has     finish: commit and publish them in
                their manifests                                order, the old ones answer until then
     published  the new segments answer                        delete the old ones, when their time

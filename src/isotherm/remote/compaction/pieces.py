@@ -36,8 +36,8 @@ class Piece:
     `number` is dense over all pieces of a job, and rises with the offsets of a partition.
     `aborted` are the aborted transactions that touch the piece, by the offset of their markers;
     `last_records` the producers whose last record is in the piece, or is a marker anywhere. A piece
-    that is not `is_cleaned` lies above what can be cleaned: all of it stays, and its keys supersede
-    nothing.
+    that is not `is_cleaned` lies above the offsets that may be cleaned: all of it stays, and its keys
+    supersede no record.
     """
 
     number: int

@@ -78,7 +78,7 @@ def verify_staged(
     if records != rewritten.counts.records_kept:
         raise _differs(metadata, f"it holds {records} records")
     if next_offset > metadata.end_offset_inclusive + 1:
-        raise _differs(metadata, f"it goes on to offset {next_offset}")
+        raise _differs(metadata, f"it ends at offset {next_offset}")
     for index_type, content in _index_contents(rewritten.data):
         if storage.fetch_index(metadata, index_type) != content:
             raise _differs(metadata, f"its index {index_type.value} is not that written")

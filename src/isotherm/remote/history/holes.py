@@ -63,7 +63,7 @@ def hole_error(
         f" topic={partition.topic} partition={partition.partition} offset={offset}"
         f" before={_named(before) if before is not None else 'nothing'}"
         f" after={_named(after) if after is not None else f'local:{local_log_start_offset}'}"
-        " hint='`isotherm pipeline scrub` looks for what the metadata does not name;"
+        " hint='`isotherm pipeline scrub` finds segments that the metadata does not name;"
         f" `kafka-delete-records.sh` up to offset {last + 1} gives the hole up'",
         f"{partition}:{last}",
     )

@@ -62,7 +62,7 @@ class TransactionIndexRebuild:
         entries = Transactions(batches, self._producers_before(segment)).aborted()
         _logger.warning(
             "transaction index was made again from its segment segment=%s size=%d entries=%d"
-            " hint='`isotherm pipeline scrub` names what the store has lost'",
+            " hint='`isotherm pipeline scrub` lists the lost objects'",
             segment.segment_id,
             size,
             len(entries),

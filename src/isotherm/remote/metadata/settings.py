@@ -64,14 +64,14 @@ class TopicBasedSettings:
     remote_log_metadata_topic_replication_factor: int = key(
         SHORT,
         3,
-        "Replicas of the metadata topic when a cluster makes it. With the embedded controller there is"
+        "Replicas of the metadata topic when a cluster creates it. With the embedded controller it has"
         " one.",
         check=at_least(1),
     )
     remote_log_metadata_topic_min_isr: int = key(
         SHORT,
         2,
-        "min.insync.replicas of the metadata topic when a cluster makes it.",
+        "min.insync.replicas of the metadata topic when a cluster creates it.",
         check=at_least(1),
     )
     remote_log_metadata_topic_retention_ms: int = key(
@@ -108,8 +108,8 @@ class TopicBasedSettings:
     remote_log_metadata_cleanup_interval_ms: int = key(
         LONG,
         3_600_000,
-        "Time between two looks through the metadata topic for what is left over: lost tombstones,"
-        " abandoned uploads and deletions, uploads of a leader that was replaced.",
+        "Time between two searches of the metadata topic for leftovers: lost tombstones, abandoned"
+        " uploads and deletions, uploads of a leader that was replaced.",
         check=at_least(1),
     )
     remote_log_metadata_cleanup_grace_ms: int = key(
@@ -121,9 +121,9 @@ class TopicBasedSettings:
     remote_log_compaction_check_interval_ms: int = key(
         LONG,
         60_000,
-        "Time between two looks into the bucket for compactions that a job has staged. Each is one"
-        " LIST request, which at this default is 44,000 in a month; what is staged waits no longer"
-        " than this to be published.",
+        "Time between two searches of the bucket for staged compactions, and so the longest wait of a"
+        " compaction to be published. Each search is one LIST request: with this default 44,000 in a"
+        " month.",
         check=at_least(1),
     )
     remote_log_metadata_consume_wait_ms: int = key(
@@ -139,7 +139,7 @@ class TopicBasedSettings:
         LONG, 100, "Accepted for compatibility: the topic is in process.", check=at_least(0)
     )
     remote_log_metadata_poll_interval_ms: int = key(
-        LONG, 100, "Pause between two looks for new events.", check=at_least(1)
+        LONG, 100, "Pause between two reads of new events.", check=at_least(1)
     )
     remote_log_metadata_read_max_bytes: int = key(
         INT, 1_048_576, "Events are read from the metadata topic in runs of this size.",
@@ -158,9 +158,9 @@ class TopicBasedSettings:
     remote_log_metadata_corrupt_record_policy: str = key(
         STRING,
         "refuse",
-        "What a record that cannot be decoded or applied does. refuse: the partitions whose events"
-        " share its metadata partition answer every call with an error that names the record."
-        " skip: it is logged, counted and passed over.",
+        "The reaction to a record that cannot be decoded or applied. refuse: the partitions with events"
+        " in its metadata partition answer every call with an error that names the record. skip: the"
+        " record is logged, counted and ignored.",
         check=one_of("refuse", "skip"),
     )
     client_properties: Mapping[str, str] = field(default_factory=dict)

@@ -100,10 +100,11 @@ def check_batches(
     end: Position,
     next_offset: Offset,
 ) -> CheckedBatches | None:
-    """Check the batches in [start, end), the first of which begins at `start`. Returns the complete
-    ones before the first wrong one; None if the first is not complete.
+    """Check the batches in [start, end). Returns the complete batches before the first wrong one;
+    None if the first batch is not complete.
 
-    The first may not begin below `next_offset`. Raises CorruptRecordError if the first is wrong.
+    The first batch begins at `start`. Its base offset may not be below `next_offset`. Raises
+    CorruptRecordError if it is wrong.
     """
     window = data[start - data_start : end - data_start]
     table = _right_headers(window)
@@ -178,7 +179,8 @@ def check_place(
 
 
 def _right_headers(window: memoryview) -> BatchTable:
-    """The complete batches before a header that no writer produces, which must not be the first."""
+    """The complete batches before a header that no writer produces. Raises CorruptRecordError if that
+    is the first header."""
     try:
         return read_batch_table(window)[0]
     except CorruptRecordError:
@@ -228,9 +230,9 @@ def _count_in_place(
 
 
 def _contradiction(window: memoryview, batch: BatchTable, position: Position) -> CorruptRecordError:
-    """The error of a wrong batch that passes `check_place`."""
+    """The error for a wrong first batch that passes `check_place`."""
     contradictions = header_contradictions(window, batch)
-    fact = contradictions[0].fact if contradictions else "batch overlaps the one behind it"
+    fact = contradictions[0].fact if contradictions else "batch overlaps the next one"
     return CorruptRecordError(
         f"{fact} position={position} base_offset={batch['base_offset'][0]}"
         f" producer_id={batch['producer_id'][0]}"

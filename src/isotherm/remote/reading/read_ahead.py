@@ -41,8 +41,8 @@ _PLANS_PER_RANGE = 16
 """Plans of the next ranges while a reader moves through one range. A plan at every read would cost
 more than it gives: one read is a small part of a range."""
 _IDLE_S = 10.0
-"""A run without a read for this long loses its share. Long enough for a consumer that
-processes a batch between two fetches; short enough to free the share of a reader that has left."""
+"""A run without a read for this long loses its share. A consumer that processes a batch between two
+fetches keeps its share, and a reader that has left frees its share soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +292,7 @@ class ReadAhead:
     # The lock is held below here.
 
     def _find(self, segment_id: RemoteLogSegmentId, position: Position) -> SegmentRange | None:
+        # A walk, not a search: a segment has few ranges, which are several MiB each.
         for each in self._by_segment.get(segment_id, ()):
             if each.start <= position < each.end:
                 return each
@@ -342,7 +343,8 @@ class ReadAhead:
         if position < held.plan_from:
             return None
         held.plan_from = position + reading.size // _PLANS_PER_RANGE
-        # The first range of a run may serve a single read: wait until a quarter of it is read.
+        # The first range of a run may serve a single read. So nothing is fetched ahead until a quarter
+        # of it is read.
         if run.range_count == 1 and position - reading.start <= reading.size // 4:
             return None
         run_count = max(1, self._active_run_count())
@@ -410,6 +412,7 @@ class ReadAhead:
 
         Read-ahead drops spent ranges only, so that no run takes the unread ranges of another active
         run."""
+        # Copies, because `_drop` changes `_held`.
         for each in [each for each in self._held.values() if self._is_spent(each)]:
             if self._size + size > self._settings.size_max:
                 self._drop(each.range)

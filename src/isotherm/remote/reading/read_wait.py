@@ -50,7 +50,7 @@ class ReadWait:
 
     def check(self) -> None:
         if self._is_over:
-            raise RequestTimedOutError("the read of the remote tier was given up")
+            raise RequestTimedOutError("the read of the remote tier was aborted")
 
     @contextmanager
     def waiting(self, wake: Callable[[], None]) -> Iterator[None]:

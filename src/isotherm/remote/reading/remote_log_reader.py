@@ -88,7 +88,7 @@ class _Span(NamedTuple):
 
 
 class _Stop(NamedTuple):
-    """The place where a read ended. A read of the next offset continues there."""
+    """The place where a read ended. A read of the next offset continues there, without an index."""
 
     segment_id: RemoteLogSegmentId
     position: Position
@@ -143,9 +143,9 @@ class RemoteLogReader:
         # A copy: the log's epochs may change during the read.
         asked = asked._replace(lineage=without_empty_epochs(log.leader_epochs.entries))
         with self._lock:
-            went_on = (partition, asked.offset) in self._stops
+            continues = (partition, asked.offset) in self._stops
         try:
-            # Once more: the metadata names the new segment by now. A second error is retriable.
+            # A second try: the metadata names the new segment by now. A second error is retriable.
             try:
                 taken = self._take_spans(asked)
             except _SegmentReplacedError:
@@ -168,7 +168,7 @@ class RemoteLogReader:
         size = sum(each.run.size for each in taken)
         if size > 0:
             self._note_stop(partition, last)
-        if size > 0 and went_on:
+        if size > 0 and continues:
             self._read_ahead.read_on(
                 last.metadata,
                 last.end,
@@ -187,12 +187,12 @@ class RemoteLogReader:
         )
 
     def _take_spans(self, asked: ReadRequest) -> list[_Taken]:
-        """The batches read of each segment; at least one entry, which may be empty."""
+        """The batches of each segment in turn; at least one entry, which may be empty."""
         taken: list[_Taken] = []
         next_offset, room = asked.offset, asked.max_bytes
         span = self._span(asked, next_offset)
         if span is None:
-            raise self._nothing_holds(asked, next_offset)
+            raise self._no_segment_error(asked, next_offset)
         ended_early: list[RemoteLogSegmentMetadata] = []
         while span is not None:
             # Enough for an answer. More is added only from memory.
@@ -253,7 +253,7 @@ class RemoteLogReader:
         records are lost: raises CorruptObjectError if an index of a segment in `ended_early` names
         an offset there (docs/decisions/0066).
         """
-        _check_may_ask_index(asked)
+        _check_may_fetch_index(asked)
         others = self._overlapping(asked, ended_early, span, offset)
         holder = next((each for each in others if each.start_offset <= offset), None)
         if holder is None:
@@ -262,8 +262,8 @@ class RemoteLogReader:
                 if last >= offset:
                     raise damaged_segment(
                         each,
-                        f"batches end before what the segment's indexes name first_missing={offset}"
-                        f" last_named={last} hint='`isotherm pipeline scrub` names what is missing'",
+                        f"batches end before the segment's indexes do first_missing={offset}"
+                        f" last_named={last} hint='`isotherm pipeline scrub` lists the missing offsets'",
                     )
         if not others:
             return span.end_offset, self._span(asked, span.end_offset)
@@ -314,7 +314,7 @@ class RemoteLogReader:
                 metadata, first.position, from_offset, size, span.end_offset, wait
             )
         except RemoteResourceNotFoundError as error:
-            raise self._missing(asked, span, from_offset, error) from error
+            raise self._missing_objects_error(asked, span, from_offset, error) from error
         return _Taken(run, metadata, first.position)
 
     def _position(
@@ -328,7 +328,7 @@ class RemoteLogReader:
             stop = self._stops.get((asked.partition, offset))
         if stop is not None and stop.segment_id == metadata.segment_id:
             return stop.position, offset
-        _check_may_ask_index(asked)
+        _check_may_fetch_index(asked)
         try:
             hint = self._index_cache.get(metadata).lookup_offset(offset)
         except CorruptIndexError as error:
@@ -348,7 +348,7 @@ class RemoteLogReader:
             if len(self._stops) > _REMEMBERED_STOPS_MAX:
                 self._stops.popitem(last=False)
 
-    def _nothing_holds(self, asked: ReadRequest, offset: Offset) -> Exception:
+    def _no_segment_error(self, asked: ReadRequest, offset: Offset) -> Exception:
         """The error for an offset that no segment holds.
 
         Retention raises the log start before it deletes, so the log start is read after the
@@ -363,7 +363,7 @@ class RemoteLogReader:
             f"offset does not exist in the remote tier partition={partition} offset={offset}"
         )
 
-    def _missing(
+    def _missing_objects_error(
         self, asked: ReadRequest, span: _Span, offset: Offset, error: RemoteResourceNotFoundError
     ) -> Exception:
         """The error for a segment without its objects: replaced or deleted meanwhile, or lost."""
@@ -377,7 +377,7 @@ class RemoteLogReader:
                     f"remote segment was replaced while it was read segment={segment_id}"
                     f" now={now.segment_id} offset={offset}"
                 )
-        return self._nothing_holds(asked, offset)
+        return self._no_segment_error(asked, offset)
 
     def _following_segment(
         self, asked: ReadRequest, metadata: RemoteLogSegmentMetadata
@@ -407,11 +407,11 @@ class RemoteLogReader:
     def _aborted_in_remote_tier(
         self, asked: ReadRequest, end_offset: Offset
     ) -> tuple[set[AbortedTransaction], bool]:
-        """Those with markers in the remote tier, and whether no later segment can have another
-        one."""
+        """The aborted transactions with markers in the remote tier, and whether no later segment can
+        have another one."""
         found: set[AbortedTransaction] = set()
         for metadata in self._segments_with_transactions(asked):
-            _check_may_ask_index(asked)
+            _check_may_fetch_index(asked)
             entries = self._index_cache.get(metadata).transaction_index
             aborted, is_complete = collect_aborted_transactions(entries, asked.offset, end_offset)
             found.update(aborted)
@@ -429,13 +429,13 @@ class RemoteLogReader:
         indexes and look up again. Raises CorruptObjectError if the batches still contradict the
         indexes."""
         for _ in taken:
-            if self._is_as_the_markers_say(taken, aborted):
+            if self._agrees_with_markers(taken, aborted):
                 return aborted
             aborted = self._aborted_transactions(asked, taken[-1].run.next_offset)
         self._check_markers(taken, aborted)
         return aborted
 
-    def _is_as_the_markers_say(
+    def _agrees_with_markers(
         self, taken: Sequence[_Taken], aborted: list[AbortedTransaction]
     ) -> bool:
         """Whether no batch of the answer contradicts the transaction indexes. If one does, rebuild
@@ -481,7 +481,7 @@ def _holder(taken: Sequence[_Taken], offset: Offset) -> RemoteLogSegmentMetadata
     return next(each.metadata for each in taken if offset <= each.metadata.end_offset_inclusive)
 
 
-def _check_may_ask_index(asked: ReadRequest) -> None:
+def _check_may_fetch_index(asked: ReadRequest) -> None:
     """Raise NotInMemoryError for a read that must not wait: an index may have to be fetched."""
     if not asked.wait.may_wait:
-        raise NotInMemoryError(f"an index has to be asked partition={asked.partition}")
+        raise NotInMemoryError(f"an index may have to be fetched partition={asked.partition}")

@@ -122,7 +122,7 @@ class SegmentRange:
         if self._filled_end >= position:
             return
         if not wait.may_wait:
-            raise NotInMemoryError(f"bytes are still to come segment={self.metadata.segment_id}")
+            raise NotInMemoryError(f"bytes have not arrived segment={self.metadata.segment_id}")
         with wait.waiting(self._wake), self._changed:
             self._is_abandoned = False
             self._waiting_count += 1

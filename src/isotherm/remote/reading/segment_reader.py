@@ -48,8 +48,9 @@ class BatchRun(NamedTuple):
 
 
 class _LooseBatch(NamedTuple):
-    """A batch after a gap. It may be there because a bit of its base offset is wrong, which no CRC
-    covers: then it overlaps the batch behind it. `offset` is the end of the batch before it."""
+    """A batch after a gap. Records may be missing before it, or its base offset is wrong, which no CRC
+    covers. With a wrong base offset it overlaps the batch after it. `offset` is the end of the batch
+    before it."""
 
     position: Position
     offset: Offset
@@ -90,7 +91,7 @@ class RemoteSegmentReader:
             self._read_ahead.forget(metadata.segment_id)
             fact = str(error)
         _logger.warning(
-            "index entry leads to no batch that it names, segment is read from its start"
+            "index entry does not match the batch at its position, segment is read from its start"
             " segment=%s offset=%d position=%d reason=%r",
             metadata.segment_id,
             hint.offset,
@@ -129,10 +130,11 @@ class RemoteSegmentReader:
         end_offset: Offset,
         wait: ReadWait,
     ) -> BatchRun:
-        """The whole batches in `size_max` bytes from the one at `position` on, which holds
-        `from_offset` or the next offset that exists, that begin below `end_offset`. Bytes beyond
-        ANSWER_SIZE_MIN are left out if they are not in memory yet. The run ends before a damaged
-        batch; CorruptObjectError is raised only for the first."""
+        """Whole batches from `position` on: at most `size_max` bytes, and only batches that begin
+        below `end_offset`. The first one holds `from_offset` or the next offset that exists.
+
+        Bytes beyond ANSWER_SIZE_MIN are left out if they are not in memory yet. The run ends before
+        a damaged batch. CorruptObjectError is raised only if the first batch is damaged."""
         pieces: list[memoryview] = []
         start, next_offset, is_last, may_have_markers = position, from_offset, False, False
         loose: _LooseBatch | None = None
@@ -185,8 +187,8 @@ class RemoteSegmentReader:
         loose: _LooseBatch,
         wait: ReadWait,
     ) -> BatchRun:
-        """`run`, which begins at `start`, without its last batch: the next read sees what follows
-        it. If it is the only one, that is checked here."""
+        """`run`, which begins at `start`, without its last batch, since the next read also sees the
+        batch after it. If it is the only batch of the run, the batch after it is checked here."""
         if loose.position == start:
             self._check_following(metadata, start + run.size, run.next_offset, wait)
             return run
@@ -277,9 +279,9 @@ def _out_of_order(
 def _loose_end(
     checked: CheckedBatches, first: int, last: int, next_offset: Offset
 ) -> _LooseBatch | None:
-    """The batch `last` if nothing shows yet that it is in its place: it does not begin where the
-    one before it ends, and the one behind it is not checked. `next_offset` is the end of the batch
-    before `first`."""
+    """The batch `last` if its base offset is not proven: it does not begin at the end of the batch
+    before it, and the batch after it is not checked yet. `next_offset` is the end of the batch before
+    `first`."""
     if last + 1 < len(checked.positions):
         return None
     before = int(checked.next_offsets[last - 1]) if last > first else next_offset

@@ -18,7 +18,7 @@ class RemoteStorageManager(Protocol):
     Every method is synchronous and may be called from several threads at once. All of them raise
     RemoteStorageError if the store fails (the caller tries again later),
     RemoteResourceNotFoundError if the store answers that the object does not exist, and
-    CorruptObjectError if the stored object differs from what was copied.
+    CorruptObjectError if the stored object differs from the copied file.
     """
 
     def copy_log_segment_data(

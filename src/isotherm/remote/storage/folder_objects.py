@@ -26,8 +26,8 @@ _BEGINNING = threading.Lock()
 
 
 def store_object(folder: Path, key: str, content: Path | bytes | Iterable[bytes]) -> None:
-    """Write an object, replacing one of this name. Thread-safe. Raises OSError, and what `content`
-    raises; then no file is left behind."""
+    """Write an object, replacing one of this name. Thread-safe. Raises OSError, and the errors of
+    `content`; no file is left behind then."""
     _write_object(folder / key, content, _rename)
 
 

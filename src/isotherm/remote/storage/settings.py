@@ -115,7 +115,7 @@ class ObjectStoreSettings:
     compression_heuristic_enabled: bool = key(
         BOOLEAN,
         False,
-        "Whether a segment whose first batch is compressed already is left as it is.",
+        "Whether a segment is not compressed again if its first batch is compressed.",
     )
     encryption_enabled: bool = key(
         BOOLEAN,
@@ -128,15 +128,14 @@ class ObjectStoreSettings:
     encryption_key_pairs: tuple[str, ...] = key(
         LIST,
         (),
-        "Ids of the RSA key pairs at hand. For each, encryption.key.pairs.<id>.private.key.file"
-        " names the PEM file that reading takes, and encryption.key.pairs.<id>.public.key.file the"
-        " one that writing takes.",
+        "Ids of the RSA key pairs. For each, encryption.key.pairs.<id>.private.key.file names the PEM"
+        " file for reads, and encryption.key.pairs.<id>.public.key.file the PEM file for writes.",
     )
     encryption_key_pair_files: tuple[tuple[str, KeyPairFiles], ...] = ()
     custom_metadata_fields_include: tuple[str, ...] = key(
         LIST,
         (),
-        "What a copy keeps in Kafka's metadata of the segment, beside the objects (KIP-917).",
+        "The fields of a copy's custom metadata, which Kafka's metadata stores (KIP-917).",
         check=any_of(*FIELDS),
     )
     start_check_enabled: bool = key(
@@ -173,8 +172,8 @@ class ObjectStoreSettings:
     ca_certificates_path: str | None = key(
         optional(STRING),
         None,
-        "File with certificates, in PEM, of authorities that an https store is trusted by, beside the"
-        " system's. Each process that reads the store reads the file at this path on its own machine.",
+        "PEM file with certificates of authorities for an https store, in addition to the system's."
+        " Each process that reads the store reads the file at this path on its own machine.",
     )
     s3_region: str | None = key(optional(STRING), None, "Region of the bucket.")
     s3_path_style_access_enabled: bool = key(

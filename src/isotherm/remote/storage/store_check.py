@@ -73,9 +73,9 @@ def _get(client: ObjectClient, key: str, *, written: bool) -> None:
     except RemoteResourceNotFoundError as error:
         if not written:
             return
-        raise RemoteStorageError("what was put is not there reason='not found'") from error
+        raise RemoteStorageError("an object was put and is missing reason='not found'") from error
     if found != _CONTENT:
-        raise RemoteStorageError("what was put is another object reason='other bytes'")
+        raise RemoteStorageError("an object was put and has other bytes reason='other bytes'")
 
 
 def _unusable(settings: ObjectStoreSettings, step: str, error: RemoteStorageError) -> IsothermError:

@@ -28,7 +28,7 @@ class Cancellation:
         with self._lock:
             self.event.set()
 
-    def tell_copied(self, log: PartitionLog, offset: Offset) -> None:
+    def report_copied(self, log: PartitionLog, offset: Offset) -> None:
         """Report to `log` that the remote tier holds it up to `offset`. No effect after
         `cancel`."""
         with self._lock:

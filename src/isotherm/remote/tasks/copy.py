@@ -150,7 +150,7 @@ class CopyTask:
                 log.log_start_offset,
             )
         copied_offset = find_copied_offset(self._tier, self._partition, log)
-        self._cancellation.tell_copied(log, copied_offset)
+        self._cancellation.report_copied(log, copied_offset)
         return copied_offset
 
     def _copy(self, candidate: CandidateSegment[LogSegment]) -> None:
@@ -222,7 +222,7 @@ class CopyTask:
             *(metadata.segment_size_in_bytes, metadata.segment_id.id),
         )
         self._copied_offset = metadata.end_offset_inclusive
-        self._cancellation.tell_copied(self._log, metadata.end_offset_inclusive)
+        self._cancellation.report_copied(self._log, metadata.end_offset_inclusive)
         self._tier.metrics.mark(
             TopicMeter.REMOTE_COPY_BYTES, self._partition.topic, metadata.segment_size_in_bytes
         )

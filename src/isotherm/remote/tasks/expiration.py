@@ -70,7 +70,7 @@ class ExpirationTask:
             # Without this offset, local copies of remote segments would count twice against
             # retention.bytes.
             copied_offset = find_copied_offset(tier, self._partition, log)
-            self._cancellation.tell_copied(log, copied_offset)
+            self._cancellation.report_copied(log, copied_offset)
         config, state = log.config, self._state()
         began_s = tier.clock.monotonic_s()
         plan = plan_expiration(segments, state, copying)

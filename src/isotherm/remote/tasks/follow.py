@@ -36,4 +36,4 @@ class FollowTask:
         if self._cancellation.is_set or not self._log.remote_log_enabled or not is_ready:
             return
         copied_offset = find_copied_offset(self._tier, self._partition, self._log)
-        self._cancellation.tell_copied(self._log, copied_offset)
+        self._cancellation.report_copied(self._log, copied_offset)

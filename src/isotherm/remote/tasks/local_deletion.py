@@ -40,7 +40,7 @@ class RemoteCopiesOfLog:
                 held = self._held_to(start_offset, end_offset)
             except IsothermError as error:
                 _logger.info(
-                    "local segments are kept: it is not known what the remote tier holds"
+                    "local segments are kept: the remote tier cannot confirm its copies"
                     " partition=%s: %s",
                     self._partition,
                     error,

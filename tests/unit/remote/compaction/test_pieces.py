@@ -353,7 +353,7 @@ def test_staged_segment_is_held_against_what_was_meant(tier: Tier) -> None:
     for wrong, fact in (
         (replace(whole_one, digest=b"other"), "its bytes are not those that were written"),
         (replace(whole_one, counts=counts), "it holds 3 records"),
-        (replace(whole_one, metadata=shorter), "it goes on to offset 109"),
+        (replace(whole_one, metadata=shorter), "it ends at offset 109"),
     ):
         with pytest.raises(CorruptObjectError, match=fact):
             verify_staged(tier.storage, wrong, 10**6)

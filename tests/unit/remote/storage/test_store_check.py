@@ -62,8 +62,8 @@ def test_reader_puts_and_deletes_nothing(stub: S3Stub) -> None:
         ("GET", WireFault.READ_ONLY, ConfigError, r"access denied .* operation=get"),
         ("DELETE", WireFault.READ_ONLY, ConfigError, r"access denied .* operation=delete"),
         ("PUT", WireFault.SLOW_DOWN, RemoteStorageError, r"throttled \(SlowDown\) operation=put"),
-        ("GET", WireFault.NOT_FOUND, RemoteStorageError, "what was put is not there"),
-        ("GET", WireFault.BIT_FLIP, RemoteStorageError, "another object .* operation=get"),
+        ("GET", WireFault.NOT_FOUND, RemoteStorageError, "an object was put and is missing"),
+        ("GET", WireFault.BIT_FLIP, RemoteStorageError, "has other bytes .* operation=get"),
     ],
 )
 def test_each_step_is_tried_once_and_named(

@@ -34,7 +34,8 @@ OnCorrupt = Callable[[Offset, str], None]
 
 _PLACE_FIELDS = ("topic_high", "topic_low", "partition", "name_hash")
 
-# Most bytes of waiting survivors. More are applied: every later window would weigh them again.
+# The most bytes of waiting survivors. More are applied, since every later window would weigh them
+# again. Survivors of a million live segments would be 300 MB (decision 89).
 _WAITING_MAX_BYTES = 16 * 1024 * 1024
 
 
@@ -136,6 +137,7 @@ class ColumnarFold:
                 self._on_corrupt(int(run.offset[number]), str(error))
 
     def _apply_one(self, run: DecodedRun, number: int, _place: int) -> None:
+        """A subclass also uses the place, to keep the offset of the last record."""
         self.partitions.apply_change(run.change(number))
 
     def _settle(self, run: DecodedRun, window: Window, places: Int64Array) -> None:

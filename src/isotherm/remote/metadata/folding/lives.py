@@ -68,7 +68,7 @@ class Lives:
     place: Int64Array
     is_overtaken: Mask
     is_settled: Mask
-    # It was finished in the window, but its offsets are not in the window.
+    # It was finished in the window, but its offsets are in records before the window.
     is_out_of_sight: Mask
     # Its deletion was finished, and it began before the window.
     is_dying: Mask
@@ -333,9 +333,9 @@ def _group_of(place: Int64Array, epoch: Int64Array) -> Int64Array:
 
 
 def grouped(rows: Int64Array, *columns: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """`rows` with those together whose `columns` are equal, and where each group begins.
+    """`rows` grouped by equal `columns`, and the index at which each group begins.
 
-    The groups are in the order of their first rows, each in the order of `rows`."""
+    The groups are in the order of their first rows, and the rows of a group in the order of `rows`."""
     # Here and not above: loading Numba takes longer than folding a short topic.
     from isotherm.kernels.grouping import COLUMNS, group_rows
 
@@ -350,8 +350,8 @@ def grouped(rows: Int64Array, *columns: Int64Array) -> tuple[Int64Array, Int64Ar
 
 
 def _grouped_by_sorting(rows: Int64Array, *columns: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """The same for ids that were chosen such that their hashes collide: several times slower, whatever
-    the ids are."""
+    """As `grouped`, for ids that were chosen so that their hashes collide. It is several times slower, but
+    its time does not depend on the ids."""
     chosen = [column[rows] for column in columns]
     order = np.lexsort(chosen)
     is_first = np.ones(len(rows), np.bool_)

@@ -66,7 +66,7 @@ LOST_TOMBSTONES_TEXT = "Tombstones that could not be appended; the cleanup manag
 
 _READ_MAX_BYTES = 1  # one record is read in any case
 _TOMBSTONES_MAX = 1000
-"""Most tombstones of one event, well below what a batch may hold."""
+"""The most tombstones of one event: they fit into one batch by far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class MetadataEventWriter:
         settled = self._settled.get(number, Ends(0, 0))
         if end < settled.audit:
             raise RemoteStorageNotReadyError(
-                "an audit partition ends before what was recorded there"
+                "an audit partition ends before its last known event"
                 f" metadata_partition={number} end={end} known={settled.audit}"
             )
         # No read if the partition is empty, or ends where its last settled event ended.

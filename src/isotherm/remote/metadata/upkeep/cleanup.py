@@ -44,7 +44,7 @@ from isotherm.types import Offset, TimestampMs, TopicIdPartition
 _logger = logging.getLogger(__name__)
 
 CLEANED = "isotherm_remote_log_metadata_cleaned"
-CLEANED_TEXT = "What the cleanup manager of remote log metadata cleared, by reason."
+CLEANED_TEXT = "Leftovers that the cleanup of remote log metadata removed, by cause."
 CLEANUP_ERRORS = "isotherm_remote_log_metadata_cleanup_errors"
 CLEANUP_ERRORS_TEXT = "Clean-ups of remote log metadata that failed; the next run tries again."
 
@@ -287,7 +287,7 @@ class RemoteMetadataCleanupManager:
             if is_mine and not self._cancelled.is_set():
                 self._delete(metadata, reason, settled_before_ms)
         for partition in plan.partitions if is_keeper else ():
-            _logger.info("deletion of a partition goes on partition=%s", partition)
+            _logger.info("deletion of a partition continues partition=%s", partition)
             self._target.delete_partition(partition)
             self._count(LeftOver.PARTITION_DELETION)
         for partition in plan.unknown:

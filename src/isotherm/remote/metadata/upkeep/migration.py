@@ -168,11 +168,11 @@ class PartitionMigration:
                 return True
             before = written
 
-            def tell(done: int, left: int, before: int = before) -> None:
+            def report(done: int, left: int, before: int = before) -> None:
                 if progress is not None:
                     progress(before + done, before + done + left)
 
-            self.write(plan, tell)
+            self.write(plan, report)
             written += len(plan.writes)
         return self.plan().is_migrated
 

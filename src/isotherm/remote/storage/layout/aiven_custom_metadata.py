@@ -82,7 +82,7 @@ def read_custom_metadata(data: bytes | None) -> AivenCustomMetadata:
     except (CorruptRecordError, UnicodeDecodeError) as error:
         raise CorruptMetadataError(f"custom metadata is malformed data={data.hex()}") from error
     if position != len(data):
-        raise CorruptMetadataError(f"custom metadata goes on after its end data={data.hex()}")
+        raise CorruptMetadataError(f"custom metadata has bytes after its end data={data.hex()}")
     return AivenCustomMetadata(remote_size, object_prefix, object_key)
 
 
