@@ -48,7 +48,7 @@ def lead_topic(
     """Lead the partitions of a new topic, as `ReplicaRoles` would."""
     topic = led_topic(name, topic_id, leader_epochs)
     taken = manager.take_roles(topic, topic.partitions, config, is_new=True)
-    manager.tell_remote_tier(each.partition for each in taken)
+    manager.notify_remote_tier(each.partition for each in taken)
 
 
 def delete_topic(manager: ReplicaManager, name: str) -> None:

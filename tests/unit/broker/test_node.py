@@ -295,7 +295,7 @@ def test_settings_of_the_metadata_topics_without_effect_are_logged_at_the_start(
         ),
         (
             f"configuration key has no effect key={AUDIT_KEY}retention.ms"
-            " reason=the topic is there already, with retention.ms=-1"
+            " reason=the topic exists already, with retention.ms=-1"
         ),
     ]
 

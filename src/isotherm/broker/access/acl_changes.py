@@ -151,7 +151,7 @@ def plan_removals(filters: Sequence[AclFilter], existing: Acls) -> Removals:
     return Removals(matched, [RemoveAccessControlEntryRecord(id=each) for each in ids])
 
 
-# The legal numbers of each field. 0 (UNKNOWN) is what a client reads for a number that it does not know.
+# The legal numbers of each field. A client reads 0 (UNKNOWN) for a number that it does not know.
 _TYPES, _PATTERNS, _OPERATIONS, _PERMISSIONS = (
     frozenset(int(each) for each in kind) - {0}
     for kind in (ResourceType, PatternType, Operation, Permission)

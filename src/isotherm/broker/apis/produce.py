@@ -188,7 +188,8 @@ def _append(
     origin: AppendOrigin,
     verdicts: Verdicts,
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
-    # Loops instead of comprehensions, each of which costs a function call.
+    # Loops instead of comprehensions, each of which costs a function call. The calls of a request have a
+    # budget (docs/decisions/0136).
     appended: list[list[_Appended]] = []
     is_safe, has_errors = True, False
     for topic in request.topics:
@@ -203,6 +204,7 @@ def _append(
                 has_errors = True
     if not is_safe:
         return _answer_once_safe(context, request, appended)
+    # Without errors no partition has a leader elsewhere, so most requests skip the look for leaders.
     if has_errors:
         return _answer_with_leaders(context, request, appended)
     return _answer(request, appended)
@@ -375,14 +377,12 @@ def _produce(
 
 
 def _refused(number: int, error: IsothermError, partition: Partition | None) -> _Appended:
-    tells_log_start = partition is not None and not isinstance(error, NOT_COUNTED_AS_FAILED)
+    has_log_start = partition is not None and not isinstance(error, NOT_COUNTED_AS_FAILED)
     return _Appended(
         ProducePartitionResponse(
             partition=number,
             error_code=code_of(error),
-            log_start_offset=partition.log.log_start_offset
-            if partition and tells_log_start
-            else -1,
+            log_start_offset=partition.log.log_start_offset if partition and has_log_start else -1,
             record_errors=error.faults if isinstance(error, RefusedRecordsError) else (),
             error_message=error_message(error),
         )
@@ -422,7 +422,7 @@ def _checked_records(
     produced: ProducePartition,
     verdicts: Verdicts,
 ) -> memoryview:
-    """Check what depends on the request; the log checks the rest."""
+    """Make the checks that depend on the request. The log makes the others."""
     topic = partition.topic_partition.topic
     # In a cluster each broker writes remote log metadata as a producer, to the leader of its partition.
     is_of_brokers = (
@@ -433,6 +433,7 @@ def _checked_records(
     records = produced.records or memoryview(b"")
     if len(records) < HEADER_SIZE:
         raise _misshapen(records)
+    # Three fields instead of a header: the log reads the whole header once.
     length, magic, attributes = SHAPE_LAYOUT.unpack_from(records)
     if magic != MAGIC or length + LOG_OVERHEAD > len(records):
         raise _misshapen(records)

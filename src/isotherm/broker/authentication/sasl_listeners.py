@@ -99,14 +99,14 @@ def check_sasl(config: BrokerConfig, clock: Clock) -> Mapping[str, TokenListener
     """
     tokens = token_listeners(config, clock)
     for listener in config.listener_layout.brokers:
-        sasl_settings(config, listener, _NobodyYet(), tokens)
+        sasl_settings(config, listener, _NoCredentialsYet(), tokens)
     return tokens
 
 
-class _NobodyYet:
+class _NoCredentialsYet:
     @property
     def image(self) -> ImageWithCredentials:
-        raise AssertionError("credentials are asked for by clients, who are not served yet")
+        raise AssertionError("no client is served yet, so nothing may look up credentials")
 
 
 def _new_exchange(

@@ -21,7 +21,7 @@ class Fetchers(ReplicaFetchers, Protocol):
 
 
 class NothingToStop(NoFetchers):
-    """The fetchers of a broker that leads all of its partitions."""
+    """NoFetchers as `Fetchers`."""
 
     def stop(self) -> None:
         return

@@ -221,7 +221,7 @@ class Controller(ClusterMetadata):
             self._commit(list(itertools.chain.from_iterable(plan.records for plan in plans)))
             created = tuple(self._image.topics_by_id[plan.topic_id] for plan in plans)
             logger.info("topics created topics=%s", ",".join(topic.name for topic in created))
-            self._tell(MetadataChange(self._image, created=created))
+            self._notify_listeners(MetadataChange(self._image, created=created))
         return results
 
     def delete_topics(
@@ -255,7 +255,7 @@ class Controller(ClusterMetadata):
         if doomed:
             self._commit([RemoveTopicRecord(topic_id=topic.topic_id) for topic in doomed])
             logger.info("topics deleted topics=%s", ",".join(topic.name for topic in doomed))
-            self._tell(MetadataChange(self._image, deleted=tuple(doomed)))
+            self._notify_listeners(MetadataChange(self._image, deleted=tuple(doomed)))
         return results
 
     def create_partitions(
@@ -292,7 +292,7 @@ class Controller(ClusterMetadata):
             self._commit(records)
             logger.info("topics have more partitions topics=%s", ",".join(grown))
             topics_now = tuple(self._image.topics_by_name[name] for name in grown)
-            self._tell(MetadataChange(self._image, grown=topics_now))
+            self._notify_listeners(MetadataChange(self._image, grown=topics_now))
         return results
 
     def alter_topic_config(
@@ -313,7 +313,7 @@ class Controller(ClusterMetadata):
         effective = {key: text for key, text in changed.items() if current.get(key) != text}
         if effective and not validate_only:
             self._commit(config_records(TOPIC_RESOURCE, topic, effective))
-            self._tell(MetadataChange(self._image, reconfigured=(topic,)))
+            self._notify_listeners(MetadataChange(self._image, reconfigured=(topic,)))
 
     def alter_broker_config(
         self, broker: str, changes: Sequence[ConfigChange], *, validate_only: bool = False
@@ -352,7 +352,7 @@ class Controller(ClusterMetadata):
             self._commit(config_records(BROKER_RESOURCE, broker, effective))
             self._config = new_config
             logger.info("broker is reconfigured broker=%s keys=%s", broker, ",".join(effective))
-            self._tell(MetadataChange(self._image, broker_config=new_config))
+            self._notify_listeners(MetadataChange(self._image, broker_config=new_config))
         elif not validate_only and any(split_key_material(name) for name in changed):
             # The same path again: the files behind it may be new, so listeners read them again.
             self.announce_keys_again()
@@ -381,7 +381,7 @@ class Controller(ClusterMetadata):
         if records and not validate_only:
             self._commit(records)
             logger.info("features are updated features=%s", dict(self._image.features))
-            self._tell(MetadataChange(self._image, features_changed=True))
+            self._notify_listeners(MetadataChange(self._image, features_changed=True))
 
     def alter_client_quotas(
         self,
@@ -395,7 +395,7 @@ class Controller(ClusterMetadata):
         records = plan_quota_changes(entity, changes, self._image.client_quotas)
         if records and not validate_only:
             self._commit(records)
-            self._tell(MetadataChange(self._image, quotas_changed=True))
+            self._notify_listeners(MetadataChange(self._image, quotas_changed=True))
 
     def create_acls(self, bindings: Sequence[AclBinding]) -> list[RejectedError | None]:
         """Create the legal ACLs in one batch; returns None or the error of each, in order."""

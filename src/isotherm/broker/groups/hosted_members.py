@@ -143,7 +143,7 @@ def sync(
         )
     is_revoking = member.state is MemberState.UNREVOKED_PARTITIONS
     # A member that must revoke partitions gets its smaller assignment now, although its epoch is behind,
-    # because it learns from this sync what to revoke.
+    # because this sync shows it the partitions to revoke.
     if group.group_epoch > member.epoch and not is_revoking:
         _await_join(group, member, now_ms)
         return SyncResult(ErrorCode.rebalance_in_progress)

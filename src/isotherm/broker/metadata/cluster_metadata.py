@@ -126,7 +126,7 @@ class ClusterMetadata:
                 self._static_config = before
                 raise
             self._config = new_config
-            self._tell(MetadataChange(self._image, broker_config=new_config))
+            self._notify_listeners(MetadataChange(self._image, broker_config=new_config))
         return reloaded
 
     def announce_keys_again(self) -> None:
@@ -135,7 +135,7 @@ class ClusterMetadata:
         A setting that names the same file again means, as in Kafka, that the file has new content. Call it on
         the thread that changes the metadata.
         """
-        self._tell(MetadataChange(self._image, broker_config=self._config))
+        self._notify_listeners(MetadataChange(self._image, broker_config=self._config))
 
     def _effective_config(
         self, for_all: Mapping[str, str], for_this: Mapping[str, str]
@@ -147,7 +147,7 @@ class ClusterMetadata:
     ) -> TopicConfig:
         return TopicConfig.parse(texts, defaults)
 
-    def _tell(self, change: MetadataChange) -> None:
+    def _notify_listeners(self, change: MetadataChange) -> None:
         for topic in change.deleted:
             self._topic_configs.pop(topic.name, None)
         for listener in self._listeners:

@@ -67,7 +67,7 @@ T = TypeVar("T")
 
 
 class MetadataDelta:
-    """Applies records to drafts of an image's maps. The next image shares what no record has touched."""
+    """Applies records to drafts of an image's maps. The next image shares the maps that no record has changed."""
 
     def __init__(self, image: MetadataImage) -> None:
         self._names = Draft(image.topics_by_name)

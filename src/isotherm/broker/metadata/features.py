@@ -34,8 +34,8 @@ SUPPORTED_FEATURES: Mapping[str, SupportedLevels] = {
     METADATA_COMPACTION_FEATURE: SupportedLevels(0, 1),
 }
 
-# A lower level cannot read what a higher one has written: record formats of the metadata log, and the keyed
-# remote log metadata, from which compaction has removed the events.
+# A lower level cannot read the records of a higher one: newer formats in the metadata log, and keyed remote log
+# metadata, from which compaction has removed the events.
 _NEVER_LOWERED = (METADATA_VERSION_FEATURE, METADATA_COMPACTION_FEATURE)
 
 

@@ -109,7 +109,7 @@ class FollowerFetch(NamedTuple):
     """The follower that fetches.
 
     `broker_epoch` is the epoch of its registration, from the request. `now_ms` is the time of the request.
-    `quota` limits what this broker sends to out-of-sync replicas.
+    `quota` limits the bytes that this broker sends to out-of-sync replicas.
     """
 
     broker_id: BrokerId
@@ -157,6 +157,7 @@ class FetchReader(NamedTuple):
                 found.is_decided = True
                 continue
             # Noted before the read: a change during the read then counts as news and is not missed.
+            # Followers see uncommitted records too, so all appended bytes count for them.
             target.leader_epoch = partition.leader_epoch
             if self.follower is None:
                 target.size_before = partition.visible_size
@@ -191,6 +192,8 @@ class FetchReader(NamedTuple):
         is_first: bool,
     ) -> PartitionRead:
         # The epoch is checked first, as in Kafka: with stale metadata the offset may be of another lineage.
+        # Each check is called only if a comparison shows that it may matter: the calls of a fetch have a
+        # budget (docs/decisions/0136).
         if asked.current_leader_epoch not in (NO_LEADER_EPOCH, partition.leader_epoch):
             partition.check_leader_epoch(asked.current_leader_epoch)
         if self.leader_only and not partition.is_leader:
@@ -364,6 +367,7 @@ def read_from_memory(
     remote_log_manager: RemoteLogManager,
 ) -> list[PartitionRead]:
     """Complete the remote reads whose bytes are in memory; returns all of `reads`."""
+    # Bytes in memory count for the fetch quota too, so no read begins while it is exceeded (KIP-956).
     if remote_log_manager.fetch_quota.throttle_s() > 0:
         return list(reads)
     answered = list(reads)
@@ -403,6 +407,8 @@ async def read_remote(
             )
         except IsothermError as error:
             answered[index] = _failed_read(read, error)
+    # Stays True if the call is cancelled because the client has disconnected: the fetches for it end then.
+    # After a timeout they continue, because the client asks again.
     has_left = True
     try:
         if futures:

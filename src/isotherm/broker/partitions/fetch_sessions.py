@@ -150,18 +150,18 @@ class FetchSession:
         self, targets: Sequence[FetchTarget], answers: Sequence[PartitionAnswer]
     ) -> list[FetchTopicResponse]:
         """The answers with news for the client. They are recorded as known to it."""
-        told, told_answers = [], []
+        news_targets, news_answers = [], []
         for target, answer in zip(targets, answers, strict=True):
             if target.note_response(answer.response):
-                told.append(target)
-                told_answers.append(answer)
+                news_targets.append(target)
+                news_answers.append(answer)
             if any(map(len, answer.response.records)):
                 # Moved to the end of the session's order, so that other partitions are read first next time.
                 self._last_order += 1
                 target.order = self._last_order
             elif answer.is_at_end:
                 self.unread.discard(target)
-        return _by_topic(told, told_answers)
+        return _by_topic(news_targets, news_answers)
 
     def close(self) -> None:
         for target in self.partitions.values():

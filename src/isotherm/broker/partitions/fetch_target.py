@@ -1,4 +1,4 @@
-"""One partition of a fetch: the request for it, its `Partition`, its last read, and what the client knows.
+"""One partition of a fetch: the request for it, its `Partition`, its last read, and the client's knowledge of it.
 
 A request without a session makes targets of its own. A session keeps its targets, so each partition is
 looked up once and then used until it is gone.

@@ -56,7 +56,7 @@ class _Move:
         self.copy: LogCopy | None = None
         self.is_over = False
         self.is_finishing = False
-        self.is_told = False
+        self.is_reported = False
         self.holds = ExitStack()
         self.lock = threading.Lock()
 
@@ -143,7 +143,7 @@ class LogDirMoves:
         move = self._moves.pop(topic_partition, None)
         if move is not None:
             self._end(move)
-            if move.is_told and not move.partition.is_gone:
+            if move.is_reported and not move.partition.is_gone:
                 self._cluster.note_directory(move.place, move.partition.log.log_dir)
 
     def stop(self) -> None:
@@ -237,8 +237,8 @@ class LogDirMoves:
         """
         if self._cluster.is_recorded(move.place, move.log_dir):
             return True
-        if not move.is_told:
-            move.is_told = True
+        if not move.is_reported:
+            move.is_reported = True
             self._cluster.note_directory(move.place, move.log_dir)
         return False
 

@@ -233,7 +233,8 @@ class Partition:
     ) -> AppendInfo:
         """Append as leader. `records` is modified in place (offsets, leader epoch).
 
-        With `expected_end` the append succeeds only if the log ends there; else LogEndMovedError.
+        With `expected_end` the append succeeds only if the log ends there. Otherwise it raises
+        LogEndMovedError.
 
         Records of a coordinator (origin COORDINATOR) have no sequence numbers and may be markers. They are
         flushed on return if flush.messages requires it. For records of a client the caller flushes before
@@ -245,6 +246,8 @@ class Partition:
         with self._lock:
             if expected_end is not None:
                 self._check_end(expected_end)
+            # The only comparison on the hot path (docs/decisions/0102). Without other replicas the log itself
+            # raises the high watermark, under the lock that it holds.
             if self.is_alone:
                 info = self.log.append_as_leader(
                     records, self.leader_epoch, now_ms=now_ms, origin=origin, commits=True
@@ -256,6 +259,7 @@ class Partition:
         # Flushed outside the lock, so that other appends do not wait for the disk.
         if info.needs_flush and origin is AppendOrigin.COORDINATOR:
             self.log.flush()
+        # As `_changed`, but each call only if there is something to wake: most appends wake nothing.
         if self.topic_partition in self._waiting.watched:
             self._waiting.notify(self.topic_partition)
         if self._watchers:

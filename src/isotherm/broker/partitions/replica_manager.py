@@ -204,7 +204,7 @@ class ReplicaManager:
         if self._remote_log_manager is not None and partition.log.remote_log_enabled:
             places = [partition.topic_id_partition]
             self._remote_log_manager.stop_partitions(places, delete_remote=False)
-            self.tell_remote_tier([partition])
+            self.notify_remote_tier([partition])
         self.purgatory.notify(partition.topic_partition)
 
     def start_tiering(self, remote_log_manager: RemoteLogManager) -> None:
@@ -214,7 +214,7 @@ class ReplicaManager:
         """
         self._remote_log_manager = remote_log_manager
         for topic in self.topics():
-            self.tell_remote_tier(topic.partitions.values())
+            self.notify_remote_tier(topic.partitions.values())
 
     def take_roles(
         self,
@@ -338,7 +338,7 @@ class ReplicaManager:
             offline=hosted.offline - {index},
         )
         logger.info("partition is served again partition=%s", place)
-        self.tell_remote_tier([taken.partition])
+        self.notify_remote_tier([taken.partition])
         return taken
 
     def take_offline(self, log_dir: LogDir) -> None:
@@ -440,7 +440,7 @@ class ReplicaManager:
                 newly_tiered.append(partition)
             elif was_tiered and not partition.log.remote_log_enabled:
                 untiered.append(partition)
-        self.tell_remote_tier(newly_tiered)
+        self.notify_remote_tier(newly_tiered)
         self._leave_remote(untiered)
 
     def _leave_remote(self, partitions: Sequence[Partition]) -> None:
@@ -454,7 +454,7 @@ class ReplicaManager:
             log = partition.log
             log.maybe_increment_log_start_offset(log.local_log_start_offset)
 
-    def tell_remote_tier(self, partitions: Iterable[Partition]) -> None:
+    def notify_remote_tier(self, partitions: Iterable[Partition]) -> None:
         """Start the remote tier's tasks for the tiered partitions, each for its role."""
         tiered = [each for each in partitions if each.log.remote_log_enabled]
         if self._remote_log_manager is not None and tiered:

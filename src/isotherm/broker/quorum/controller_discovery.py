@@ -53,7 +53,7 @@ _OLDER_OR_OTHER = (ErrorCode.fenced_leader_epoch, ErrorCode.not_leader_or_follow
 def learn(
     known: QuorumLeader, hint: LeaderHint, voters: Mapping[int, PeerAddress] | None = None
 ) -> Learned:
-    """The leader after an answer, and what to do with the answer. `voters` has the addresses that
+    """The leader after an answer, and the use of the answer. `voters` has the addresses that
     controller.quorum.voters names.
 
     Raises InvalidRequestError if the answer calls the request invalid, which is a bug here, and

@@ -70,7 +70,7 @@ class DirectoryAssignments:
         self._has_work.set()
 
     def stop(self) -> None:
-        """End the thread. The next start reports what was not sent, if the metadata image still differs."""
+        """End the thread. The next start sends the remaining reports, if the metadata image still differs."""
         self._stopping.set()
         self._has_work.set()
         if self._thread.is_alive():

@@ -239,7 +239,7 @@ class BrokerHeartbeats:
                     del self._offline_deadlines_s[directory_id]
                 elif now_s >= deadline_s:
                     raise LogDirFailedError(
-                        "no controller could be told of a log directory that failed"
+                        "the failure of a log directory could be reported to no controller"
                         f" directory_id={directory_id} key=log.dir.failure.timeout.ms"
                     )
 

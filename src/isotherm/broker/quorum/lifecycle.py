@@ -82,10 +82,10 @@ class Lifecycle:
             self.state = BrokerState.SHUTTING_DOWN
         return self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
 
-    def on_answer(self, answer: HeartbeatAnswer, told_offline: Iterable[uuid.UUID]) -> int:
-        """Apply an answer; returns the milliseconds until the next heartbeat. `told_offline` are the failed
+    def on_answer(self, answer: HeartbeatAnswer, reported_offline: Iterable[uuid.UUID]) -> int:
+        """Apply an answer; returns the milliseconds until the next heartbeat. `reported_offline` are the failed
         directories in the answered heartbeat."""
-        self._offline_log_dirs.update(dict.fromkeys(told_offline, True))
+        self._offline_log_dirs.update(dict.fromkeys(reported_offline, True))
         self.is_fenced = answer.is_fenced
         if self.state is BrokerState.STARTING:
             if answer.is_caught_up:

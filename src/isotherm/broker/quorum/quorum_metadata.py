@@ -38,7 +38,7 @@ class QuorumMetadata(ClusterMetadata):
             self._config = config
             change = change._replace(broker_config=config)
         if not is_empty(change):
-            self._tell(change)
+            self._notify_listeners(change)
 
     def _broker_texts_now(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
         names = (ALL_BROKERS, str(self._static_config.node_id))

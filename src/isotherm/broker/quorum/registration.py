@@ -98,21 +98,21 @@ def registration_request(
 
 def refusal(error: ErrorCode, config: BrokerConfig, cluster_id: str) -> ConfigError | None:
     """The error for a refused registration that no retry can help; None if a retry may help."""
-    who = f"broker_id={config.node_id} cluster_id={cluster_id}"
+    place = f"broker_id={config.node_id} cluster_id={cluster_id}"
     if error == ErrorCode.inconsistent_cluster_id:
-        return ConfigError(f"the controllers are of another cluster than this broker {who}")
+        return ConfigError(f"the controllers are of another cluster than this broker {place}")
     if error == ErrorCode.unsupported_version:
         ranges = ",".join(
             f"{name}={each.min}-{each.max}" for name, each in DECLARED_FEATURES.items()
         )
         return ConfigError(
             "the cluster has finalized a feature, or a level of one, that this broker does not have:"
-            f" lower it with kafka-features.sh {who} supported={ranges}"
+            f" lower it with kafka-features.sh {place} supported={ranges}"
         )
     if error == ErrorCode.invalid_registration:
         return ConfigError(
             "the controller finds the registration invalid: a log directory may be another broker's"
-            f" (directory.id in meta.properties), or a listener is wrong {who}"
+            f" (directory.id in meta.properties), or a listener is wrong {place}"
         )
     return None
 

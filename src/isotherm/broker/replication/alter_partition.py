@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 VERSION = 3
 """The first version with the brokers' epochs: metadata.version 3.5 and later."""
 REQUEST_TIMEOUT_S = 30.0
-"""How long the channel tries to reach a controller before a new request replaces this one."""
+"""The time in which the channel tries to reach a controller before a new request replaces this one."""
 PAUSE_S = 0.05
 """The pause after a failed request, as in Kafka. It also follows an answer with an error, because the
 partition may propose the same change again."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from isotherm.broker.replication.follower_fetch import may_begin_anew
+from isotherm.broker.replication.follower_fetch import may_restart_inside_batch
 from isotherm.errors import CorruptRecordError, UnexpectedAppendOffsetError
 from isotherm.log.follower_records import FollowerAppendInfo
 from isotherm.log.log_manager import LogManager
@@ -34,11 +34,12 @@ def append_fetched(
     info = _append(log_manager, log, memoryview(records), leader_epoch)
     if records and not info.size:
         raise CorruptRecordError(
-            f"leader sent nothing that can be appended partition={log.topic_partition}"
+            f"leader sent no complete batch partition={log.topic_partition}"
             f" size={len(records)} leader_epoch={leader_epoch}"
         )
     if info.needs_flush:
         log.flush()
+    # After the append, because an update limits the high watermark to the log end.
     if answer.high_watermark >= 0 and answer.high_watermark != log.high_watermark:
         log.update_high_watermark(answer.high_watermark)
     # The leader's log start may be above the high watermark of this log, which lags behind. The log start
@@ -53,7 +54,7 @@ def _append(
     try:
         return log.append_as_follower(records, leader_epoch)
     except UnexpectedAppendOffsetError as error:
-        if not may_begin_anew(
+        if not may_restart_inside_batch(
             first_offset=error.first_offset,
             last_offset=error.last_offset,
             log_start_offset=log.log_start_offset,

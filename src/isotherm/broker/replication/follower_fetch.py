@@ -33,7 +33,7 @@ from isotherm.types import (
 
 
 class FetchState(NamedTuple):
-    """Where a partition is fetched next.
+    """The next fetch of a partition.
 
     `lag` is None until the leader's high watermark is known; the replica then counts as out of sync.
     `last_fetched_epoch` is -1 for an empty log; the leader then does not check for divergence.
@@ -214,8 +214,8 @@ class Reset(NamedTuple):
 def plan_reset(
     leader_end_offset: Offset, leader_start_offset: Offset | None, log_end_offset: Offset
 ) -> Reset | None:
-    """How a follower continues after its offset was out of range. None if that depends on the leader's
-    log start and `leader_start_offset` is None.
+    """The reset of a follower whose offset was out of range. None if it depends on the leader's log start
+    and `leader_start_offset` is None.
 
     After an unclean election GO_ON may keep records that differ from the leader's, as in Kafka, if the
     logs have no leader epochs that show it.
@@ -232,7 +232,7 @@ def plan_reset(
     return Reset(ResetAct.GO_ON, log_end_offset, leader_end_offset - log_end_offset)
 
 
-def may_begin_anew(
+def may_restart_inside_batch(
     *,
     first_offset: Offset,
     last_offset: Offset,

@@ -75,7 +75,7 @@ class IsrAnswer(NamedTuple):
 class AnswerEffect(enum.Enum):
     COMMITTED = "the ISR is what the answer says"
     REFUSED = "the ISR is what it was before the change"
-    WAITS = "the change stays pending until the metadata log tells more"
+    WAITS = "the change stays pending until the metadata log has newer state"
     RETRY = "the change must be asked for again"
     IGNORED = "newer state has replaced the change"
 

@@ -142,8 +142,8 @@ class ReplicaFetcher:
         self._tier = tier
         self._session = FetchSessionClient()
         self._lock = threading.Lock()
-        # In the order of requests. A partition that got records moves to the end, because a response is
-        # bounded in bytes and the first partitions would otherwise get all of them.
+        # In the order of requests. A partition that got records moves to the end (`_append`), because a
+        # response is bounded in bytes and the first partitions would otherwise get all of them.
         self._followed: dict[_Key, _Followed] = {}
         self._failed: set[TopicPartition] = set()
         self._wake = threading.Event()
@@ -217,6 +217,7 @@ class ReplicaFetcher:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
+            # Before the look at the partitions: an `add` after it wakes the wait below.
             self._wake.clear()
             # The boundary of the thread: if it ended, all of its partitions would fall out of sync.
             try:
@@ -348,6 +349,8 @@ class ReplicaFetcher:
         self, key: _Key, followed: _Followed, state: FetchState, answer: FetchPartitionResponse
     ) -> None:
         partition, log = followed.partition, followed.partition.log
+        # `react` has compared the request with the state, and only this thread moves the end of the log
+        # while the partition is followed.
         assert state.fetch_offset == log.log_end_offset, (state, log)
         before = (log.high_watermark, log.log_start_offset)
         info = append_fetched(self._log_manager, log, answer, state.leader_epoch)

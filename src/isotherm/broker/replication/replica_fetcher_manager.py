@@ -129,7 +129,7 @@ class ReplicaFetcherManager:
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop fetching these partitions. After the return nothing more is appended to them.
 
-        A fetcher without partitions ends.
+        A fetcher without partitions ends. One with failed partitions stays: it still reports them.
         """
         removed = list(partitions)
         with self._lock:

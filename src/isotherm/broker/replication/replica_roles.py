@@ -41,8 +41,8 @@ class LeaderToFetch(NamedTuple):
 class ReplicaFetchers(Protocol):
     """Fetches the partitions that this broker follows.
 
-    Both calls wait for a fetcher that is appending to one of the partitions. What it has fetched is appended
-    before they return, or never.
+    Both calls wait for a fetcher that is appending to one of the partitions. Records that were fetched before
+    are appended before the call returns, or never.
     """
 
     def add(self, fetches: Iterable[LeaderToFetch]) -> None:
@@ -132,7 +132,7 @@ def _place(topic: TopicImage, image: PartitionImage) -> TopicIdPartition:
     return TopicIdPartition(topic.topic_id, topic.name, image.partition)
 
 
-def may_begin_anew(
+def may_discard_log(
     broker_id: BrokerId, topic: TopicImage, index: int, image: MetadataImage
 ) -> bool:
     """Whether this broker can discard its log of a partition without losing acknowledged records.
@@ -235,11 +235,11 @@ class ReplicaRoles:
     def begin_anew(self, place: TopicIdPartition) -> bool:
         """Replace a damaged log by an empty one and follow the leader, if no acknowledged record is lost by it.
 
-        Returns whether it did so (`may_begin_anew`). Raises LogDirFailedError.
+        Returns whether it did so (`may_discard_log`). Raises LogDirFailedError.
         """
         image = self._metadata.image
         topic = image.topic(place.topic_id)
-        if topic is None or not may_begin_anew(self._broker_id, topic, place.partition, image):
+        if topic is None or not may_discard_log(self._broker_id, topic, place.partition, image):
             return False
         self._rejoin(self._replica_manager.begin_anew(topic, place.partition))
         return True
@@ -266,7 +266,7 @@ class ReplicaRoles:
         if restarted:
             self._remove_fetchers(each.topic_partition for each in restarted)
             self._fetch(restarted, image)
-        self._replica_manager.tell_remote_tier(taken.partition for taken in (*led, *followed))
+        self._replica_manager.notify_remote_tier(taken.partition for taken in (*led, *followed))
 
     def _stop(self, places: tuple[TopicIdPartition, ...], *, delete_remote: bool) -> None:
         if places:

@@ -73,8 +73,8 @@ class KernelWarmUp:
             self._load()
         except BaseException as error:  # noqa: BLE001 - raised again by waiting requests
             failure = error
-        # Before the waiting requests are woken: what they do next must not wait again. Also after an error:
-        # requests then import the kernels themselves and raise it.
+        # Before the waiting requests are woken, so that they do not wait again. Also after an error: requests
+        # then import the kernels themselves and raise it.
         self.is_ready = True
         if failure is None:
             loaded.set_result(None)

@@ -104,7 +104,7 @@ def metadata_topic_warnings(
         if config.compacts:
             reason = "the topic is compacted"
         elif config.retention_ms != int(explicit[name]):
-            reason = f"the topic is there already, with retention.ms={config.retention_ms}"
+            reason = f"the topic exists already, with retention.ms={config.retention_ms}"
         else:
             continue
         warnings.append(f"configuration key has no effect key={prefix}{name} reason={reason}")

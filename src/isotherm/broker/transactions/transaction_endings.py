@@ -95,7 +95,7 @@ class TransactionEndings:
         if shard.is_committed:
             self._write_markers(ending)
             return ending.settled
-        ending.tell()
+        ending.settle()
         task = self._loop.create_task(self._begin_once_committed(ending))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -138,7 +138,7 @@ class TransactionEndings:
             # In another loop iteration, so that other requests run in between.
             self._loop.call_soon(self._write_markers, ending)
         elif ending.unanswered:
-            ending.tell()
+            ending.settle()
         else:
             self._finish_round(ending)
 
@@ -175,12 +175,12 @@ class TransactionEndings:
         backoff_ms = min(RETRY_BACKOFF_MS << min(ending.attempts, 10), RETRY_BACKOFF_MS_MAX)
         ending.attempts += 1
         ending.timer = self._loop.call_later(backoff_ms / 1000, self._write_markers, ending)
-        ending.tell()
+        ending.settle()
 
     @staticmethod
     def _leave(ending: Ending) -> None:
         ending.shard.endings.discard(ending)
-        ending.tell()
+        ending.settle()
 
 
 def _log_refusal(ending: Ending, error: IsothermError) -> None:

@@ -33,7 +33,7 @@ class Ending:
     attempts: int = 0
     timer: asyncio.TimerHandle | None = None
 
-    def tell(self) -> None:
+    def settle(self) -> None:
         if not self.settled.done():
             self.settled.set_result(None)
 
@@ -56,5 +56,5 @@ class TransactionShard(CoordinatorShard):
         for ending in self.endings:
             if ending.timer is not None:
                 ending.timer.cancel()
-            ending.tell()
+            ending.settle()
         self.endings.clear()

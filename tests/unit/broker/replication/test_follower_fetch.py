@@ -16,7 +16,7 @@ from isotherm.broker.replication.follower_fetch import (
     Reset,
     ResetAct,
     first_fetch,
-    may_begin_anew,
+    may_restart_inside_batch,
     plan_reset,
     react,
     truncation_offset,
@@ -250,6 +250,6 @@ def test_reset_after_out_of_range(
 def test_only_an_empty_log_begins_anew_within_a_batch(
     first: int, last: int, start: int, end: int, expected: bool
 ) -> None:
-    assert expected is may_begin_anew(
+    assert expected is may_restart_inside_batch(
         first_offset=first, last_offset=last, log_start_offset=start, log_end_offset=end
     )

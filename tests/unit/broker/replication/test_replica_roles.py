@@ -23,7 +23,7 @@ from isotherm.broker.replication.replica_roles import (
     LeaderToFetch,
     ReplicaRoles,
     RolePlan,
-    may_begin_anew,
+    may_discard_log,
     plan_roles,
 )
 from isotherm.config.topic import TopicConfig
@@ -148,7 +148,7 @@ class Metadata(ClusterMetadata):
 
     def publish(self, change: MetadataChange) -> None:
         self._image = change.image
-        self._tell(change)
+        self._notify_listeners(change)
 
 
 class Member:
@@ -428,6 +428,6 @@ def test_log_that_an_election_may_count_on_is_kept(parts: Parts, partition: Part
 def test_log_is_kept_while_its_leader_is_fenced() -> None:
     followed = topic("a", A, FOLLOWED)
     now = image(followed)
-    assert may_begin_anew(ME, followed, 0, now)
+    assert may_discard_log(ME, followed, 0, now)
     fenced = replace(now, brokers={OTHER: now.brokers[OTHER]._replace(fenced=True)})
-    assert not may_begin_anew(ME, followed, 0, fenced)
+    assert not may_discard_log(ME, followed, 0, fenced)
