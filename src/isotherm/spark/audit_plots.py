@@ -157,7 +157,7 @@ def _drawn(scale: _Scale, line: Line, number: int, text: Format) -> Iterator[str
     yield f'<path class="{kind}" d="{_path(places[:known])}"/>'
     if known < len(places):
         yield f'<path class="{kind} ahead" d="{_path(places[known - 1 :])}"/>'
-        yield from _told_ahead(places[known - 1 :], line.values[known:], number, text)
+        yield from _forecast_points(places[known - 1 :], line.values[known:], number, text)
     if len(places) > HINTS_MAX:
         return
     for (x, y), day, value in zip(places, line.days, line.values, strict=True):
@@ -168,7 +168,7 @@ def _drawn(scale: _Scale, line: Line, number: int, text: Format) -> Iterator[str
         )
 
 
-def _told_ahead(
+def _forecast_points(
     places: Sequence[tuple[float, float]], values: Sequence[float], number: int, text: Format
 ) -> Iterator[str]:
     """The forecast's points with their values, except those too near the point before."""

@@ -34,12 +34,12 @@ _ROWS_OPEN = 20
 _PROBLEMS = "problems"
 _TITLES = {
     _PROBLEMS: "The metadata topic itself",
-    "orphans": "Segments that are left over",
+    "orphans": "Leftover segments",
     "coverage": "Gaps and overlaps",
     "retention": "Segments beyond retention",
-    "partitions": "Uploads, lives and deletions",
+    "partitions": "Uploads, lifetimes and deletions",
     "sizes": "Bytes in the remote tier",
-    "money": "What they cost",
+    "money": "Costs",
     "growth": "Growth of the metadata topic",
     "forecast": "Forecast",
 }
@@ -51,33 +51,32 @@ _FAULTS = {
     "retention": "beyond retention",
 }
 _EMPTY = {
-    _PROBLEMS: "It was read from its first record to its last, and nothing is wrong with it.",
+    _PROBLEMS: "None: all of its records were read.",
     "orphans": "None.",
     "coverage": "None: the finished segments of each partition follow one another.",
-    "retention": "None, or the topics' retention is not known.",
+    "retention": "None, or the retention of the topics is not known.",
 }
 _NOTES = {
     "coverage": "Between the finished segments of a partition; both offsets are inclusive.",
-    "retention": "Brokers delete these when they come to them; old ones say that they do not.",
-    "sizes": "Of finished segments. Remote bytes are what custom metadata says of all their objects.",
-    "money": "Of logs, at a list price of storage. What is left over may be of finished segments.",
+    "retention": "Brokers delete these at their next expiration. Old ones show that it does not run.",
+    "sizes": "Of finished segments. Remote bytes are the sizes of all objects, from custom metadata.",
+    "money": "Of logs, at a list price of storage. Leftovers may be finished segments too.",
     "growth": "By day (UTC) of the record's timestamp.",
-    "forecast": "If the topic grows on as in its last 30 days.",
+    "forecast": "If the topic continues to grow as in its last 30 days.",
 }
 _CAUSES = {
-    UPLOAD_ABANDONED: "An upload was started and neither finished nor removed. "
-    "“sweep” names its objects, and --delete takes them away.",
-    UPLOAD_NOT_REMOVED: "An upload failed and its deletion has not come to an end: the leader does "
-    "it again; “sweep” names the objects that stay.",
-    DELETION_UNFINISHED: "A deletion was started and has not come to an end. Look at the leader's "
-    "log for errors of the store; “sweep” names the objects.",
-    COVERED: "Other finished segments have all its offsets. It costs space and is read by no one; "
-    "retention takes it in its time.",
-    TOPIC_REPLACED: "The segment belongs to an earlier topic of this name, whose deletion did not "
-    "come to its end. No broker of the new one reads or deletes it; its objects are in the folder "
-    "of its own topic id.",
-    UNKNOWN_START: "Events tell of a segment whose start is not in the topic: its head was cut "
-    "off, or the event is a stray one. “sweep” says whether the objects are there.",
+    UPLOAD_ABANDONED: "An upload was started, and neither finished nor removed. “sweep” lists its "
+    "objects, and with --delete moves them to quarantine.",
+    UPLOAD_NOT_REMOVED: "An upload failed, and its deletion is not finished. The leader tries it "
+    "again. “sweep” lists the objects that stay.",
+    DELETION_UNFINISHED: "A deletion was started and is not finished. Look for errors of the store in "
+    "the leader's log. “sweep” lists the objects.",
+    COVERED: "Other finished segments hold all of its offsets. It takes space, and consumers do not "
+    "read it. Retention deletes it.",
+    TOPIC_REPLACED: "The segment belongs to an earlier topic of this name, whose deletion was not "
+    "finished. Brokers neither read nor delete it. Its objects are in the folder of its own topic id.",
+    UNKNOWN_START: "The topic has events of this segment, but not the first one. Its head was cut off, "
+    "or the event is a stray one. “sweep” shows whether the objects exist.",
 }
 _TIME, _BYTES, _DURATION = re.compile("_ms$"), re.compile("bytes"), re.compile("_s_")
 # The columns that identify a row come first; ids are long, and come last.

@@ -382,7 +382,7 @@ class TestIceberg:
         theirs.append(theirs.scan().to_arrow())
         assert ours is not None
         theirs.maintenance.expire_snapshots().by_id(ours.snapshot_id).commit()
-        with pytest.raises(ConfigError, match="none of them tells which offsets it covers"):
+        with pytest.raises(ConfigError, match="none of them names the offsets that it covers"):
             open_table().identity()
 
     def test_a_table_of_someone_else_is_refused(

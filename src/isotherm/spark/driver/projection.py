@@ -106,7 +106,7 @@ class Projection:
         if known.contradicts(source):
             raise ConfigError(
                 "the projection is of another topic: give another place, or name its cluster"
-                f" url={self._settings.url} projection={_told(known)} given={_told(source)}"
+                f" url={self._settings.url} projection={_text_of(known)} given={_text_of(source)}"
             )
 
     def partitions(self) -> dict[int, ProjectedPartition]:
@@ -205,5 +205,5 @@ def _texts(values: Any) -> list[str]:
     return [base64.b64encode(value).decode() for value in values]
 
 
-def _told(identity: LogIdentity) -> str:
+def _text_of(identity: LogIdentity) -> str:
     return f"{identity.topic}@{identity.cluster_id or 'unknown'}/{identity.topic_id or 'unknown'}"

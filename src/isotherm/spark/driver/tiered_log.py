@@ -331,7 +331,7 @@ class TieredLog:
         """Raise OffsetOutOfRangeError, or log a warning with failOnDataLoss=false."""
         if self._options.fail_on_data_loss:
             raise OffsetOutOfRangeError(
-                f"{problem} hint='failOnDataLoss=false reads what there is'"
+                f"{problem} hint='failOnDataLoss=false reads the existing records'"
             )
         _logger.warning("read without them, failOnDataLoss=false: %s", problem)
 
@@ -419,12 +419,12 @@ def choose_partitions(
         raise UnknownTopicOrPartitionError(
             f"nothing to read: no such topic or partition"
             f" missing={','.join(missing) or options.subscribe_pattern}"
-            f" path={options.path or options.storage_manager}{_told_topics(options, met)}"
+            f" path={options.path or options.storage_manager}{_found_topics(options, met)}"
         )
     return chosen
 
 
-def _told_topics(options: SourceOptions, met: Sequence[str]) -> str:
+def _found_topics(options: SourceOptions, met: Sequence[str]) -> str:
     """Names of existing topics, and the most similar one, for the error message."""
     if not met:
         return f" found=none{_NOTHING_FOUND}"

@@ -7,7 +7,7 @@
                its key, and deletes the old segments (remote/compaction/finisher.py)
 
 The target contains a journal from the first new object to the last step. After an interrupted run
-the journal shows what was done, and `recover` finishes or undoes the run
+the journal shows the state of the run, and `recover` finishes or undoes the run
 (remote/compaction/journal.py).
 """
 

@@ -40,7 +40,7 @@ _FIELDS: list[Any] = [
     ("records", pa.int64()),
     ("segments", pa.int64()),
 ]
-_TOLD = pa.schema(_FIELDS)
+_REPORT = pa.schema(_FIELDS)
 _TABLE_CLASSES = {
     "delta": "io.delta.sql.DeltaSparkSessionExtension",
     "iceberg": "org.apache.iceberg.spark.source.IcebergSource",
@@ -87,7 +87,7 @@ def project(spark: SparkSession, log: MetadataLog, target: ObjectStoreSettings) 
         yield from _project_slice(log, wanted, count, target, known.get(wanted.number))
 
     # A second action would run the tasks again and put their objects twice, so this is the only one.
-    rows = each_of(spark, len(slices), work, _TOLD).collect()
+    rows = each_of(spark, len(slices), work, _REPORT).collect()
     done = [row for row in rows if row.kind == _DONE]
     found = [row for row in rows if row.kind != _DONE]
     return ProjectionRun(
@@ -171,12 +171,12 @@ def _project_slice(
         refusal = _refusal(wanted, known)
         if refusal is not None:
             folding.findings.add(*refusal)
-            yield from _told(folding, None)
+            yield from _report(folding, None)
             return
         wanted = wanted.since(known.next_offset)
         folding.next_offset = known.next_offset
         if wanted.end_offset == known.next_offset:
-            yield from _told(folding, None)
+            yield from _report(folding, None)
             return
         folding.fold.restore(projection.read(known))
     for run in log.read(wanted, lambda at, text: folding.findings.add(DAMAGED_BATCH, at, text)):
@@ -187,7 +187,7 @@ def _project_slice(
         projection.write(wanted.number, folding.next_offset, state)
         if known is not None:
             projection.remove((known.key,))
-    yield from _told(folding, len(state.segments))
+    yield from _report(folding, len(state.segments))
 
 
 def _refusal(wanted: LogSlice, known: ProjectedPartition) -> tuple[str, Offset, str] | None:
@@ -208,7 +208,7 @@ def _refusal(wanted: LogSlice, known: ProjectedPartition) -> tuple[str, Offset, 
     return None
 
 
-def _told(folding: SliceFold, segments: int | None) -> Iterator[pa.RecordBatch]:
+def _report(folding: SliceFold, segments: int | None) -> Iterator[pa.RecordBatch]:
     done = {
         "kind": _DONE,
         "metadata_partition": folding.number,
@@ -216,4 +216,4 @@ def _told(folding: SliceFold, segments: int | None) -> Iterator[pa.RecordBatch]:
         "records": folding.records,
         "segments": segments or 0,
     }
-    yield from pa.Table.from_pylist([done, *folding.findings.rows()], schema=_TOLD).to_batches()
+    yield from pa.Table.from_pylist([done, *folding.findings.rows()], schema=_REPORT).to_batches()

@@ -212,7 +212,7 @@ def mapped(
         except ValueError as error:
             raise ConfigError(f"not a topic id value={text!r}") from error
     if store.create_layout().commit_suffix is None:
-        raise UnsupportedVersionError("layout cannot tell where objects of another topic id lie")
+        raise UnsupportedVersionError("layout has no keys for objects of another topic id")
     ids = dict(topic_ids)
 
     def rename(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

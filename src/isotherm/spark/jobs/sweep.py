@@ -322,7 +322,7 @@ def _of_strangers(
             FindingKind.MISPLACED_OBJECT: "not at the key of its segment's object",
             FindingKind.UNKNOWN_TOPIC: "neither metadata nor cluster has this topic id",
             FindingKind.PARTIAL_UPLOAD: "no metadata, and not whole: its last object is missing",
-            FindingKind.METADATA_LAGS: "a whole segment beyond what the metadata knows",
+            FindingKind.METADATA_LAGS: "a whole segment above the offsets of the metadata",
             FindingKind.UNKNOWN_SEGMENT: "a whole segment without metadata",
         }
     )

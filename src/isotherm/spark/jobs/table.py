@@ -62,7 +62,7 @@ _FIELDS: list[Any] = [
     ("size", pa.int64()),
     ("type", pa.binary()),
 ]
-_TOLD = pa.schema(_FIELDS)
+_REPORT = pa.schema(_FIELDS)
 _SAMPLED_BATCHES = 4
 """The batches of each task in which a new table looks for its first fields. One ranged GET has about
 this many."""
@@ -125,13 +125,13 @@ def add_to_table(
     table: TopicTable,
     formats: KeyValue[ValueFormat],
     run: str,
-    tell: Callable[[str], None],
+    show_step: Callable[[str], None],
     *,
     newest: bool,
 ) -> TableRun:
     """Add the records of the plan to the existing table, in one commit.
 
-    `run` is part of the names of files, so it must be unique. `tell` gets the name of each step. With
+    `run` is part of the names of files, so it must be unique. `show_step` gets the name of each step. With
     `newest` the table keeps only the newest value of each key.
 
     Raises TableOvertakenError if another run committed first. The files of this run are then
@@ -141,7 +141,7 @@ def add_to_table(
     fixed = table.types()
     work = _Work(options, formats, fixed, fixed, run, newest)
     if any(each is None for each in fixed):
-        tell("fields are looked for")
+        show_step("fields are looked for")
         work = replace(work, known=_union(fixed, _run_tasks(spark, work, every).grown))
     rows: list[PutFile] = []
     dead: list[PutFile] = []
@@ -151,7 +151,7 @@ def add_to_table(
     # Each round except the last finds a field, so the rounds end.
     while left:
         work = _placed(work, table)
-        tell("files are written")
+        show_step("files are written")
         written = _run_tasks(spark, work, left)
         rows += written.rows
         dead += written.dead
@@ -161,9 +161,9 @@ def add_to_table(
         work = replace(work, known=_union(work.known, written.grown))
     merged = _Merged(rows)
     if newest and (rows or tombstones):
-        tell("superseded rows are left out")
+        show_step("superseded rows are left out")
         merged = _merge(spark, table, rows, tombstones, work)
-    tell("the table is committed")
+    show_step("the table is committed")
     _commit(table, plan, merged, dead, work)
     files = [*merged.rows, *dead]
     return TableRun(
@@ -249,11 +249,11 @@ def _run_tasks(spark: SparkSession, work: _Work, tasks: Mapping[int, TaskPartiti
 
     def run(index: int) -> Iterator[pa.RecordBatch]:
         number = numbers[index]
-        told = list(_run_task(work, number, tasks[number]))
-        yield from pa.Table.from_pylist(told, schema=_TOLD).to_batches()
+        rows = list(_run_task(work, number, tasks[number]))
+        yield from pa.Table.from_pylist(rows, schema=_REPORT).to_batches()
 
     # A second action would run the tasks again and put their files twice, so this is the only one.
-    found = each_of(spark, len(numbers), run, _TOLD).collect()
+    found = each_of(spark, len(numbers), run, _REPORT).collect()
     found.sort(key=lambda row: (row.task, row.name))
     rows, dead, tombstones = (
         [PutFile(row.name, row.rows, row.size) for row in found if row.kind == kind]
@@ -267,12 +267,12 @@ def _run_tasks(spark: SparkSession, work: _Work, tasks: Mapping[int, TaskPartiti
     return _Written(rows, dead, tombstones, reasons, grown)
 
 
-def _types(told: bytes) -> DecodedTypes:
-    return decoded_types(pa.ipc.read_schema(pa.py_buffer(told)))
+def _types(schema: bytes) -> DecodedTypes:
+    return decoded_types(pa.ipc.read_schema(pa.py_buffer(schema)))
 
 
 def _run_task(work: _Work, number: int, task: TaskPartition) -> Iterator[dict[str, Any]]:
-    """Run one task, in an executor. Yields rows of _TOLD: the files that were put, or the types with
+    """Run one task, in an executor. Yields rows of _REPORT: the files that were put, or the types with
     the fields that the columns lack."""
     decoders = decoders_of(work.formats, work.fixed, work.known)
     put: list[tuple[str, PutFile]] = []

@@ -33,9 +33,9 @@ def follow(
     stop: threading.Event,
     clock: Clock,
     rng: random.Random,
-    tell: Callable[[str], None],
+    print_line: Callable[[str], None],
 ) -> None:
-    """Call `run` again and again until `stop` is set. `tell` gets a line for each failure after which
+    """Call `run` again and again until `stop` is set. `print_line` gets a line for each failure after which
     the run is repeated. `stop` does not interrupt a run."""
     failures, failing_since_s = 0, 0.0
     while not stop.is_set():
@@ -52,7 +52,7 @@ def follow(
                 raise
             failures += 1
             wait_s = min(RETRY_BACKOFF.wait_ms(failures, rng) / 1000, left_s)
-            tell(f"{_line(error)}; again in {wait_s:.0f} s, for {left_s:.0f} s at most")
+            print_line(f"{_line(error)}; again in {wait_s:.0f} s, for {left_s:.0f} s at most")
         else:
             failures = 0
             wait_s = max(settings.interval_s - (clock.monotonic_s() - started_s), 0)

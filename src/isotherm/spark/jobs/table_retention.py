@@ -111,7 +111,7 @@ def delete_below(
         is_lower = any(now.offsets.get(p, 0) < start for p, start in starts.offsets.items())
         if now.topic_id != starts.topic_id or is_lower:
             raise TableOvertakenError(
-                f"the topic is not what it was when rows below its log start were looked for"
+                "the topic was created again since the rows below its log start were found"
                 f" table={table.name} hint='nothing was deleted: start it again'"
             )
 

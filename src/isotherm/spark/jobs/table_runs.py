@@ -88,7 +88,7 @@ class TableRuns:
         if run.exists:
             self._table.settle()
 
-    def add(self, spark: SparkSession, run: NextRun, tell: Callable[[str], None]) -> TableRun:
+    def add(self, spark: SparkSession, run: NextRun, show_step: Callable[[str], None]) -> TableRun:
         """Add the records of the run, which must have some, in one commit. See add_to_table."""
         if not run.exists:
             self._table.create(run.identity)
@@ -100,7 +100,7 @@ class TableRuns:
             self._table,
             self._formats,
             run_name(),
-            tell,
+            show_step,
             newest=newest,
         )
 

@@ -1,4 +1,4 @@
-"""Maintains a topic's tables between two runs: deletes rows that Kafka has deleted, merges small files,
+"""Maintains a topic's tables between two runs. It deletes rows that Kafka has deleted, merges small files, and
 expires old snapshots.
 
 Each step reads the table, decides, and commits. If another program has replaced the same files or
@@ -63,7 +63,7 @@ def keep_tables(
     open_spark: OpenSpark,
     run: str,
     clock: Clock,
-    tell: Callable[[str], None],
+    show_step: Callable[[str], None],
 ) -> UpkeepDone:
     """Maintain the tables as `settings` say. `run` is part of the names of files, so it must be unique.
     Spark is opened only if files are written.
@@ -74,14 +74,14 @@ def keep_tables(
     for number, table in enumerate(tables):
         table.read()
         if settings.log_starts is not None:
-            tell("rows below the log start are deleted")
+            show_step("rows below the log start are deleted")
             deleted = delete_below(table, settings.log_starts, open_spark, f"{run}-kept-{number}")
             done += UpkeepDone(deleted_rows=deleted)
         if settings.compacts:
-            tell("small files are merged")
+            show_step("small files are merged")
             done += compact(table, open_spark, f"{run}-merged-{number}")
         if settings.expire_ms is not None:
-            tell("snapshots expire")
+            show_step("snapshots expire")
             expired = table.expire(clock.now_ms() - settings.expire_ms)
             done += UpkeepDone(expired_snapshots=expired.snapshots, deleted_files=expired.files)
     return done

@@ -217,26 +217,26 @@ class _Chain:
 
     def _check_timestamps(self, data: memoryview, table: BatchTable) -> None:
         """Check that no batch is newer than the largest timestamp in the metadata."""
-        if self._told_timestamp_ms is None:
+        if self._expected_timestamp_ms is None:
             return
         row = int(table["max_timestamp"].argmax())
         largest = int(table["max_timestamp"][row])
-        if largest > self._told_timestamp_ms:
+        if largest > self._expected_timestamp_ms:
             verify_crcs(data, table[row : row + 1])
             raise self._other_records(largest)
         self._largest_timestamp_ms = max(self._largest_timestamp_ms, largest)
 
     @property
-    def _told_timestamp_ms(self) -> TimestampMs | None:
+    def _expected_timestamp_ms(self) -> TimestampMs | None:
         """The largest timestamp in the metadata. None if it is unknown, or if a cleaner may have
         removed its record. For a segment without timestamps it is the time of the file."""
-        told = self.read.segment.max_timestamp_ms
-        return None if told < 0 or self._gaps is not Gaps.REFUSED else told
+        expected = self.read.segment.max_timestamp_ms
+        return None if expected < 0 or self._gaps is not Gaps.REFUSED else expected
 
     def _other_records(self, found: TimestampMs) -> OtherRecordsError:
         return OtherRecordsError(
             "log has another largest timestamp than its metadata"
-            f" log={found} metadata={self._told_timestamp_ms}"
+            f" log={found} metadata={self._expected_timestamp_ms}"
         )
 
     def _check_end(self) -> None:
@@ -244,9 +244,9 @@ class _Chain:
         from start to end must also contain the metadata's largest timestamp."""
         reached = self._next_offset
         if self._has_all or (self._gaps is Gaps.PERMITTED and self.is_begun):
-            largest, told = self._largest_timestamp_ms, self._told_timestamp_ms
+            largest, expected = self._largest_timestamp_ms, self._expected_timestamp_ms
             is_whole = self._start == 0 and self._is_to_end
-            if is_whole and told is not None and 0 <= largest < told:
+            if is_whole and expected is not None and 0 <= largest < expected:
                 raise self._other_records(largest)
             return
         end = self.read.end_offset

@@ -245,7 +245,7 @@ class TransactionProof:
         entry = None
         for each in self._entries.get(producer, ()):
             if each.first_offset <= at < each.last_offset:
-                raise _wrong(f"entry goes on beyond a marker of its producer marker={at}", each)
+                raise _wrong(f"entry continues beyond a marker of its producer marker={at}", each)
             if each.last_offset == at:
                 entry = each
         if kind is not ControlRecordType.ABORT:

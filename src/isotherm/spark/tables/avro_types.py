@@ -216,7 +216,8 @@ class Record:
         return {name: kind.stored_value(value[name]) for name, kind in self._fields.items()}
 
     def column_of(self, stored: Any) -> Any:
-        # Of each field that has a column. To look for them by name takes time by the square of their number.
+        # One `flatten` for all fields: a look-up by name takes time for each field, and so the square of their
+        # number in all.
         columns = [
             kind.column_of(child)
             for kind, child in zip(self._fields.values(), stored.flatten(), strict=True)

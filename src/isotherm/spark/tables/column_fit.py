@@ -38,8 +38,8 @@ def conflict(found: ValueType, known: ValueType, path: str = "") -> str | None:
 
 
 def struct_children(column: Any) -> dict[str, Any]:
-    """The fields of a struct column as columns, null where the struct is. All at once: to ask for each by
-    its name takes time by the square of their number."""
+    """The fields of a struct column as columns, null where the struct is null. `flatten` gives all at once. A
+    look-up of each by name would take the square of their number in all."""
     return dict(zip((each.name for each in column.type), column.flatten(), strict=True))
 
 

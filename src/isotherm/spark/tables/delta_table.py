@@ -32,7 +32,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import parquet
 
 from isotherm.clock import Clock, SystemClock
-from isotherm.errors import ConfigError, RemoteStorageError, TableOvertakenError
+from isotherm.errors import ConfigError, RemoteStorageError
 from isotherm.remote.storage.object_client import open_object_store
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.tables.delta_statistics import file_statistics
@@ -49,6 +49,7 @@ from isotherm.spark.tables.topic_table import (
     TableCommit,
     checked_columns,
     identity_properties,
+    overtaken,
     stored_identity,
 )
 from isotherm.spark.tables.value_formats import first_types
@@ -151,7 +152,7 @@ class DeltaTopicTable:
         column = partition_column(identity.partition_by)
         made = self._create(self._place, rows_schema(first), identity_properties(identity), column)
         if made is None:
-            raise self._overtaken()
+            raise overtaken(self.name)
         self._table = made
 
     def covered(self) -> dict[int, Offset]:
@@ -180,7 +181,7 @@ class DeltaTopicTable:
                 try:
                     self._known.alter.add_columns(added, commit_properties=_properties({}))
                 except CommitFailedError as error:
-                    raise self._overtaken() from error
+                    raise overtaken(self.name) from error
                 self._known.update_incremental()
             dead = self._dead_table()
         return FilePlaces(
@@ -206,21 +207,21 @@ class DeltaTopicTable:
             for _ in range(_COMMIT_TRIES):
                 # Other programs may have committed since the table was read, or since the last try.
                 if self._read_covered(known) != self._covered:
-                    raise self._overtaken()
+                    raise overtaken(self.name)
                 # delta-rs does not retry by itself, so the commit gets this version or fails.
                 version = known.version() + 1
                 versions = {_VERSION: version, _PARTITIONS: max(commit.covered, default=-1) + 1}
                 versions |= {f"{_OFFSET_OF}{n}": offset for n, offset in commit.covered.items()}
                 if commit.dead:
                     versions[_WITH_DEAD_LETTERS] = version
-                told = {
+                texts = {
                     _OFFSETS: json.dumps({str(n): at for n, at in commit.covered.items()}),
                     _DEAD_LETTERS: json.dumps([self._dead_place.path_of(n) for n in commit.dead]),
                 }
-                if self._write(self._place, known, commit, versions, told):
+                if self._write(self._place, known, commit, versions, texts):
                     self._covered = dict(commit.covered)
                     return
-        raise self._overtaken()
+        raise overtaken(self.name)
 
     def settle(self) -> None:
         """Append the dead letters of the newest commit that has any, unless that was done."""
@@ -232,12 +233,12 @@ class DeltaTopicTable:
             for _ in range(_COMMIT_TRIES):
                 if dead.transaction_version(_OF_VERSION) == version:
                     return
-                told = self._told_of(version)
-                files = [f"{self._dead_place.root}{path}" for path in json.loads(told)]
+                paths = json.loads(self._dead_letters_of(version))
+                files = [f"{self._dead_place.root}{path}" for path in paths]
                 letters = TableCommit(files, (), {})
                 if self._write(self._dead_place, dead, letters, {_OF_VERSION: version}, {}):
                     return
-        raise self._overtaken()
+        raise overtaken(self.name)
 
     @property
     def _known(self) -> DeltaTable:
@@ -295,7 +296,7 @@ class DeltaTopicTable:
         table: DeltaTable,
         commit: TableCommit,
         versions: Mapping[str, int],
-        told: Mapping[str, str],
+        texts: Mapping[str, str],
     ) -> bool:
         """Try one commit, which adds the rows and removes the replaced files. The table is loaded at the
         new version. Returns False if another program committed first."""
@@ -303,7 +304,7 @@ class DeltaTopicTable:
         known = _files(table) if commit.replaced else {}
         replaced = [place.path_of(name) for name in commit.replaced]
         if not known.keys() >= set(replaced):
-            raise self._overtaken()
+            raise overtaken(self.name)
 
         def added(name: str) -> AddAction:
             with place.open(name) as file:
@@ -325,7 +326,7 @@ class DeltaTopicTable:
                 "append",
                 table.schema(),
                 partition_by=table.metadata().partition_columns,
-                commit_properties=_properties(versions, {**told, _COMMIT: own}),
+                commit_properties=_properties(versions, {**texts, _COMMIT: own}),
             )
         except CommitFailedError:
             # The commit may have succeeded all the same: if the store's answer is lost, the repeated request
@@ -343,7 +344,7 @@ class DeltaTopicTable:
         if last is None:
             if _files(table):
                 raise ConfigError(
-                    "the table has rows, and no commit tells which offsets it covers"
+                    "the table has rows, and no commit names the offsets that it covers"
                     f" table={self.name} hint='name another table with --table'"
                 )
             return {}
@@ -369,12 +370,12 @@ class DeltaTopicTable:
             elif each["version"] == 0:
                 return {}
         raise ConfigError(
-            "the table was restored, and the log no longer tells which offsets it covers"
+            "the table was restored, and the log no longer has the offsets that it covers"
             f" table={self.name} hint='make the table anew, under another name with --table'"
         )
 
-    def _told_of(self, version: int) -> str:
-        """The text of a commit that names the files of its dead letters."""
+    def _dead_letters_of(self, version: int) -> str:
+        """The names of the files of dead letters, as JSON, in the text of this version's commit."""
         for each in self._known.history(self._known.version() - version + 1):
             if each["version"] == version:
                 return str(each[_DEAD_LETTERS])
@@ -382,12 +383,6 @@ class DeltaTopicTable:
             "a run was killed before its dead letters were in their table, and the commit that names them"
             f" has expired table={self.name} version={version}"
             " hint='make the table anew, under another name with --table'"
-        )
-
-    def _overtaken(self) -> TableOvertakenError:
-        return TableOvertakenError(
-            f"another run has written to the table meanwhile table={self.name}"
-            " hint='nothing of this run is in it: start it again'"
         )
 
 
@@ -427,12 +422,12 @@ def storage_options(settings: ObjectStoreSettings) -> dict[str, str]:
 
 
 def _properties(
-    versions: Mapping[str, int], told: Mapping[str, str] | None = None
+    versions: Mapping[str, int], texts: Mapping[str, str] | None = None
 ) -> CommitProperties:
     """The properties of a commit without retries. A retry of delta-rs would add the rows on top of those that
     another run has added."""
     return CommitProperties(
-        custom_metadata=dict(told or {}),
+        custom_metadata=dict(texts or {}),
         max_commit_retries=0,
         app_transactions=[Transaction(name, version) for name, version in versions.items()],
     )

@@ -17,6 +17,7 @@ from typing import Any
 
 from pyiceberg.exceptions import CommitFailedException, RESTError
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary, ancestors_of
@@ -24,7 +25,7 @@ from pyiceberg.table.update.snapshot import _OverwriteFiles
 from requests.exceptions import RequestException
 from sqlalchemy.exc import DBAPIError
 
-from isotherm.errors import RemoteStorageError, TableOvertakenError
+from isotherm.errors import ConfigError, RemoteStorageError, TableOvertakenError
 from isotherm.types import Offset
 
 OFFSETS = "isotherm.offsets"
@@ -59,8 +60,8 @@ def commit_snapshot(
     """Commit the change in one snapshot. `summary` is called before each try with the current table, and may
     raise.
 
-    Raises `lost` if other programs commit before every try, or if a file to be removed is no longer in the
-    table, or has deleted rows that are still in it.
+    Raises `lost` if other programs commit before every try, or if a file to remove is no longer in the table,
+    or if rows of it were deleted without rewriting it.
     """
     for _ in range(COMMIT_TRIES):
         if _try_commit(table, change, summary(), lost):
@@ -143,6 +144,18 @@ class _ReplaceFiles(_OverwriteFiles):
         return Summary(Operation.REPLACE, **made.additional_properties)
 
 
+def whole_files(table: Table, name: str, hint: str) -> list[DataFile]:
+    """The data files of the table. Raises ConfigError if rows of a file were deleted without rewriting it."""
+    with translated("the table cannot be read"):
+        planned = list(table.scan().plan_files())
+    if any(each.delete_files for each in planned):
+        raise ConfigError(
+            "rows of the table were deleted without rewriting their files"
+            f" table={name} hint='{hint}'"
+        )
+    return [each.file for each in planned]
+
+
 def ancestors(table: Table) -> Iterator[Snapshot]:
     """The snapshots of the table's current branch, the newest first."""
     yield from ancestors_of(table.current_snapshot(), table.metadata)
@@ -150,23 +163,15 @@ def ancestors(table: Table) -> Iterator[Snapshot]:
 
 def newest_with(table: Table, name: str) -> Snapshot | None:
     """The newest snapshot with the note `name`."""
-    return next((each for each in ancestors(table) if told(each, name)), None)
+    return next((each for each in ancestors(table) if note_of(each, name)), None)
 
 
-def told(snapshot: Snapshot, name: str) -> str | None:
+def note_of(snapshot: Snapshot, name: str) -> str | None:
     return None if snapshot.summary is None else snapshot.summary.additional_properties.get(name)
 
 
 def offsets_text(covered: Mapping[int, Offset]) -> str:
     return json.dumps(covered, sort_keys=True)
-
-
-def overtaken(
-    name: str, hint: str = "nothing of this run is in it: start it again"
-) -> TableOvertakenError:
-    return TableOvertakenError(
-        f"another run has written to the table meanwhile table={name} hint='{hint}'"
-    )
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,10 +47,10 @@ from isotherm.spark.tables.iceberg_snapshots import (
     ancestors,
     commit_snapshot,
     newest_with,
+    note_of,
     offsets_text,
-    overtaken,
-    told,
     translated,
+    whole_files,
 )
 from isotherm.spark.tables.iceberg_upkeep import IcebergKept
 from isotherm.spark.tables.table_rows import dead_schema, rows_schema
@@ -63,6 +63,7 @@ from isotherm.spark.tables.topic_table import (
     TableCommit,
     checked_columns,
     identity_properties,
+    overtaken,
     stored_identity,
 )
 from isotherm.spark.tables.value_formats import first_types
@@ -168,15 +169,8 @@ class IcebergTable:
 
     def data_files(self) -> list[str]:
         _check_column_names(self._known, self.name)
-        with translated("the table cannot be read"):
-            planned = list(self._known.scan().plan_files())
-        if any(each.delete_files for each in planned):
-            raise ConfigError(
-                "rows of the table were deleted without rewriting their files"
-                f" table={self.name} hint='rewrite the files, or read the table by an engine that"
-                " knows Iceberg'"
-            )
-        return [each.file.file_path for each in planned]
+        hint = "rewrite the files, or read the table by an engine that knows Iceberg"
+        return [each.file_path for each in whole_files(self._known, self.name, hint)]
 
     def places(self, types: DecodedTypes) -> FilePlaces:
         with translated("the table's columns cannot be changed"):
@@ -215,7 +209,7 @@ class IcebergTable:
     def settle(self) -> None:
         """Append the dead letters of the newest run, unless that was done."""
         newest = newest_with(self._known, DEAD_LETTERS)
-        files = [] if newest is None else json.loads(told(newest, DEAD_LETTERS) or "[]")
+        files = [] if newest is None else json.loads(note_of(newest, DEAD_LETTERS) or "[]")
         if newest is None or not files:
             return
         of = str(newest.snapshot_id)
@@ -223,7 +217,7 @@ class IcebergTable:
             dead = self._dead_table()
 
             def is_done() -> bool:
-                return any(told(each, OF_SNAPSHOT) == of for each in ancestors(dead))
+                return any(note_of(each, OF_SNAPSHOT) == of for each in ancestors(dead))
 
             def summary() -> dict[str, str]:
                 if is_done():
@@ -242,17 +236,30 @@ class IcebergTable:
     def kept(self) -> list[KeptTable]:
         """The table of rows and the table of dead letters, for upkeep."""
 
-        def loaded() -> Table:
-            return self._catalog.load_table(self._identifier)
+        def kept(name: str, load: Callable[[], Table], *, carried: str, needed: str) -> IcebergKept:
+            return IcebergKept(
+                name,
+                load,
+                place=_place,
+                schema=_arrow_schema,
+                check=lambda table: _check_column_names(table, self.name),
+                carried=(carried,),
+                needed=needed,
+            )
 
-        def checked(table: Table) -> None:
-            _check_column_names(table, self.name)
-
-        dead_name = self.name + DEAD_LETTERS_SUFFIX
-        of_both = (_place, _arrow_schema, checked)
         return [
-            IcebergKept(self.name, loaded, *of_both, (OFFSETS,), needed=DEAD_LETTERS),
-            IcebergKept(dead_name, self._dead_table, *of_both, (OF_SNAPSHOT,), needed=OF_SNAPSHOT),
+            kept(
+                self.name,
+                lambda: self._catalog.load_table(self._identifier),
+                carried=OFFSETS,
+                needed=DEAD_LETTERS,
+            ),
+            kept(
+                self.name + DEAD_LETTERS_SUFFIX,
+                self._dead_table,
+                carried=OF_SNAPSHOT,
+                needed=OF_SNAPSHOT,
+            ),
         ]
 
     @property
@@ -268,11 +275,11 @@ class IcebergTable:
     def _read_covered(self, table: Table) -> dict[int, Offset]:
         newest = newest_with(table, OFFSETS)
         if newest is not None:
-            offsets = json.loads(told(newest, OFFSETS) or "")
+            offsets = json.loads(note_of(newest, OFFSETS) or "")
             return {int(partition): offset for partition, offset in offsets.items()}
         if table.current_snapshot() is not None:
             raise ConfigError(
-                "the table has snapshots, and none of them tells which offsets it covers"
+                "the table has snapshots, and none of them names the offsets that it covers"
                 f" table={self.name} hint='those of this command have expired: make the table anew,"
                 " under another name with --table'"
             )

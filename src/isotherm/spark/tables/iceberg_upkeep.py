@@ -19,12 +19,13 @@ from isotherm.spark.tables.iceberg_snapshots import (
     FileChange,
     ancestors,
     commit_snapshot,
-    overtaken,
-    told,
+    note_of,
     translated,
+    whole_files,
 )
 from isotherm.spark.tables.parquet_files import Place
 from isotherm.spark.tables.table_upkeep import DataFile, Expired
+from isotherm.spark.tables.topic_table import overtaken
 from isotherm.types import TimestampMs
 
 
@@ -40,6 +41,7 @@ class IcebergKept:
         self,
         name: str,
         load: Callable[[], Table],
+        *,
         place: Callable[[Table], Place],
         schema: Callable[[Table], pa.Schema],
         check: Callable[[Table], None],
@@ -69,14 +71,8 @@ class IcebergKept:
 
     def files(self) -> list[DataFile]:
         self._check(self._known)
-        with translated("the table cannot be read"):
-            planned = list(self._known.scan().plan_files())
-        if any(each.delete_files for each in planned):
-            raise ConfigError(
-                "rows of the table were deleted without rewriting their files"
-                f" table={self.name} hint='rewrite the files by the engine that did it'"
-            )
-        return [self._described(each.file) for each in planned]
+        hint = "rewrite the files by the engine that deleted the rows"
+        return [self._described(each) for each in whole_files(self._known, self.name, hint)]
 
     def replace(
         self,
@@ -98,7 +94,7 @@ class IcebergKept:
     def expire(self, before_ms: TimestampMs) -> Expired:
         if self._known.properties.get("gc.enabled", "true").lower() == "false":
             raise ConfigError(
-                f"the table's files may belong to others, too table={self.name}"
+                f"other tables may use the table's files too table={self.name}"
                 " property=gc.enabled hint='expire snapshots where the table is managed'"
             )
         with translated("snapshots cannot expire"):
@@ -151,7 +147,7 @@ class IcebergKept:
         kept = {each.snapshot_id for each in self._known.refs().values()}
         for each in ancestors(self._known):
             kept.add(each.snapshot_id)
-            if told(each, self._needed) is not None:
+            if note_of(each, self._needed) is not None:
                 break
         return [
             each
@@ -195,7 +191,7 @@ def _newest_notes(table: Table, names: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for snapshot in ancestors(table):
         for name in names:
-            note = told(snapshot, name)
+            note = note_of(snapshot, name)
             if note is not None:
                 found.setdefault(name, note)
     return found

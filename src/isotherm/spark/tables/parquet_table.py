@@ -25,7 +25,6 @@ from isotherm.errors import (
     ConfigError,
     CorruptMetadataError,
     RemoteResourceNotFoundError,
-    TableOvertakenError,
 )
 from isotherm.remote.storage.object_client import StoredObject
 from isotherm.remote.storage.settings import ObjectStoreSettings
@@ -36,6 +35,7 @@ from isotherm.spark.tables.topic_table import (
     FilePlaces,
     Identity,
     TableCommit,
+    overtaken,
 )
 from isotherm.spark.tables.value_formats import first_types
 from isotherm.spark.tables.value_types import DecodedTypes, KeyValue, decoded_types
@@ -80,7 +80,7 @@ class ParquetTable:
             check_unused(self._settings, self.name + DEAD_LETTERS_SUFFIX)
         except ConfigError:
             if self._commits():
-                raise self._overtaken() from None
+                raise overtaken(self.name) from None
             raise
         self._identity = identity
         self._types = first_types(identity.key_format, identity.value_format)
@@ -134,17 +134,11 @@ class ParquetTable:
         # If the store's answer was lost, the repeated request is refused. Compare the content, since the commit may
         # be our own.
         if not self._client.create(key, content) and not self._is(key, content):
-            raise self._overtaken()
+            raise overtaken(self.name)
         self._last, self._number = made, self._number + 1
 
     def _commits(self) -> list[StoredObject]:
         return self._client.list_level(f"{self.name}/_commits/")[1]
-
-    def _overtaken(self) -> TableOvertakenError:
-        return TableOvertakenError(
-            f"another run has written to the table meanwhile table={self.name}"
-            " hint='nothing of this run is in it: start it again'"
-        )
 
     def _is(self, key: str, content: bytes) -> bool:
         return bytes(self._client.get(key, _COMMIT_SIZE_MAX)) == content

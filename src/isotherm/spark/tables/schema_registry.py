@@ -1,7 +1,7 @@
 """Gets schemas from a registry with Confluent's API, with confluent-kafka's client.
 
-The executors ask the registry, each process once for each schema, because only the records tell which schemas
-a topic has.
+The executors ask the registry, each process once for each schema, because only the records have the ids of
+their schemas.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from isotherm.errors import ConfigError
+from isotherm.errors import ConfigError, TableOvertakenError
 from isotherm.spark.tables.debezium_values import DEBEZIUM
 from isotherm.spark.tables.parquet_files import Place
 from isotherm.spark.tables.time_partitions import NO_PARTITIONS
@@ -113,6 +113,15 @@ class TopicTable(Protocol):
 
     def settle(self) -> None:
         """Complete the last commit, even if it is that of another run."""
+
+
+def overtaken(
+    table: str, hint: str = "nothing of this run is in it: start it again"
+) -> TableOvertakenError:
+    """The error of a run that another run has overtaken."""
+    return TableOvertakenError(
+        f"another run has written to the table meanwhile table={table} hint='{hint}'"
+    )
 
 
 def check_mode(mode: str, table_format: str) -> None:
