@@ -61,7 +61,7 @@ _WithoutLogin = Annotated[
     bool,
     typer.Option(
         "--without-login",
-        help="Listen at an address of the network all the same: a proxy before it asks who it is.",
+        help="Listen at an address of the network without a login: a proxy authenticates users.",
     ),
 ]
 _TlsCertificate = Annotated[
@@ -286,8 +286,8 @@ def _credentials(
     if _is_loopback(host) or without_login:
         return None
     raise ConfigError(
-        "anyone who reaches this address could read all topics key=--credentials-file"
-        f" host={host} hint='--without-login, if a proxy before it asks who it is'"
+        "without a login every client of this address can read all topics key=--credentials-file"
+        f" host={host} hint='--without-login, if a proxy authenticates users'"
     )
 
 

@@ -1,4 +1,4 @@
-"""`isotherm doctor`: what would keep a broker or a Spark job from working here, and what to do about it.
+"""`isotherm doctor`: finds problems that would stop a broker or a Spark job here, with advice for each.
 
 Each check examines one thing, leaves nothing behind, and yields findings. Checks do not depend on one
 another, so one broken part does not hide the next.
@@ -91,7 +91,7 @@ def doctor(
     command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look for what would keep a broker or a Spark job from working on this machine.
+    """Find problems of this machine that would stop a broker or a Spark job.
 
     Takes the settings of `isotherm serve`, and checks them and the machine: open files, log
     directories, ports, the bucket with the rights it needs, clocks, compiled kernels, Java and

@@ -156,22 +156,22 @@ class EventRows:
             strict=True,
         )
         for (
-            number, offset, topic_id, segment_id, tells_segment, partition, state, start, end, size,
+            number, offset, topic_id, segment_id, is_whole_state, partition, state, start, end, size,
             max_timestamp, broker, event_timestamp, custom_start, custom_size, is_empty, leader,
         ) in values:  # fmt: skip
             row: Row = {"metadata_partition": self._partition, "offset": offset}
             if has_keys and (key := keys[number].as_py()) is not None:
                 row["key"] = text_of(key)
-            row["type"] = "segment" if tells_segment else "segment-update"
+            row["type"] = "segment" if is_whole_state else "segment-update"
             row |= {"topic": names[number], "topic_id": topic_id, "partition": partition}
             row |= {"segment_id": segment_id, "state": _STATES[state]}
-            if tells_segment:
+            if is_whole_state:
                 row |= {"start_offset": start, "end_offset": end, "size": size}
                 row |= {"max_timestamp": max_timestamp, "leader_epochs": next(epochs)}
             row |= {"broker_id": broker, "event_timestamp": event_timestamp}
             custom = run.value_data[custom_start : custom_start + max(custom_size, 0)]
             row["custom_metadata"] = custom.tobytes().hex() if custom_size >= 0 else None
-            if tells_segment:
+            if is_whole_state:
                 row["txn_index_empty"] = bool(is_empty)
                 if leader != NO_LEADER_EPOCH:
                     row["broker_leader_epoch"] = leader

@@ -150,7 +150,7 @@ _ANY_ARGUMENTS: dict[str, Any] = {
 
 
 def _not_installed(missing: ConfigError) -> Callable[[], None]:
-    """The replacement of a command whose module cannot be imported. Its help says what to install."""
+    """The replacement of a command whose module cannot be imported. Its help names the package to install."""
 
     def command() -> None:
         raise missing

@@ -57,8 +57,8 @@ _History = Annotated[
     typer.Option(
         "--history",
         metavar="NAME",
-        help="A topic beside the metadata topic with every event, if the metadata topic is"
-        " compacted: __remote_log_metadata_audit.",
+        help="The topic with every event, if the metadata topic is compacted:"
+        " __remote_log_metadata_audit.",
     ),
 ]
 _Retention = Annotated[
@@ -66,16 +66,16 @@ _Retention = Annotated[
     typer.Option(
         "--retention-ms",
         metavar="TOPIC=MS",
-        help="A topic's retention.ms. May be given many times; a cluster is asked for it.",
+        help="A topic's retention.ms. May be given many times. The default is the cluster's value.",
     ),
 ]
 _Now = Annotated[
     str | None,
-    typer.Option("--now", metavar="TIME", help="The time to measure ages by; now by default."),
+    typer.Option("--now", metavar="TIME", help="Compute ages at this time; now by default."),
 ]
 _GraceMs = Annotated[
     int,
-    typer.Option(metavar="MS", help="How old an unfinished state must be to be left over."),
+    typer.Option(metavar="MS", help="The age from which an unfinished state is a leftover."),
 ]
 _Report = Annotated[
     Path | None,
@@ -104,13 +104,13 @@ def audit(
 ) -> None:
     """Report on uploads, deletions and the metadata topic itself.
 
-    Durations, failed and retried uploads per partition; segments that are left over, by cause; gaps
-    and overlaps; segments beyond retention; bytes and money; the topic's growth by day and its forecast.
+    The report has durations, failed and retried uploads per partition; leftover segments by cause; gaps
+    and overlaps; segments beyond retention; bytes and costs; the topic's growth by day and its forecast.
 
     isotherm pipeline audit -b localhost:9092 --report audit.html
 
-    Exit codes: 0 clean · 1 failed · 2 wrong options · 3 leftovers, gaps, overlaps or segments
-    beyond retention were found, or something is wrong with the topic.
+    Exit codes: 0 clean · 1 failed · 2 wrong options · 3 leftovers, gaps, overlaps, segments beyond
+    retention, or damage of the topic.
     """
     prices = price_list(price)
     client = client_settings(command_config, client_property)
@@ -126,13 +126,13 @@ def audit(
     settings = AuditSettings(now_ms, grace_ms, limits)
     with (
         spark_session(master, spark_config) as spark,
-        progress("metadata is read") as tell,
+        progress("metadata is read") as show_step,
         Audit(spark, log, settings, past) as job,
     ):
         findings = [row.asDict() for row in job.replay.findings.collect()]
         tables: dict[str, list[dict[str, Any]]] = {}
         for name, frame in job.tables.items():
-            tell(f"table {name}")
+            show_step(f"table {name}")
             tables[name] = [row.asDict() for row in frame.collect()]
     tables["money"] = money_rows(tables, prices)
     print_tables(tables, as_json=as_json)

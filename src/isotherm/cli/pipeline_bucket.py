@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from isotherm.spark.options import SourceOptions
 
 MaxBytes = Annotated[
-    int | None, typer.Option("--max-bytes", min=0, help="Refuse to read more than so many bytes.")
+    int | None, typer.Option("--max-bytes", min=0, help="Refuse to read more bytes than this.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the cost, and read no data.")]
 
@@ -95,7 +95,7 @@ def bucket_metadata(
     return metadata_log(*place, of_store, audit=audit, max_bytes=max_bytes)
 
 
-def tell_cost(cost: Cost, *, as_json: bool) -> None:
+def print_cost(cost: Cost, *, as_json: bool) -> None:
     """Print the cost, before the job reads anything."""
     if as_json:
         print_json({"cost": cost.as_row()})
@@ -119,7 +119,7 @@ def list_with_cost(
     from isotherm.spark.jobs.cost import cost_of_listing, parallel_tasks
 
     plan = plan_listing(store, everywhere=everywhere)
-    tell_cost(cost_of_listing(0, len(plan.directories), parallel_tasks(spark)), as_json=as_json)
+    print_cost(cost_of_listing(0, len(plan.directories), parallel_tasks(spark)), as_json=as_json)
     return list_bucket(spark, store, plan)
 
 

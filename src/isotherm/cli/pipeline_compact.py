@@ -15,6 +15,7 @@ from isotherm.cli.options import (
     parse_pairs,
 )
 from isotherm.cli.output import console, error_console, human_size, print_json, print_rows
+from isotherm.cli.pipeline_bucket import MaxBytes
 from isotherm.cli.pipeline_options import (
     DEFAULT_MASTER,
     Master,
@@ -44,8 +45,8 @@ To = Annotated[
     typer.Option(
         "--to",
         metavar="URL",
-        help="Write a compacted copy there, and touch nothing of the source. Without it, and without"
-        " --to-option, the topic is compacted in place.",
+        help="Write a compacted copy to this place, and leave the source unchanged. Without --to and"
+        " --to-option the topic is compacted in place.",
     ),
 ]
 ToOption = Annotated[
@@ -53,43 +54,40 @@ ToOption = Annotated[
     typer.Option(
         "--to-option",
         metavar="KEY=VALUE",
-        help="A storage setting of the copy, such as key.prefix=compacted/; what is not set is as in"
-        " the source. May be given many times.",
+        help="A storage setting of the copy, such as key.prefix=compacted/. Other settings are those"
+        " of the source. May be given many times.",
     ),
 ]
 Run = Annotated[
-    bool, typer.Option("--run", help="Do it. Without, the plan and its cost are shown.")
+    bool, typer.Option("--run", help="Compact. Without it the plan and its cost are shown.")
 ]
 Recover = Annotated[
     bool,
     typer.Option(
         "--recover",
-        help="Instead: show earlier runs that were cut off; with --run finish or undo them. None may"
-        " be running still.",
+        help="Show earlier runs that were interrupted; with --run finish or undo them. No other run"
+        " may be in progress.",
     ),
 ]
 DeleteRetentionMs = Annotated[
     int,
     typer.Option(
-        min=0, help="delete.retention.ms: how long a tombstone stays after it was compacted."
+        min=0, help="delete.retention.ms: the time that a tombstone stays after its compaction."
     ),
 ]
 KeepOldMs = Annotated[
     int,
     typer.Option(
         min=0,
-        help="In place: how long the old segments stay after they were superseded, for readers that"
-        " planned with them.",
+        help="In place: the time that old segments stay after they are superseded, for readers that"
+        " have planned with them.",
     ),
 ]
 WaitS = Annotated[
     int,
     typer.Option(
-        min=0, help="In place: how long to wait until the broker has published the new segments."
+        min=0, help="In place: seconds to wait until the broker has published the new segments."
     ),
-]
-MaxBytes = Annotated[
-    int | None, typer.Option(min=0, help="Refuse to read more than so many bytes.")
 ]
 
 
@@ -114,14 +112,15 @@ def compact(
 ) -> None:
     """Keep the newest record of each key of a tiered topic, over its whole history.
 
-    Tombstones, transactions, offsets, timestamps and headers as Kafka's log cleaner leaves them.
-    In place it works on Isotherm's topics: the broker publishes what the job has staged. Of any
-    cluster's bucket, Kafka's too, it makes a copy; so it does of the segments of a class of your own
-    (-o remote.log.storage.manager.class.name=...). Nothing is written without --run.
+    Tombstones, transactions, offsets, timestamps and headers become as Kafka's log cleaner leaves
+    them. A topic of Isotherm is compacted in place: the job stages segments, and the broker publishes
+    them. With --to the job makes a copy, also of a Kafka cluster's bucket, and of segments of your own
+    RemoteStorageManager (-o remote.log.storage.manager.class.name=...). Nothing is written without
+    --run.
 
     isotherm pipeline compact --path s3://bucket/kafka -o subscribe=prices --to s3://bucket/newest
 
-    Exit codes: 0 done · 1 failed, or refused by --max-bytes · 2 wrong options · 3 damage was met.
+    Exit codes: 0 done · 1 failed, or refused by --max-bytes · 2 wrong options · 3 damage.
     """
     from isotherm.remote.storage.store_check import check_store
     from isotherm.spark.jobs import compact as job
@@ -160,8 +159,8 @@ def compact(
         if not run:
             _print_plan(plan, cost, as_json=as_json)
             return
-        with progress("segments are compacted") as tell:
-            reports = job.compact(spark, plan, settings, tell)
+        with progress("segments are compacted") as show_step:
+            reports = job.compact(spark, plan, settings, show_step)
     _print_reports(reports, as_json=as_json)
     if settings.target is None:
         _wait_for_broker(plan, settings, wait_s, clock)

@@ -25,7 +25,7 @@ LogDirs = Annotated[
     typer.Option(
         "--log-dir",
         metavar="DIR",
-        help="A broker's log directory, instead of a cluster. Name all that it has.",
+        help="A broker's log directory, instead of a cluster. Name all of its directories.",
     ),
 ]
 Dump = Annotated[
@@ -43,7 +43,7 @@ Audit = Annotated[
     bool,
     typer.Option(
         "--audit",
-        help="Read the audit topic: every event, where the metadata topic is compacted.",
+        help="Read the audit topic, which has every event, also if the metadata topic is compacted.",
     ),
 ]
 StoreOption = Annotated[
@@ -60,7 +60,7 @@ AsOfTime = Annotated[
     typer.Option(
         "--as-of",
         metavar="TIME",
-        help="The state then: 2026-03-01T12:00:00Z, or milliseconds since 1970.",
+        help="The state at this time: 2026-03-01T12:00:00Z, or milliseconds since 1970.",
     ),
 ]
 AsOfOffsets = Annotated[

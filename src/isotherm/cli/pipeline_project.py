@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _To = Annotated[
     str,
     typer.Option(
-        "--to", metavar="URL", help="Folder or bucket of the projection; made if need be."
+        "--to", metavar="URL", help="Folder or bucket of the projection. It is created if needed."
     ),
 ]
 _TableFormat = Annotated[
@@ -53,7 +53,7 @@ _TableFormat = Annotated[
     typer.Option(
         "--format",
         metavar="NAME",
-        help="Keep a table of this format besides: delta or iceberg. Its package must be there.",
+        help="Also keep a table of this format: delta or iceberg. Spark must have its package.",
     ),
 ]
 _Table = Annotated[
@@ -64,7 +64,7 @@ _ToTopic = Annotated[
     typer.Option(
         "--to-topic",
         metavar="NAME",
-        help="Keep a compacted topic of keyed states besides, made if need be. Never the"
+        help="Also keep a compacted topic of keyed states. It is created if needed, and cannot be the"
         " metadata topic itself.",
     ),
 ]
@@ -90,12 +90,12 @@ def project(
 ) -> None:
     """Project the metadata topic to a table with one row for each live segment (KIP-1266).
 
-    The first run reads the whole topic, each later one what has come since. Interrupted at any
-    point, it is run again and does what is left. Spark reads the table with metadata=table.
+    The first run reads the whole topic, and each later run only new records. After an interruption at
+    any point the next run does the rest. Spark reads the table with metadata=table.
 
     isotherm pipeline project -b localhost:9092 --to s3://ops/metadata
 
-    Exit codes: 0 done · 1 failed · 2 wrong options · 3 something is wrong with the topic.
+    Exit codes: 0 done · 1 failed · 2 wrong options · 3 damage of the topic.
     """
     _check_options(table_format, table, bootstrap_server, to_topic)
     client = client_settings(command_config, client_property)
@@ -111,15 +111,15 @@ def project(
         # A projection to a topic reads the whole history in each run.
         check_cost(cost if to_topic is None else cost + cost_of_log(log), max_bytes)
     written = None
-    with spark_session(master, spark_config) as spark, progress("metadata is read") as tell:
+    with spark_session(master, spark_config) as spark, progress("metadata is read") as show_step:
         if table_format is not None:
             job.check_table_format(spark, table_format)
         done = job.project(spark, log, target)
         if table_format is not None and table is not None:
-            tell("the table is written")
+            show_step("the table is written")
             job.write_table(spark, target, table_format, table)
         if to_topic is not None and bootstrap_server is not None:
-            tell("the topic is written")
+            show_step("the topic is written")
             properties = {"bootstrap.servers": bootstrap_server, **client}
             written = project_to_topic(spark, properties, to_topic, log.topic)
     findings = [asdict(each) for each in done.findings]

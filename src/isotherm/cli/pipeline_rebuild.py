@@ -22,8 +22,8 @@ from isotherm.cli.pipeline_bucket import (
     MaxBytes,
     list_with_cost,
     listed_segments,
+    print_cost,
     storage_of,
-    tell_cost,
     topics_chosen,
 )
 from isotherm.cli.pipeline_options import (
@@ -64,32 +64,39 @@ _Run = Annotated[bool, typer.Option("--run", help="Write. Without it the plan is
 _LogDir = Annotated[
     list[Path] | None,
     typer.Option(
-        "--log-dir", metavar="DIR", help="Into a stopped broker of Isotherm's. Name all it has."
+        "--log-dir",
+        metavar="DIR",
+        help="Write into a stopped Isotherm broker. Name all of its directories.",
     ),
 ]
 _Config = Annotated[
     Path | None,
     typer.Option(
-        "--config", "-c", metavar="FILE", help="The same, by that broker's server.properties."
+        "--config",
+        "-c",
+        metavar="FILE",
+        help="Write into the log directories that this server.properties names.",
     ),
 ]
 _ToTopic = Annotated[
     str | None,
     typer.Option(
-        "--to-topic", metavar="NAME", help="Into a topic of your own on --bootstrap-server."
+        "--to-topic",
+        metavar="NAME",
+        help="Write into a topic of your own on --bootstrap-server.",
     ),
 ]
 _To = Annotated[
     str | None,
-    typer.Option("--to", metavar="FOLDER", help="Into a folder, as Parquet that Spark writes."),
+    typer.Option("--to", metavar="FOLDER", help="Write into a folder, as Parquet by Spark."),
 ]
 _PartitionDirs = Annotated[
     Path | None,
     typer.Option(
         "--partition-dirs",
         metavar="FOLDER",
-        help="Besides, into an empty folder: the partitions' directories, for log.dirs of a"
-        " stopped broker of Apache Kafka.",
+        help="Also write the partitions' directories into an empty folder, for log.dirs of a stopped"
+        " broker of Apache Kafka.",
     ),
 ]
 _TopicId = Annotated[
@@ -105,17 +112,19 @@ _OnlyId = Annotated[
     typer.Option(
         "--only-id",
         metavar="ID",
-        help="Only topics of this id: chooses one, where a topic was made again by its name.",
+        help="Only topics of this id. It chooses one of several topics that had the same name.",
     ),
 ]
 _MetadataPartitions = Annotated[
     int,
     typer.Option(
-        "--metadata-partitions", min=1, help="Partitions of the topic the events are for."
+        "--metadata-partitions",
+        min=1,
+        help="The number of partitions of the topic that gets the events.",
     ),
 ]
 _Level = Annotated[
-    int, typer.Option("--level", min=0, max=1, help="1: keyed states, as KIP-1266 has them.")
+    int, typer.Option("--level", min=0, max=1, help="0: events; 1: keyed states (KIP-1266).")
 ]
 
 
@@ -142,16 +151,16 @@ def rebuild(
 ) -> None:
     """Rebuild the remote tier's metadata from the bucket's manifests.
 
-    For a cluster that lost its metadata topic or its disks, or for a new one that will serve the
-    history. Shows the plan: the offsets, epochs and segments of each partition. With --run it
-    writes: into the log directories of a stopped, empty Isotherm broker, which serves the history
-    after its next start; into a topic of your own; or into a folder. Never into a cluster's
-    __remote_log_metadata. A class of your own (-o remote.log.storage.manager.class.name=...) is
-    asked for its segments instead.
+    This job is for a cluster that lost its metadata topic or its disks, or for a new one that will
+    serve the history. It shows the plan: the offsets, epochs and segments of each partition. With
+    --run it writes: into the log directories of a stopped, empty Isotherm broker, which serves the
+    history after its next start; into a topic of your own; or into a folder. It never writes into a
+    cluster's __remote_log_metadata. Your own RemoteStorageManager
+    (-o remote.log.storage.manager.class.name=...) lists its segments itself.
 
     isotherm pipeline rebuild --path s3://bucket/kafka --log-dir /var/lib/isotherm/log --run
 
-    Exit codes: 0 clean · 1 failed, or refused · 2 wrong options · 3 segments that are left out.
+    Exit codes: 0 clean · 1 failed, or refused · 2 wrong options · 3 some segments are left out.
     """
     _check_targets(log_dir or None, config, to_topic, to, is_needed=run)
     _check_topic(to_topic, bootstrap_server)
@@ -170,9 +179,9 @@ def rebuild(
         )
     with ExitStack() as kept:
         spark = kept.enter_context(spark_session(master, spark_config))
-        with progress("the bucket is listed") as tell:
+        with progress("the bucket is listed") as show_step:
             rebuilt = _rebuilt(
-                kept, spark, options, store, only_id, max_bytes, tell, as_json=as_json
+                kept, spark, options, store, only_id, max_bytes, show_step, as_json=as_json
             )
             kept.callback(rebuilt.close)
             found = _print_plan(rebuilt, as_json=as_json)
@@ -204,7 +213,7 @@ def _rebuilt(
     store: ObjectStoreSettings | SourceOptions,
     only_ids: list[str] | None,
     max_bytes: int | None,
-    tell: Callable[[str], None],
+    show_step: Callable[[str], None],
     *,
     as_json: bool,
 ) -> Rebuilt:
@@ -222,7 +231,7 @@ def _rebuilt(
     kept.callback(listing.unpersist)
     listing = _chosen(listing, options, only_ids)
     _check_manifests(spark, listing, store, max_bytes, as_json=as_json)
-    tell("manifests are read")
+    show_step("manifests are read")
     return rebuild(listing, store)
 
 
@@ -243,7 +252,7 @@ def _check_manifests(
 
     suffix = store.create_layout().commit_suffix
     cost = cost_of_manifests(listing, suffix, parallel_tasks(spark))
-    tell_cost(cost, as_json=as_json)
+    print_cost(cost, as_json=as_json)
     check_cost(cost, max_bytes)
 
 

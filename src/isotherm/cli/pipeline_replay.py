@@ -57,8 +57,8 @@ def replay(
         bool,
         typer.Option(
             "--spread",
-            help="Share each partition of the metadata topic out among tasks: for one that is"
-            " large, on a cluster that has cores to spare.",
+            help="Split each partition of the metadata topic over several tasks: for large"
+            " partitions, on a cluster with idle cores.",
         ),
     ] = False,
     max_bytes: MaxBytes = None,
@@ -71,14 +71,14 @@ def replay(
 ) -> None:
     """Fold the metadata topic to the state of every live segment, now or at a point in the past.
 
-    The topic is read and never written to. What is wrong with it (a head that retention has cut
-    off, damaged records, partitions of another topic) is named in a line each, on standard error.
+    The topic is never written to. Each problem of the topic (a head that retention has cut off,
+    damaged records, partitions of another topic) becomes one line on standard error.
 
     isotherm pipeline replay -b localhost:9092 --as-of 2026-03-01T00:00:00Z
 
     isotherm pipeline replay --log-dir /var/lib/kafka/data --of flights --json
 
-    Exit codes: 0 clean · 1 failed · 2 wrong options · 3 something is wrong with the topic.
+    Exit codes: 0 clean · 1 failed · 2 wrong options · 3 damage of the topic.
     """
     log = metadata_log(
         bootstrap_server,

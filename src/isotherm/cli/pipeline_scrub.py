@@ -14,9 +14,9 @@ from isotherm.cli.pipeline_bucket import (
     MaxBytes,
     bucket_metadata,
     listed_segments,
+    print_cost,
     share_of,
     storage_of,
-    tell_cost,
     topics_chosen,
 )
 from isotherm.cli.pipeline_metadata import Dump, LogDirs
@@ -51,18 +51,18 @@ _Sample = Annotated[
         "--sample", metavar="SHARE", help="Read only this share of the segments: 0.05 or 5%."
     ),
 ]
-_Seed = Annotated[int, typer.Option("--seed", help="Which sample: another number takes others.")]
+_Seed = Annotated[
+    int, typer.Option("--seed", help="Chooses the sample: another number gives another sample.")
+]
 _Compacted = Annotated[
     bool,
-    typer.Option(
-        "--compacted", help="The topics are compacted: offsets without a record are no damage."
-    ),
+    typer.Option("--compacted", help="The topics are compacted: missing offsets are not damage."),
 ]
 _Records = Annotated[
     bool,
     typer.Option(
         "--records/--no-records",
-        help="Decompress and parse every record; without, batches are held against their CRCs.",
+        help="Decompress and parse every record, or check only the CRC of each batch.",
     ),
 ]
 
@@ -87,17 +87,17 @@ def scrub(
 ) -> None:
     """Read segments in the bucket and check every batch, every record and every index entry.
 
-    CRCs, offsets and leader epochs of the batches, and the records in them; offset, time and
-    transaction index, producer snapshot and epoch checkpoint against the log, and against what was
-    open where the segment before ends; manifest and objects against the metadata; gaps
-    between segments. The segments come from the metadata topic, or, without one, from the
-    bucket's manifests. The cost is printed first; -o subscribe=flights limits it to a topic.
-    With -o remote.log.storage.manager.class.name=... segments are read through a class of your own,
-    which lists them if no metadata topic is named.
+    The job checks CRCs, offsets and leader epochs of batches, and their records. It compares offset,
+    time and transaction index, producer snapshot and epoch checkpoint with the log, and with the
+    transactions that were open at the end of the segment before. It compares manifest and objects
+    with the metadata, and finds gaps between segments. The segments come from the metadata topic, or
+    without one from the bucket's manifests. The cost is printed first. -o subscribe=flights limits
+    the job to a topic. With -o remote.log.storage.manager.class.name=... segments are read through
+    your own RemoteStorageManager, which also lists them if no metadata topic is named.
 
     isotherm pipeline scrub --path s3://bucket/kafka -b localhost:9092 --sample 5%
 
-    Exit codes: 0 clean, or nothing but leftovers: segments of which others hold every offset ·
+    Exit codes: 0 clean, or only leftovers (segments whose offsets other segments hold) ·
     1 failed, or refused by --max-bytes · 2 wrong options · 3 damage.
     """
     options, store = storage_of(path, option)
@@ -114,7 +114,7 @@ def scrub(
             segments, damage, listing_findings = _segments(kept, spark, store, log)
             segments = segments.where(topics_chosen(options))
             cost = scrub_cost(segments, settings)
-        tell_cost(cost, as_json=as_json)
+        print_cost(cost, as_json=as_json)
         check_cost(cost, max_bytes)
         if dry_run:
             return

@@ -20,8 +20,8 @@ from isotherm.cli.pipeline_bucket import (
     bucket_metadata,
     is_bucket,
     list_with_cost,
+    print_cost,
     storage_of,
-    tell_cost,
 )
 from isotherm.cli.pipeline_metadata import Audit, Dump, LogDirs
 from isotherm.cli.pipeline_options import (
@@ -64,22 +64,23 @@ _Inventory = Annotated[
 ]
 _AgeHours = Annotated[
     float,
-    typer.Option("--age-hours", min=0, help="Pass over what is not older than this."),
+    typer.Option("--age-hours", min=0, help="Leave out objects that are not older than this."),
 ]
 _Everywhere = Annotated[
     bool,
-    typer.Option("--everywhere", help="Look through the whole store, not only below key.prefix."),
+    typer.Option("--everywhere", help="List the whole store, not only below key.prefix."),
 ]
 _UnknownTopics = Annotated[
     bool,
     typer.Option(
         "--unknown-topics",
-        help="Objects of unknown topic ids are deletable too. Not in a bucket that clusters share.",
+        help="Objects of unknown topic ids are deletable too. Do not use it in a bucket that several"
+        " clusters share.",
     ),
 ]
-_Delete = Annotated[bool, typer.Option("--delete", help="Move what is deletable into quarantine.")]
+_Delete = Annotated[bool, typer.Option("--delete", help="Move deletable objects to quarantine.")]
 _ForGood = Annotated[
-    bool, typer.Option("--for-good", help="With --delete: no quarantine, gone for ever.")
+    bool, typer.Option("--for-good", help="With --delete: delete for ever, without quarantine.")
 ]
 
 
@@ -104,13 +105,14 @@ def sweep(
     command_config: CommandConfig = None,
     option: SourceOption = None,
 ) -> None:
-    """Compare the bucket's objects with the metadata: what is left over, and what is missing.
+    """Compare the bucket's objects with the metadata: find leftovers, and missing objects.
 
-    Partial uploads, failed copies, unfinished deletions, objects of deleted or unknown segments
-    and topics, objects in the wrong place, objects that finished segments lack. Without --delete
-    it is a report. With it, what is deletable is copied below isotherm-quarantine/, verified and
-    deleted, unless the metadata is not known to be complete. A class of your own
-    (-o remote.log.storage.manager.class.name=...) lists and deletes its segments itself.
+    The job finds partial uploads, failed copies, unfinished deletions, objects of deleted or unknown
+    segments and topics, objects in the wrong place, and objects that finished segments lack. Without
+    --delete it only reports. With --delete it copies deletable objects below isotherm-quarantine/,
+    verifies the copies and deletes the objects, unless the metadata is not known to be complete. Your
+    own RemoteStorageManager (-o remote.log.storage.manager.class.name=...) lists and deletes its
+    segments itself.
 
     isotherm pipeline sweep --path s3://bucket/kafka -b localhost:9092
 
@@ -138,7 +140,7 @@ def sweep(
     with ExitStack() as kept:
         spark = kept.enter_context(spark_session(master, spark_config))
         at_ms = SystemClock().now_ms()
-        with progress("the bucket is listed") as tell:
+        with progress("the bucket is listed") as show_step:
             listing, at_ms = _listing(
                 spark, store, inventory, at_ms, everywhere=everywhere, as_json=as_json
             )
@@ -146,12 +148,12 @@ def sweep(
             listing = listing.persist()
             listing.count()
             kept.callback(listing.unpersist)
-            tell("metadata is read")
+            show_step("metadata is read")
             replayed = kept.enter_context(replay(spark, log))
             completeness = _completeness(replayed.findings, bootstrap_server, client)
             if is_bucket(store):
-                _tell_sizes(listing, replayed.segments, store, max_bytes, as_json=as_json)
-            tell("objects and metadata are compared")
+                _print_cost_of_sizes(listing, replayed.segments, store, max_bytes, as_json=as_json)
+            show_step("objects and metadata are compared")
             age_ms = int(age_hours * _HOUR_MS)
             # Only buckets in a built-in layout have compactions in progress.
             spared = spared_segments(store) if is_bucket(store) else ()
@@ -190,7 +192,7 @@ def _check_goes_with(
         )
     if moves:
         raise ConfigError(
-            "a storage manager of your own has no quarantine: what it deletes is gone for ever"
+            "a storage manager of your own has no quarantine: it deletes segments for ever"
             f" value={store.storage_manager} hint='--delete --for-good, after a look at the report'"
         )
 
@@ -215,7 +217,7 @@ def _listing(
     return list_with_cost(spark, store, everywhere=everywhere, as_json=as_json), at_ms
 
 
-def _tell_sizes(
+def _print_cost_of_sizes(
     listing: DataFrame,
     segments: DataFrame,
     store: ObjectStoreSettings,
@@ -223,13 +225,14 @@ def _tell_sizes(
     *,
     as_json: bool,
 ) -> None:
-    """Print the cost of reading manifests for the sizes of compressed or encrypted logs, before it is done."""
+    """Print the cost of the manifests that the sizes of compressed or encrypted logs need, before
+    they are read."""
     from isotherm.spark.jobs.cost import check_cost
     from isotherm.spark.jobs.sweep import asks_manifests, cost_of_sizes
 
     if asks_manifests(store):
         cost = cost_of_sizes(listing, segments, store)
-        tell_cost(cost, as_json=as_json)
+        print_cost(cost, as_json=as_json)
         check_cost(cost, max_bytes)
 
 

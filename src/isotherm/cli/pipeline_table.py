@@ -38,17 +38,19 @@ _Value = Annotated[
     typer.Option(
         "--value",
         metavar="FORMAT",
-        help="What a value is: raw, bytes as they are; string, UTF-8; json, objects whose fields"
-        " become columns; avro, protobuf or json-schema, behind the id of a schema in --registry.",
+        help="The format of values: raw, unchanged bytes; string, UTF-8; json, objects whose fields"
+        " become columns; avro, protobuf or json-schema, after the id of a schema in --registry.",
     ),
 ]
-_Key = Annotated[str, typer.Option("--key", metavar="FORMAT", help="What a key is; as --value.")]
+_Key = Annotated[
+    str, typer.Option("--key", metavar="FORMAT", help="The format of keys, as in --value.")
+]
 _Mode = Annotated[
     str,
     typer.Option(
         "--mode",
         metavar="MODE",
-        help="append: all records; latest: of each key the newest value, without those that a"
+        help="append: all records; latest: the newest value of each key, without keys that a"
         " tombstone has deleted.",
     ),
 ]
@@ -66,7 +68,7 @@ _PartitionBy = Annotated[
     typer.Option(
         "--partition-by",
         metavar="UNIT",
-        help="Of timestamp: none, day or hour. Rows of each are in files of their own.",
+        help="Partition the table by the day or hour of the timestamp, or none.",
     ),
 ]
 _Warehouse = Annotated[
@@ -74,8 +76,8 @@ _Warehouse = Annotated[
     typer.Option(
         "--warehouse",
         metavar="URL",
-        help="The folder or bucket of tables, made if need be; isotherm-warehouse by default. Of a REST"
-        " catalog the name that its server has for it.",
+        help="The folder or bucket of tables. It is created if needed; the default is"
+        " isotherm-warehouse. For a REST catalog, the server's name of the warehouse.",
     ),
 ]
 _Table = Annotated[
@@ -83,7 +85,7 @@ _Table = Annotated[
     typer.Option(
         "--table",
         metavar="NAME",
-        help="The table; kafka.TOPIC, or for Delta and Parquet TOPIC, by default.",
+        help="The name of the table. The default is kafka.TOPIC, or TOPIC for Delta and Parquet.",
     ),
 ]
 _Catalog = Annotated[
@@ -91,7 +93,7 @@ _Catalog = Annotated[
     typer.Option(
         "--catalog",
         metavar="NAME",
-        help="A catalog of PyIceberg's configuration. Without, one in SQLite in the warehouse.",
+        help="A catalog of PyIceberg's configuration. The default is in SQLite, in the warehouse.",
     ),
 ]
 _ToOption = Annotated[
@@ -109,12 +111,13 @@ _Until = Annotated[
     typer.Option(
         "--until",
         metavar="END",
-        help="latest: to the end of the topic; tiered: to the end of the bucket, and what only the"
-        " brokers have is left to a later run.",
+        help="latest: to the end of the topic; tiered: to the end of the bucket. A later run adds the"
+        " records that only brokers have now.",
     ),
 ]
 _Follow = Annotated[
-    bool, typer.Option("--follow", "-f", help="Go on until SIGINT or SIGTERM, commit after commit.")
+    bool,
+    typer.Option("--follow", "-f", help="Run again and again, until SIGINT or SIGTERM."),
 ]
 _Interval = Annotated[
     float,
@@ -127,14 +130,15 @@ _RetryTimeout = Annotated[
     typer.Option(
         "--retry-timeout",
         min=0,
-        help="With --follow: seconds for which brokers, bucket, registry or catalog may be away.",
+        help="With --follow: seconds for which brokers, bucket, registry or catalog may be"
+        " unavailable.",
     ),
 ]
 _Compact = Annotated[
     bool,
     typer.Option(
         "--compact",
-        help="Then merge files of less than 128 MB, in one commit that keeps all rows.",
+        help="After the run, merge files of less than 128 MB, in one commit that keeps all rows.",
     ),
 ]
 _Expire = Annotated[
@@ -142,8 +146,8 @@ _Expire = Annotated[
     typer.Option(
         "--expire-snapshots",
         metavar="AGE",
-        help="Then let go of snapshots that are older, such as 7d, 12h or 30m, and delete the files"
-        " that only they name.",
+        help="After the run, expire snapshots that are older than this, such as 7d, 12h or 30m, and"
+        " delete the files that only they name.",
     ),
 ]
 _Retention = Annotated[
@@ -151,8 +155,8 @@ _Retention = Annotated[
     typer.Option(
         "--retention",
         metavar="WHAT",
-        help="keep: rows stay; follow: then delete the rows of records that Kafka has deleted, those"
-        " below the log start of the brokers.",
+        help="keep: all rows stay; follow: after the run, delete the rows of records that Kafka has"
+        " deleted, which are below the brokers' log start.",
     ),
 ]
 _UpkeepEvery = Annotated[
@@ -160,8 +164,8 @@ _UpkeepEvery = Annotated[
     typer.Option(
         "--upkeep-every",
         min=1,
-        help="With --follow: the commits after which --compact, --expire-snapshots and --retention"
-        " act.",
+        help="With --follow: the number of commits between two runs of --compact,"
+        " --expire-snapshots and --retention.",
     ),
 ]
 UNTIL_LATEST, UNTIL_TIERED = "latest", "tiered"
@@ -200,15 +204,15 @@ def table(
     spark_config: SparkConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a topic a table, or add to it what the topic has got since.
+    """Create a table from a topic, or add the topic's new records to it.
 
-    Each record is in the table once, or in the table of dead letters if its key or
-    value cannot be decoded. Records of aborted transactions are in neither. A run that was interrupted at any point
-    is started again. Without brokers the table ends where the bucket does.
+    Each record is in the table once, or in the table of dead letters if its key or value cannot be
+    decoded. Records of aborted transactions are in neither. After an interruption at any point, start
+    the command again. Without brokers the table ends at the end of the bucket.
 
     isotherm pipeline table flights --path s3://bucket/kafka --value json --warehouse s3://lake
 
-    Exit codes: 0 done · 1 failed, or another run was faster · 2 wrong options · 3 damage was met.
+    Exit codes: 0 done · 1 failed, or another run was faster · 2 wrong options · 3 damage.
     """
     from isotherm.cli.table_command import TableCommand, upkeep_settings
     from isotherm.spark.jobs.table_follow import FollowSettings

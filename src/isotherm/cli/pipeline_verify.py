@@ -52,7 +52,7 @@ _AgainstKeys = Annotated[
     bool,
     typer.Option(
         "--against-keys",
-        help="The topic's own keyed records: what compaction leaves of a migrated topic.",
+        help="The topic's own keyed records, which stay when a migrated topic is compacted.",
     ),
 ]
 _AgainstDump = Annotated[
@@ -83,8 +83,8 @@ def verify(
 ) -> None:
     """Compare the full history with a projection or a migrated topic, segment by segment.
 
-    Every live segment, its state, offsets, leader epochs, times, size and custom metadata have to
-    be the same. A projection is compared as of where its last run ended.
+    Every live segment must have the same state, offsets, leader epochs, times, size and custom
+    metadata. A projection is compared with the history up to the end of its last run.
 
     isotherm pipeline verify -b localhost:9092 --against s3://ops/metadata
 

@@ -68,7 +68,7 @@ class _Options:
 
 def migrate(
     check: Annotated[
-        bool, typer.Option("--check", help="Tell what would be written; change nothing.")
+        bool, typer.Option("--check", help="Count the records to write; change nothing.")
     ] = False,
     run: Annotated[bool, typer.Option("--run", help="Migrate.")] = False,
     bootstrap_server: Annotated[
@@ -162,18 +162,18 @@ def _migrate_log_dirs(texts: dict[str, str], options: _Options, *, run: bool) ->
             is_isotherms = False
         _check(LogDirMetadataTopic(config.log_dirs), options, is_isotherms=is_isotherms)
         return
-    with _progress() as tell:
+    with _progress() as report:
         surveys = migrate_log_dirs(
             config,
             clock=SystemClock(),
             fs=OsFileSystem(),
             rng=random.SystemRandom(),
-            progress=tell,
+            progress=report,
             on_corrupt=options.on_corrupt,
             audit_retention_ms=options.audit_retention_ms,
         )
     _print_surveys(surveys, options)
-    _tell_done(options)
+    _print_done(options)
 
 
 def _migrate_broker(
@@ -205,11 +205,11 @@ def _migrate_broker(
         left = [each for each in _surveys(topic, options) if not each.is_migrated]
     if left:
         raise CorruptMetadataError(
-            "the keyed records do not tell what all records tell"
+            "the keyed records do not give the same state as all records"
             f" metadata_partitions={[each.number for each in left]}"
         )
     _print_surveys(surveys, options)
-    _tell_done(options)
+    _print_done(options)
 
 
 def _check(topic: MetadataTopic, options: _Options, *, is_isotherms: bool) -> None:
@@ -218,14 +218,14 @@ def _check(topic: MetadataTopic, options: _Options, *, is_isotherms: bool) -> No
     is_needed = any(not each.is_migrated for each in surveys)
     if not is_isotherms and not options.as_json:
         console().print(
-            "\nThis is Apache Kafka's, not Isotherm's: it cannot be migrated, --run is refused. What"
-            " stays bounded is a projection of it: isotherm pipeline project."
+            "\nThis topic is Apache Kafka's, not Isotherm's: it cannot be migrated, and --run is"
+            " refused. A projection of it stays bounded: isotherm pipeline project."
         )
     elif not options.as_json:
         console().print(
             "\nMigration is needed: run again with --run."
             if is_needed
-            else "\nNothing to write: the keyed records tell everything."
+            else "\nNothing to write: the keyed records have the whole state."
         )
     if is_needed:
         raise typer.Exit(_EXIT_NEEDED)
@@ -233,14 +233,14 @@ def _check(topic: MetadataTopic, options: _Options, *, is_isotherms: bool) -> No
 
 def _surveys(topic: MetadataTopic, options: _Options) -> list[PartitionSurvey]:
     """Survey one metadata partition at a time. Only the surveys stay in memory."""
-    with _progress() as tell:
+    with _progress() as report:
         surveys = []
         for number in range(topic.partition_count):
             migration = PartitionMigration(
                 topic, number, clock=SystemClock(), on_corrupt=options.on_corrupt
             )
             surveys.append(migration.survey())
-            tell(number, 0, 0)
+            report(number, 0, 0)
         return surveys
 
 
@@ -256,7 +256,7 @@ def _await_compaction(bootstrap_server: str, extra: dict[str, str], options: _Op
             return
         if clock.monotonic_s() > deadline_s:
             raise RequestTimedOutError(
-                "the broker is still migrating, and goes on; look again with --check"
+                "the broker is still migrating, and continues; look again with --check"
                 f" bootstrap-server={bootstrap_server} timeout_s={options.timeout_s}"
             )
         clock.wait(threading.Event(), _WATCH_INTERVAL_S)
@@ -295,11 +295,11 @@ def _progress() -> Iterator[Callable[[int, int, int], None]]:
         partitions = bars.add_task("metadata partitions read", total=None)
         records = bars.add_task("records written", total=None)
 
-        def tell(number: int, written: int, total: int) -> None:
+        def report(number: int, written: int, total: int) -> None:
             bars.update(partitions, completed=number + 1)
             bars.update(records, completed=written, total=total)
 
-        yield tell
+        yield report
 
 
 def _print_surveys(surveys: Sequence[PartitionSurvey], options: _Options) -> None:
@@ -335,6 +335,6 @@ def _row(survey: PartitionSurvey) -> dict[str, Any]:
     }
 
 
-def _tell_done(options: _Options) -> None:
+def _print_done(options: _Options) -> None:
     if not options.as_json:
         console().print("\nThe topic is at level 1 and is being compacted.")

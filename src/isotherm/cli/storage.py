@@ -95,7 +95,7 @@ def format_storage(
 
 @app.command()
 def info(config: _ConfigFile) -> None:
-    """Print what the log directories hold. Exit code 1 if they are not fit for a start."""
+    """Print the content of the log directories. Exit code 1 if a broker cannot start with them."""
     from isotherm.broker.startup.formatting import storage_info
     from isotherm.log.fs import OsFileSystem
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from isotherm.cli.output import console, error_console, human_size, print_json, print_rows
-from isotherm.cli.pipeline_bucket import tell_cost
+from isotherm.cli.pipeline_bucket import print_cost
 from isotherm.cli.pipeline_options import progress, spark_errors, spark_session
 from isotherm.cli.stop_signals import stop_signals
 from isotherm.clock import SystemClock
@@ -108,14 +108,14 @@ class TableCommand:
             for each in run.plan.ranges
         ]
         print_rows(("partition", "start", "end"), rows, as_json=self._as_json)
-        tell_cost(run.cost, as_json=self._as_json)
+        print_cost(run.cost, as_json=self._as_json)
 
     def run_once(self) -> None:
-        with self._spark_if_needed() as spark, progress("the topic is looked at") as tell:
+        with self._spark_if_needed() as spark, progress("the topic is looked at") as show_step:
             started_s = self._clock.monotonic_s()
             run = self._runs.look()
             self._runs.complete(run)
-            done = self._runs.add(spark(), run, tell) if run.plan.offsets else None
+            done = self._runs.add(spark(), run, show_step) if run.plan.offsets else None
         self._print_run(run, done, self._clock.monotonic_s() - started_s)
         if self._upkeep.has_any and (run.exists or done is not None):
             with self._spark_if_needed() as spark:
@@ -131,10 +131,10 @@ class TableCommand:
             def run_once() -> None:
                 nonlocal commits
                 started_s = self._clock.monotonic_s()
-                with spark_errors(), progress("the topic is looked at") as tell:
+                with spark_errors(), progress("the topic is looked at") as show_step:
                     run = self._runs.look()
                     self._runs.complete(run)
-                    done = self._runs.add(spark, run, tell) if run.plan.offsets else None
+                    done = self._runs.add(spark, run, show_step) if run.plan.offsets else None
                 if done is None:
                     return
                 self._print_run(run, done, self._clock.monotonic_s() - started_s)
@@ -143,8 +143,8 @@ class TableCommand:
                     with spark_errors():
                         self._keep(lambda: spark)
 
-            follow(run_once, settings, stop, self._clock, random.Random(), _tell)  # noqa: S311
-        _tell(
+            follow(run_once, settings, stop, self._clock, random.Random(), _print_line)  # noqa: S311
+        _print_line(
             f"{self._table.name}: stopped after a whole commit; the next start goes on from there"
         )
 
@@ -162,9 +162,9 @@ class TableCommand:
             yield spark
 
     def _keep(self, spark: _OpenSpark) -> None:
-        with progress("upkeep") as tell:
+        with progress("upkeep") as show_step:
             tables = kept_tables(self._table)
-            done = keep_tables(tables, self._upkeep, spark, run_name(), self._clock, tell)
+            done = keep_tables(tables, self._upkeep, spark, run_name(), self._clock, show_step)
         self._print_upkeep(done)
 
     def _print_run(self, run: NextRun, done: TableRun | None, seconds: float) -> None:
@@ -199,5 +199,5 @@ class TableCommand:
         sys.stdout.flush()
 
 
-def _tell(line: str) -> None:
+def _print_line(line: str) -> None:
     error_console().print(f"isotherm: {line}", markup=False, soft_wrap=True)

@@ -54,10 +54,10 @@ def top(
     client_property: ClientProperties = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Show what each tier holds of a cluster's topics, the largest first. It ends with Ctrl+C.
+    """Show the bytes of a cluster's topics in each tier, the largest topic first. It ends with Ctrl+C.
 
     Works with Isotherm and with any Kafka cluster with tiered storage. `isotherm topics
-    describe-storage` says what the columns are.
+    describe-storage` explains the columns.
     """
     prices = price_list(price)
     extra = client_settings(command_config, client_property)

@@ -28,7 +28,7 @@ Price = Annotated[
     str,
     typer.Option(
         metavar="NAME|DOLLARS|FILE",
-        help="What a GiB of the remote tier costs a month: s3-standard, s3-standard-ia,"
+        help="The price of a GiB of the remote tier for a month: s3-standard, s3-standard-ia,"
         " s3-glacier-instant, gcs-standard, azure-hot, dollars, or a price list in TOML"
         " (docs/console.md).",
     ),
@@ -62,7 +62,7 @@ def describe_storage(
     client_property: ClientProperties = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Show what each tier holds of a topic's partitions, how far copies and deletions lag, and the cost.
+    """Show the bytes of a topic's partitions in each tier, the lags of copies and deletions, and the cost.
 
     Works with Isotherm and with any Kafka cluster with tiered storage. A byte that both tiers hold is in
     `local`, in `remote` and in `overlap`, and once in `total`. The copy lag includes the active segment,

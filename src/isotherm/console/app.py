@@ -201,7 +201,7 @@ async def _problem(_: Request, error: Exception) -> Response:
 
 
 async def _failure(_: Request, __: Exception) -> Response:
-    """For what is a defect of the console: the server logs it."""
+    """The answer after an unexpected error. The server logs the error."""
     return JSONResponse({"error": "the console failed: its log has the reason"}, 500, _HEADERS)
 
 
@@ -254,7 +254,7 @@ class _Pages:
             else:
                 histories = self._histories(storage, chosen)
                 if histories is None:
-                    raise HTTPException(404, "no topic of the cluster keeps what has happened")
+                    raise HTTPException(404, "no topic of the cluster has the events of segments")
                 drawn = past_tier_maps(chosen, histories, at_ms, columns, (first, end))
             return {
                 "topic": request.path_params["topic"],

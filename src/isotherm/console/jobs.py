@@ -43,7 +43,8 @@ class JobReports:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        # Of the newest ones, by name, time and size: pages ask for all of them every few seconds.
+        # The newest summaries, by name, time and size. Pages request them every few seconds, so a file is read
+        # again only after a change.
         self._summaries: dict[tuple[str, int, int], Row] = {}
 
     def newest(self) -> list[Row]:

@@ -33,52 +33,52 @@ def openapi_document() -> Schema:
         "info": {
             "title": "Isotherm console",
             "version": __version__,
-            "description": "Where the bytes of a cluster's topics lie. Reads only. Offsets are inclusive"
+            "description": "The bytes of a cluster's topics, by tier. Reads only. Offsets are inclusive"
             " at the start and exclusive at the end unless a name says otherwise; bytes are of .log files.",
         },
         "paths": {
             "/api/overview": _get("The cluster, its brokers and its topics."),
             "/api/answers": _get(
-                "Why each topic's local tier is so large, what is left over, what it will cost."
+                "For each topic: the causes of its local size, its leftovers, and its future cost."
             ),
             "/api/jobs": _get(
                 "The last reports of jobs. With --allow-changes, a token to start one by POST."
             ),
-            "/api/jobs/reports/{name}": _get("What a job has found.", _path("name")),
+            "/api/jobs/reports/{name}": _get("The findings of a job.", _path("name")),
             "/api/topics/{topic}": _get("Sums of a topic, and of each partition.", _path("topic")),
             "/api/topics/{topic}/map": {
                 **_get(
-                    "Which tier holds which offsets: the tier map.",
+                    "The tier map: the tiers of all offsets.",
                     _path("topic"),
                     _query("columns", "Cells of a lane at most.", 1, COLUMNS_MAX),
                     _query("partition", "The first partition."),
-                    _query("partitions", "How many partitions.", 1, PARTITIONS_MAX),
+                    _query("partitions", "The number of partitions.", 1, PARTITIONS_MAX),
                     _query("first", "The first offset; by default that of the log."),
                     _query("end", "The offset after the last one; by default that of the log."),
                     _query(
                         "at",
-                        "As it was then, milliseconds since 1970, as far as events tell; see history.",
+                        "The time of the map, milliseconds since 1970. Events limit it; see history.",
                     ),
                     content={"$ref": "#/components/schemas/Maps"},
                 )
             },
             "/api/topics/{topic}/history": _get(
-                "Which topic keeps what happened to the segments, and how far back that goes.",
+                "The name of the topic with the events of segments, and the times that they cover.",
                 _path("topic"),
                 _query("partition", "The first partition."),
-                _query("partitions", "How many partitions.", 1, PARTITIONS_MAX),
+                _query("partitions", "The number of partitions.", 1, PARTITIONS_MAX),
             ),
-            "/api/groups": _get("How far each group is behind, and which tier it reads from."),
+            "/api/groups": _get("The lag of each group, and the tier that it reads from."),
             "/api/groups/{group}": _get("The same for each partition of a group.", _path("group")),
             "/api/topics/{topic}/partitions/{partition}/segments/{id}": _get(
-                "All that is known of one remote segment.",
+                "The metadata of one remote segment, and the keys of its objects.",
                 _path("topic"),
                 _path("partition", _INTEGER),
                 _path("id"),
             ),
             "/api/topics/{topic}/partitions/{partition}/records": _get(
-                "One bounded step of a scan: the records that match, and what they cost to fetch. Go"
-                " on at next_offset until is_end. Control records are passed over.",
+                "One bounded step of a scan: the records that match, and the cost to fetch them."
+                " Continue at next_offset until is_end. Control records are left out.",
                 _path("topic"),
                 _path("partition", _INTEGER),
                 _query("offset", "The first offset; by default that of the log."),
@@ -92,7 +92,7 @@ def openapi_document() -> Schema:
                 _query("header_value", "Text that a header's value contains.", schema=_TEXT),
                 _query(
                     "from",
-                    "bucket: what the bucket has is read there, without the brokers.",
+                    "bucket: records of remote segments are read from the bucket, without the brokers.",
                     schema={"enum": ["leader", "bucket"]},
                 ),
             ),

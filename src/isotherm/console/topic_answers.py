@@ -1,4 +1,4 @@
-"""Builds the JSON of the page "Answers": why a topic's local tier is large, what is left over, what it will cost.
+"""Builds the JSON of the page "Answers": the causes of a topic's local size, its leftovers, its future cost.
 Pure."""
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ FORECAST_MONTHS = (1, 3, 12)
 _REMEDIES = {
     HoldCause.NOT_TIERED: "The topic is not tiered: set remote.storage.enable=true.",
     HoldCause.LOCAL_RETENTION: "Copied, and kept for fast reads: lower local.retention.ms or local.retention.bytes.",
-    HoldCause.DELETION_LATE: "Due for local deletion: the broker looks every log.retention.check.interval.ms, and"
-    " never deletes a segment above one that is not copied.",
-    HoldCause.ACTIVE_SEGMENT: "Still written to, or just closed: a segment is copied after it has rolled, at"
-    " segment.bytes or segment.ms.",
-    HoldCause.COPY_DISABLED: "remote.log.copy.disable=true: nothing more is copied, so nothing of it is deleted locally.",
-    HoldCause.OPEN_TRANSACTION: "Above the last stable offset: an open transaction holds copies back. Find it with"
+    HoldCause.DELETION_LATE: "Due for local deletion: the broker applies retention every"
+    " log.retention.check.interval.ms. It never deletes a segment above one that is not copied.",
+    HoldCause.ACTIVE_SEGMENT: "Active, or just closed: a segment is copied after it has rolled, at segment.bytes or"
+    " segment.ms.",
+    HoldCause.COPY_DISABLED: "remote.log.copy.disable=true: nothing more is copied, so local retention does not"
+    " delete these segments.",
+    HoldCause.OPEN_TRANSACTION: "Above the last stable offset: an open transaction delays copies. Find it with"
     " kafka-transactions.sh find-hanging, and abort it.",
-    HoldCause.COPYING: "An upload is at work.",
-    HoldCause.COPY_FAILED: "Uploads were begun and did not finish: the leader's log has the reason"
-    " (RemoteCopyErrorsPerSec counts them); check the bucket's rights and that it answers.",
-    HoldCause.COPY_WAITS: "Closed segments that no upload was begun for: the copier is behind. See"
+    HoldCause.COPYING: "An upload is in progress.",
+    HoldCause.COPY_FAILED: "Uploads were started and not finished: the leader's log has the reason"
+    " (RemoteCopyErrorsPerSec counts them). Check the rights to the bucket, and that it answers.",
+    HoldCause.COPY_WAITS: "Closed segments without an upload yet: the copier lags. See"
     " remote.log.manager.copier.thread.pool.size and remote.log.manager.copy.max.bytes.per.second.",
 }
 

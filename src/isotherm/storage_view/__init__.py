@@ -1,1 +1,1 @@
-"""Where the bytes of a cluster's topics lie: local disks, the remote tier, or both. For people to look at."""
+"""The places of the bytes of a cluster's topics (local disks, the remote tier, or both), for users to see."""

@@ -1,6 +1,6 @@
 """Computes the growth of a partition's remote tier, and forecasts its size. Pure.
 
-The forecast continues the mean rate of copies of the last 30 days, and subtracts what retention deletes. It
+The forecast continues the mean rate of copies of the last 30 days, and subtracts the deletions of retention. It
 assumes that traffic and settings do not change.
 """
 

@@ -1,4 +1,4 @@
-"""Estimates what the remote tier costs a month, by list prices of storage and requests.
+"""Estimates the monthly cost of the remote tier, by list prices of storage and requests.
 
 The prices are in dollars per GiB and month, and per thousand requests. They are those of the first and highest
 step of each list: Amazon S3 in us-east-1, Google Cloud Storage in us-central1, Azure Blob Storage in East US with

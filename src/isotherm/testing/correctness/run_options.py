@@ -15,13 +15,13 @@ KILLS_PER_ROUND = 25
 
 _DESCRIPTION = """\
 Clients work while a broker of their own is killed, paused and restarted; then every record is read
-once more, and both tiers are searched for what does not hold together.
+once more, and both tiers are searched for contradictions.
 
 Without --kills: rounds of 30 s with a fault each 0.5 to 3 s (SIGKILL, SIGSTOP, SIGTERM).
 With --kills N: a kill loop. Segments of 100 kB leave the local disk as soon as they are copied, tasks
 run each 300 ms, the broker is killed or paused a second or two after it serves; a topic expires, and
 topics are deleted and made again. Idempotent, transactional and consume-transform-produce clients.
-With --precise each life of the broker is given a durable write before or after which it kills itself:
+With --precise each process of the broker has a durable write before or after which it kills itself:
 an append to the metadata or audit topic, an object put or deleted, a local file written, synced,
 renamed or removed, a checkpoint. The report has a table of these writes and how often each killed.
 """
@@ -37,9 +37,9 @@ examples:
 
 anomalies, as the report names them:
   lost-write, unseen, duplicate, inconsistent-offsets, nonmonotonic-*, *poll-skip, G1a, early-read,
-  precommitted-read, uncopied, out-of-range   what clients saw   (checker.py)
+  precommitted-read, uncopied, out-of-range   seen by clients    (checker.py)
   hole, leaked-object, missing-object, damaged-object, unfinished-segment, undeleted-topic,
-  expired-early, unsettled                    what is stored     (settled_tier.py)
+  expired-early, unsettled                    in the tiers       (settled_tier.py)
 
 exit status: 0 none found, 1 anomalies: the round's folder is kept, with the broker's log in
 broker.log. S3 needs the server that scripts/s3-server.sh installs.
