@@ -117,13 +117,13 @@ class SchemaRegistryError(RetriableError):
 
 
 class PeerDisconnectedError(RetriableError):
-    """No connection to another node of the cluster: refused, lost, closed, or its answer cannot be
-    understood. The node may have done what the request asked for."""
+    """The connection to another node of the cluster was refused, lost or closed, or its answer is
+    malformed. The node may have processed the request."""
 
 
 class PeerTimeoutError(RetriableError):
     """Another node of the cluster did not accept a connection, or did not answer, in time. It may
-    have done what the request asked for."""
+    have processed the request."""
 
 
 class CoordinatorLoadInProgressError(RetriableError):
@@ -188,7 +188,7 @@ class TransactionCoordinatorFencedError(FencedError):
 
 
 class TableOvertakenError(FencedError):
-    """Another run has written to the table of a topic since this one read what the table covers."""
+    """Another run has written to the table of a topic since this one read the covered offsets."""
 
 
 class RejectedError(IsothermError):

@@ -72,8 +72,8 @@ class BrokerConfig:
     process_roles: tuple[str, ...] = key(
         DISTINCT_LIST,
         COMBINED,
-        "What this process is: a broker with the cluster's only controller in it, or with `broker`"
-        " alone a member of a cluster of Apache Kafka's controllers.",
+        "The roles of this process. broker,controller: a broker with the cluster's only controller in"
+        " it. broker: a member of a cluster of Apache Kafka's controllers.",
         check=any_of(*COMBINED),
     )
     controller_quorum_voters: tuple[str, ...] = key(
@@ -211,8 +211,8 @@ class BrokerConfig:
     delayed_operations_max: int = key(
         INT,
         100_000,
-        "Fetches that may wait for data at once; beyond it they are answered at once with what"
-        " there is. Isotherm's own key.",
+        "The most fetches that wait for data at the same time. Further ones are answered at once"
+        " with the data that exists. Isotherm's own key.",
         check=at_least(1),
     )
     producer_id_expiration_ms: int = key(

@@ -57,7 +57,7 @@ class CleanerConfig:
     log_cleaner_backoff_ms: int = key(
         LONG,
         15_000,
-        "Time a cleaner thread waits when there is no log to clean.",
+        "The wait of a cleaner thread that finds no log to clean.",
         check=at_least(0),
         dynamic=True,
     )

@@ -18,9 +18,9 @@ _OWN_LOGIN = "a broker's own login has no such setting"
 _TICKETS = "the system's Kerberos keeps tickets"
 _METRICS = "prometheus.listener serves the metrics"
 _METADATA_LOG = "the cluster's metadata is kept whole in its log"
-_NO_PACE = "how much at a time, and how often, is not set"
+_NO_PACE = "there is no setting for the amount or the interval"
 _AT_ONCE = "a group that changed is assigned at once"
-_WAITING_REQUESTS = "what has waited is dropped at once"
+_WAITING_REQUESTS = "a completed request leaves its purgatory at once"
 
 REFUSED_KEYS: dict[str, str] = {
     "create.topic.policy.class.name": "topics are not checked by a policy of this class",
@@ -38,7 +38,7 @@ _IGNORED_KEYS: dict[str, str] = {
     "background.threads": _EVENT_LOOP,
     "socket.send.buffer.bytes": _EVENT_LOOP,
     "socket.receive.buffer.bytes": _EVENT_LOOP,
-    "queued.max.requests": "queued.max.request.bytes bounds what waits",
+    "queued.max.requests": "queued.max.request.bytes bounds the waiting requests",
     "max.connections.per.ip.overrides": "max.connections.per.ip holds for every address",
     "group.consumer.assignors": "the assignors are uniform and range",
     "group.consumer.regex.refresh.interval.ms": _NO_PACE,

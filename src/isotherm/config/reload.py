@@ -1,7 +1,7 @@
 """Applies a configuration that is read again while the broker runs.
 
 Only keys that Kafka can change at run time take effect. The others keep their values from the start, and are
-named, so that the operator knows what the next start will change.
+named, so that the operator knows the changes of the next start.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Changed(NamedTuple):
 
 
 def reload_config(running: BrokerConfig, reread: BrokerConfig) -> ReloadedConfig:
-    """Compare two configurations, and apply what may change. Both must be results of `parse_broker_config`,
+    """Compare two configurations, and apply the changes that may be. Both must be results of `parse_broker_config`,
     without values that were set while running."""
     changed = list(_changed_keys(running, reread))
     applied = [each for each in changed if each.name in dynamic_broker_keys()]

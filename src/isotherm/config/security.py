@@ -77,8 +77,8 @@ class SecurityConfig:
     authorizer_class_name: str = key(
         STRING,
         "",
-        "Whether access is checked: the name of Kafka's StandardAuthorizer, whose rules are meant. If"
-        " not set, every client may do everything.",
+        "Whether access is checked: the name of Kafka's StandardAuthorizer, for its rules. If not set,"
+        " every client may do everything.",
         check=one_of("", STANDARD_AUTHORIZER),
     )
     super_users: tuple[str, ...] = key(
@@ -120,14 +120,14 @@ class SecurityConfig:
     sasl_login_callback_handler_class: str | None = key(
         optional(STRING),
         None,
-        "What fetches this broker's own tokens: the name of Kafka's OAuthBearerLoginCallbackHandler, which is"
-        " meant without it, too.",
+        "The class that fetches this broker's own tokens: Kafka's OAuthBearerLoginCallbackHandler, which is also"
+        " used if the key is not set.",
         check=Check(lambda value: value in (None, TOKEN_HANDLER), TOKEN_HANDLER),
     )
     sasl_oauthbearer_token_endpoint_url: str | None = key(
         optional(STRING),
         None,
-        "Where this broker gets the tokens by which it logs in to others with OAUTHBEARER: https://...",
+        "The URL of the tokens with which this broker logs in to others with OAUTHBEARER: https://...",
     )
     sasl_oauthbearer_client_credentials_client_id: str | None = key(
         optional(STRING),
@@ -151,8 +151,8 @@ class SecurityConfig:
     sasl_server_callback_handler_class: str | None = key(
         optional(STRING),
         None,
-        "What checks the tokens of OAUTHBEARER: the name of Kafka's OAuthBearerValidatorCallbackHandler,"
-        " which is meant without it, too. (Kafka's default accepts tokens without a signature.)",
+        "The class that checks the tokens of OAUTHBEARER: Kafka's OAuthBearerValidatorCallbackHandler,"
+        " which is also used if the key is not set. (Kafka's default accepts tokens without a signature.)",
         check=Check(lambda value: value in (None, TOKEN_CALLBACK_HANDLER), TOKEN_CALLBACK_HANDLER),
     )
     sasl_oauthbearer_jwt_validator_class: str = key(
@@ -245,8 +245,7 @@ class SecurityConfig:
     ssl_endpoint_identification_algorithm: str = key(
         STRING,
         "https",
-        "Whether this broker checks the host name in the certificate of what it connects to: https, or"
-        " nothing.",
+        "Whether this broker checks the host name in the certificate of a server: https, or nothing.",
         check=one_of("https", ""),
     )
     ssl_client_auth: str = key(

@@ -57,7 +57,7 @@ class TopicConfig:
     cleanup_policy: tuple[str, ...] = key(
         LIST,
         ("delete",),
-        "What happens to old segments: delete, compact, both, or neither (an empty list).",
+        "The cleanup of old segments: delete, compact, both, or neither (an empty list).",
         check=any_of("delete", "compact"),
         dynamic=True,
         synonyms=["log.cleanup.policy"],
@@ -65,7 +65,7 @@ class TopicConfig:
     compression_type: str = key(
         STRING,
         "producer",
-        "Codec of stored batches; 'producer' keeps what the producer chose.",
+        "Codec of stored batches; 'producer' keeps the producer's codec.",
         check=one_of(*_COMPRESSION_TYPES),
         dynamic=True,
         synonyms=["compression.type"],
@@ -290,7 +290,7 @@ class TopicConfig:
     remote_log_copy_disable: bool = key(
         BOOLEAN,
         False,
-        "Stop copying to the remote tier while keeping what is there (KIP-950).",
+        "Stop copying to the remote tier, and keep the segments there (KIP-950).",
         dynamic=True,
     )
     remote_log_delete_on_disable: bool = key(
@@ -318,13 +318,13 @@ class TopicConfig:
     leader_replication_throttled_replicas: tuple[str, ...] = key(
         LIST,
         (),
-        "Replicas, as partition:broker, whose copying is slowed down at the leader; * for all.",
+        "Replicas, as partition:broker, that leader.replication.throttled.rate limits; * for all.",
         check=_THROTTLED_REPLICAS,
     )
     follower_replication_throttled_replicas: tuple[str, ...] = key(
         LIST,
         (),
-        "Replicas, as partition:broker, whose copying is slowed down at the follower; * for all.",
+        "Replicas, as partition:broker, that follower.replication.throttled.rate limits; * for all.",
         check=_THROTTLED_REPLICAS,
     )
     internal_segment_bytes: int | None = key(

@@ -23,13 +23,13 @@ class TransactionConfig:
     transaction_remove_expired_transaction_cleanup_interval_ms: int = key(
         INT,
         3_600_000,
-        "Time between two looks for transactional ids to forget.",
+        "Time between two expirations of transactional ids.",
         check=at_least(1),
     )
     transaction_state_log_num_partitions: int = key(
         INT,
         50,
-        "Partitions of __transaction_state. Fixed once the topic is there.",
+        "Partitions of __transaction_state. Fixed once the topic exists.",
         check=at_least(1),
     )
     transaction_state_log_replication_factor: int = key(
