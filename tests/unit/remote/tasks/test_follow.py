@@ -97,13 +97,13 @@ def test_cancellation_waits_for_the_report_that_has_begun(copied: TieredPartitio
             reported.append(offset)
 
     with ThreadPoolExecutor(2) as pool:
-        report = pool.submit(cancellation.tell_copied, SlowLog(), 5)  # type: ignore[arg-type]
+        report = pool.submit(cancellation.report_copied, SlowLog(), 5)  # type: ignore[arg-type]
         assert begun.wait(WAIT_S)
         cancelled = pool.submit(cancellation.cancel)
         go.set()
         report.result(WAIT_S)
         cancelled.result(WAIT_S)
-    cancellation.tell_copied(SlowLog(), 6)  # type: ignore[arg-type]
+    cancellation.report_copied(SlowLog(), 6)  # type: ignore[arg-type]
     assert reported == [5]
     assert cancellation.is_set
     assert cancellation.event.is_set()
