@@ -24,6 +24,7 @@ HOSTED_MEMBERS = (
     "tests/unit/broker/groups/test_embedded_protocol.py",
 )
 ASSIGNORS = (
+    "tests/unit/broker/groups/test_assignors.py",
     "tests/unit/broker/groups/test_consumer_group.py",
     "tests/property/broker/test_assignors.py",
 )
