@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from isotherm.log.fs import FileSystem
 from isotherm.testing.broker_process import BrokerProcess
@@ -22,10 +22,11 @@ from oracle.jars import OracleUnavailableError, resolve_jars, resolve_spark_sour
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# No deadline for examples: how long one takes depends on the machine, and no test depends on that.
-settings.register_profile("new examples", deadline=None, print_blob=True)
+# No deadline for examples, and no limit for drawing them: both times depend on the machine, and no test depends on that.
+_UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("new examples", _UNTIMED, print_blob=True)
 # docs/decisions/0182: .ci/run draws the same examples in each run of the same code.
-settings.register_profile("same examples", deadline=None, print_blob=True, derandomize=True)
+settings.register_profile("same examples", _UNTIMED, print_blob=True, derandomize=True)
 settings.load_profile(os.environ.get("ISOTHERM_EXAMPLES", "new examples"))
 
 # The files that take a minute or more, the longest first.

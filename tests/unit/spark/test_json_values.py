@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import types
 
@@ -137,7 +137,7 @@ def has_content(parsed: Any) -> bool:
 
 
 # Hypothesis draws slowly on a busy machine.
-@settings(max_examples=40, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, derandomize=True)
 @given(st.lists(VALUES, max_size=12), st.lists(VALUES, max_size=6))
 def test_each_value_is_what_pythons_json_reads_or_dead_with_a_reason(
     values: list[bytes | None], later: list[bytes | None]

@@ -218,6 +218,23 @@ def test_classic_member_gives_partitions_up_by_joining_again(driver: Driver) -> 
     assert driver.sync(member_id, 2) == kept
 
 
+def test_member_with_several_protocols_joins_by_the_first(driver: Driver) -> None:
+    preferred = Protocol("range", subscription(version=0))
+    joined = driver.join(protocols=(preferred, Protocol("cooperative-sticky", b"")))
+    member_id = joined.member_id
+    assert joined.protocol_name == "range"
+    refused = driver.sync(member_id, 1, protocol_name="cooperative-sticky")
+    assert refused is E.inconsistent_group_protocol
+    assert driver.sync(member_id, 1, protocol_name="range") == {0, 1, 2, 3}
+
+
+def test_partitions_of_a_deleted_topic_are_left_out_of_an_assignment(driver: Driver) -> None:
+    joined = driver.join()
+    image: Any = SimpleNamespace(end_offset=2, topics_by_name={}, topics_by_id={})
+    driver.catalog = TopicCatalog(image)
+    assert driver.sync(joined.member_id, 1) == set()
+
+
 def test_eager_member_has_given_up_everything_when_it_joins(driver: Driver) -> None:
     joined = driver.join(protocols=(Protocol("range", subscription(version=0)),))
     driver.beat("a")
