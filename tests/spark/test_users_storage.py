@@ -254,7 +254,7 @@ def test_sweep_compares_the_list_of_the_class(
     shutil.rmtree(lost)
     (cut / "whole").unlink()
     refused = run_job(shelf, "sweep", *topic, "--delete", folder=swept)
-    assert "gone for ever" in str(refused.exception)
+    assert "deletes segments for ever" in str(refused.exception)
     assert stray.exists()
     done = rows_of(run_job(shelf, "sweep", *topic, "--delete", "--for-good", folder=swept), 3)
     kinds = {segment_of(row["key"]): row["kind"] for row in done if "kind" in row}
