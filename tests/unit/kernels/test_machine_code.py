@@ -23,6 +23,7 @@ from llvmlite import binding
 from isotherm.kernels import machine_code
 from isotherm.kernels.kernel import stamp, target
 
+pytestmark = pytest.mark.slow  # as a file: many tests are processes that compile
 PACKAGE = Path(machine_code.__file__).parent
 # Decodes one record at offset 102 with a kernel that inlines functions of two other modules.
 SCRIPT = """

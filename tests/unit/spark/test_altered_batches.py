@@ -17,6 +17,7 @@ from tests.support.altered_batches import ALTERATIONS, DATA, KINDS, Altered, alt
 from tests.support.damaged_history import damage
 from tests.support.model_history import ModelHistory, Row, Shape, rows
 
+pytestmark = pytest.mark.slow  # as a file: each alteration is read in every mode
 MODES = (
     {"failOnDataLoss": "true"},
     {"failOnDataLoss": "false"},

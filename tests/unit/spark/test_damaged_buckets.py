@@ -33,6 +33,7 @@ from tests.support.damaged_history import (
 from tests.support.model_history import START_MS, TOPIC, ModelHistory, Shape, rows
 from tests.support.transformed_history import PLANTED_TRANSFORMS, transformed_history
 
+pytestmark = pytest.mark.slow  # as a file: each kind of damage is read in every mode
 FLIPS = 15
 SOAK_SEEDS = range(10, 46)
 SOAK_FLIPS = 150
