@@ -216,6 +216,7 @@ def test_cut_bytes_are_read_as_google_does_or_dead(seed: int) -> None:
     assert not refused
 
 
+@pytest.mark.slow
 @given(SEEDS)
 def test_altered_bytes_are_read_as_google_does(seed: int) -> None:
     """The reader accepts more than google.protobuf: it does not check the width of unknown numbers,

@@ -68,6 +68,7 @@ def memory_of(topic: MemoryMetadataTopic, *, is_survey: bool) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_what_would_be_written_is_counted_and_not_held() -> None:
     topic = topic_of(3_000, live=3_000)
     memory_of(topic, is_survey=True)  # warm up: code is loaded once

@@ -338,6 +338,7 @@ def test_folder_object_is_complete_or_absent(folder: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_file_is_copied_into_a_folder_beside_what_a_crash_has_left(
     folder: Path, tmp_path: Path
 ) -> None:
