@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from isotherm.broker.controller.controller import Controller
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
+from isotherm.broker.metadata.image import TopicImage
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.tier.embedded_metadata_topic import EmbeddedMetadataTopic
 from isotherm.broker.tier.lineage_restorer import (
@@ -290,14 +291,18 @@ def _open_index_cache(
 
 
 def _leader_epoch(metadata: ClusterMetadata, partition: TopicIdPartition) -> LeaderEpoch | None:
-    topic = metadata.image.topics_by_id.get(partition.topic_id)
-    if topic is None or partition.partition >= len(topic.partitions):
-        return None
-    return topic.partitions[partition.partition].leader_epoch
+    topic = _topic_with(metadata, partition)
+    return None if topic is None else topic.partitions[partition.partition].leader_epoch
 
 
 def _is_tiered(metadata: ClusterMetadata, partition: TopicIdPartition) -> bool:
+    topic = _topic_with(metadata, partition)
+    return topic is not None and is_remote_log_enabled(
+        topic.name, metadata.topic_config(topic.name), system_enabled=True
+    )
+
+
+def _topic_with(metadata: ClusterMetadata, partition: TopicIdPartition) -> TopicImage | None:
+    """The topic; None if it is deleted or does not have the partition."""
     topic = metadata.image.topics_by_id.get(partition.topic_id)
-    if topic is None or partition.partition >= len(topic.partitions):
-        return False
-    return is_remote_log_enabled(topic.name, metadata.topic_config(topic.name), system_enabled=True)
+    return topic if topic is not None and partition.partition < len(topic.partitions) else None
