@@ -31,7 +31,7 @@ POINTS = {
     "isotherm.remote.tasks.cancellation": "cancellation",
     "isotherm.remote.tasks.copies_in_progress": "copies",
     "isotherm.remote.periodic_tasks": "periodic tasks",
-    "isotherm.remote.remote_log_manager": "remote log manager",
+    "isotherm.remote.partition_roles": "partition roles",
     "isotherm.log.partition_log": "log",
     "isotherm.log.deletion_queue": "log deletions",
 }

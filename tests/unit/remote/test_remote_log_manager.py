@@ -24,7 +24,7 @@ from isotherm.errors import (
 )
 from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_read import FetchIsolation
-from isotherm.remote import remote_log_manager
+from isotherm.remote import partition_roles
 from isotherm.remote.indexes.index_cache import DIRECTORY_NAME
 from isotherm.remote.reading.read_ahead import AHEAD_AT_ONCE
 from isotherm.remote.reading.read_request import ReadRequest
@@ -781,6 +781,7 @@ def test_role_of_the_last_call_counts_although_a_stop_ends_meanwhile(
     manager: RemoteLogManager, partition: TieredPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager.on_leadership_change([partition.log])
+    run_after(partition, 1, lambda: all_copied(partition))
     go, follows, ended = threading.Event(), [], threading.Event()
     on_stop = partition.metadata.on_stop_partitions
 
@@ -799,12 +800,14 @@ def test_role_of_the_last_call_counts_although_a_stop_ends_meanwhile(
                 ended.set()  # every callback has run
 
     monkeypatch.setattr(partition.metadata, "on_stop_partitions", held)
-    monkeypatch.setattr(remote_log_manager, "Future", Ending)
+    monkeypatch.setattr(partition_roles, "Future", Ending)
     stopped = manager.stop_partitions([partition.partition], delete_remote=False)
     manager.on_leadership_change([partition.log])  # begins to lead when the stop is done
     go.set()
     run_after(partition, 1_000, lambda: stopped.done() and ended.is_set())
-    assert isinstance(manager._roles[partition.partition], remote_log_manager._Followed)
+    assert not manager.leads(partition.partition)
+    partition.log._highest_offset_in_remote_storage = -1
+    run_after(partition, 1_000, lambda: all_copied(partition))  # by the task of a follower
 
 
 def test_closed_manager_starts_nothing(
