@@ -29,6 +29,7 @@ ASSIGNORS = (
     "tests/property/broker/test_assignors.py",
 )
 LOG = ("tests/unit/log",)
+LOG_MANAGER = ("tests/unit/log/test_log_manager.py", "tests/unit/log/test_log_copy.py")
 CLEANER = ("tests/unit/log/cleaner",)
 LOADED_LOGS = (
     "tests/unit/log/test_log_loader.py",
@@ -114,7 +115,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "spark/tables/iceberg_snapshots.py": ("tests/unit/spark/test_topic_tables.py", *TABLE_UPKEEP),
     "spark/tables/iceberg_upkeep.py": TABLE_UPKEEP,
     "log/partition_log.py": (*LOG, *TASKS),
-    "log/log_manager.py": ("tests/unit/log/test_log_manager.py", "tests/unit/log/test_log_copy.py"),
+    "log/log_manager.py": LOG_MANAGER,
+    "log/retired_directories.py": LOG_MANAGER,
     "broker/replication/replica_fetcher.py": (
         "tests/unit/broker/replication/test_replica_fetcher.py",
     ),
@@ -294,6 +296,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "log/cleaner/offset_map.py": CLEANER,
     "log/cleaner/rewrite.py": CLEANER,
     "log/cleaner/segment_writer.py": CLEANER,
+    "log/locked_dirs.py": ("tests/unit/log/test_locked_dir.py", *LOG_MANAGER),
     "log/locked_dir.py": (
         "tests/unit/log/test_locked_dir.py",
         "tests/unit/log/test_log_manager.py",

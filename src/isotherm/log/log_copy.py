@@ -4,6 +4,7 @@
        closed segments                    once, with their indexes
        active segment                     its batches so far
     ── the log is closed: what is missing is copied, and the directory gets the log's name ──
+    <topic>-<partition>/.moved           until the old directory is gone
 
 The files of a log change only at their end, unless a truncation or the cleaner drops records. Then
 the copy begins anew. The cleaner is paused while the copy is completed. Source: KIP-113, whose copy
@@ -44,6 +45,9 @@ class LogCopy:
     def __init__(self, fs: FileSystem, log: PartitionLog, log_dir: LogDir, directory: Path) -> None:
         """Create `directory`, which lies in `log_dir`."""
         assert log.topic_id is not None, log
+        with log.log_dir.errors_fail_it(f"move {log.topic_partition}"):
+            # An earlier move leaves it if a crash comes after the deletion of its old directory.
+            fs.remove(log.directory / MOVED_MARK)
         self.log = log
         self.log_dir = log_dir
         self.directory = directory
@@ -113,6 +117,22 @@ class LogCopy:
             for name in set(self._fs.list_names(self.directory)).difference(names):
                 self._fs.remove(self.directory / name)
             self._fs.sync_directory(self.directory)
+
+    def rename_to(self, directory: Path) -> None:
+        """Mark the complete copy and give it the log's name. The rename is the last step: from there
+        on a start uses the copy, and so must this process."""
+        with self.log_dir.errors_fail_it(f"move {self.log.topic_partition}"):
+            mark = self.directory / MOVED_MARK
+            self._fs.write_bytes(mark, b"")
+            self._fs.sync_file(mark)
+            self._fs.sync_directory(self.directory)
+            self._fs.rename(self.directory, directory)
+
+    def unmark(self, directory: Path) -> None:
+        """Remove the mark from the renamed copy, when the old directory is gone."""
+        with self.log_dir.errors_fail_it(f"unmark {self.log.topic_partition}"):
+            self._fs.remove(directory / MOVED_MARK)
+            self._fs.sync_directory(directory)
 
     # ---- inside
 

@@ -72,6 +72,14 @@ class LogDir:
         self.check_online()
         return _FailingDir(self, action)
 
+    def try_to(self, action: str, do: Callable[[], None]) -> None:
+        """Call `do`. A failure takes the directory offline, and is logged and not raised."""
+        try:
+            with self.errors_fail_it(action):
+                do()
+        except LogDirFailedError:
+            logger.exception("log directory is skipped action=%s dir=%s", action, self.path)
+
     def failed_by(self, error: OSError, action: str) -> LogDirFailedError:
         """Take the directory offline; returns the error to raise from `error`. For paths that are
         too hot for `errors_fail_it`; they call `check_online` first."""

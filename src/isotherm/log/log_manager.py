@@ -1,7 +1,9 @@
-"""All logs of a broker: loads, creates and deletes them, and does their background work.
+"""All logs of a broker: loads, creates, moves and deletes them, and does their background work.
 
-One process at a time writes to a log directory (`.lock`). If a directory fails, it goes offline
-with its logs; the others continue. The methods for background work are ticks, which the owner of
+    locked_dirs.py          the log directories: their locks and checkpoints
+    retired_directories.py  directories of logs that are deleted or moved
+
+If a log directory fails, it goes offline with its logs; the others continue. The methods for background work are ticks, which the owner of
 the threads calls: each does what is due and returns. Source: Kafka LogManager.java.
 """
 
@@ -15,7 +17,6 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 from isotherm.clock import Clock
@@ -31,18 +32,17 @@ from isotherm.errors import (
 from isotherm.log.checkpoints import (
     NO_BROKER_EPOCH,
     load_partition_metadata,
-    save_clean_shutdown,
     save_partition_metadata,
 )
 from isotherm.log.cleaner.log_cleaner_manager import LogCleanerManager
-from isotherm.log.environment import LogEnvironment, StartedLog
+from isotherm.log.environment import LogEnvironment
 from isotherm.log.file_cache import FileCache
 from isotherm.log.fs import FileSystem
-from isotherm.log.locked_dir import LockedDir, lock_directory
-from isotherm.log.log_copy import MOVED_MARK, LogCopy
+from isotherm.log.locked_dirs import LockedDirs
+from isotherm.log.log_copy import LogCopy
 from isotherm.log.log_dir import LogDir
 from isotherm.log.log_loader import LogCheckpoints, load_log
-from isotherm.log.offline_logs import OfflineLog, partitions_of
+from isotherm.log.offline_logs import OfflineLog
 from isotherm.log.partition_directories import (
     CLUSTER_METADATA_PARTITION,
     FoundDirectories,
@@ -56,6 +56,7 @@ from isotherm.log.partition_directories import (
 )
 from isotherm.log.partition_log import PartitionLog
 from isotherm.log.retention import DeletedSegment
+from isotherm.log.retired_directories import RetiredDirectories
 from isotherm.segment.file_names import (
     PartitionDirectoryState,
     partition_directory_name,
@@ -63,7 +64,7 @@ from isotherm.segment.file_names import (
 )
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
 from isotherm.segment.producer_snapshot import ProducerSnapshotEntry
-from isotherm.types import UNKNOWN_OFFSET, Offset, TimestampMs, TopicPartition
+from isotherm.types import UNKNOWN_OFFSET, Offset, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -93,21 +94,19 @@ class LogManager:
         self._fs = fs
         self._rng = rng
         self._log_dirs = [LogDir(path, on_log_dir_failure) for path in log_dirs]
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._offline: dict[TopicPartition, OfflineLog] = {}
+        self._lock = threading.RLock()
+        self._retired = RetiredDirectories(fs, clock, rng)
+        self._locked = LockedDirs(fs, self._log_dirs, self._lock, self.logs, self.offline_logs)
         self._environment = LogEnvironment(
             FileCache(fs, config.log_dir_open_files_max),
             clock,
             rng,
             config.remote.remote_log_storage_system_enable,
             config.producer_id_expiration_ms,
-            self._checkpoint_log_start,
+            self._locked.checkpoint_log_start,
         )
-        self._locked: dict[Path, LockedDir] = {}
-        # Directories whose logs are all in `_logs`. The checkpoints of others would be incomplete.
-        self._loaded: set[Path] = set()
-        self._logs: dict[TopicPartition, PartitionLog] = {}
-        self._offline: dict[TopicPartition, OfflineLog] = {}
-        self._deleted_directories: list[tuple[TimestampMs, LogDir, Path]] = []
-        self._lock = threading.RLock()
         self.broker_epoch = NO_BROKER_EPOCH
         """This broker's epoch in its cluster, for the marker of a clean shutdown."""
         self.interrupted_moves: dict[TopicPartition, LogDir] = {}
@@ -121,7 +120,7 @@ class LogManager:
 
         It is loaded first because it has the topics' configurations.
         """
-        self._lock_directories()
+        self._locked.lock()
         log_dir = self.metadata_log_dir
         log_dir.check_online()
         with self._lock:
@@ -147,7 +146,7 @@ class LogManager:
         that has a log.
         """
         try:
-            self._lock_directories()
+            self._locked.lock()
             self._load_directories()
         except IsothermError:
             self.shutdown()
@@ -160,14 +159,14 @@ class LogManager:
         partitions = [each for each in partitions if each not in replaced]
         identified = identify(self._fs, partitions, self._catalog)
         offline = missing_directories(
-            self._locked.values(), {each.topic_partition for each in partitions}, self._catalog
+            self._locked, {each.topic_partition for each in partitions}, self._catalog
         )
         for each in (*offline, *identified.offline):
             self._offline[each.topic_partition] = each
         delay_ms = self._config.topic_defaults.file_delete_delay_ms
         for log_dir in self.live_log_dirs():
             for path in found[log_dir.path].deleted:
-                self._delete_later(log_dir, path, delay_ms)
+                self._retired.delete_later(log_dir, path, delay_ms)
             with suppress(LogDirFailedError):
                 self._set_aside(log_dir, identified, replaced, delay_ms)
                 mine = [each for each in identified.loaded if each[0].log_dir is log_dir]
@@ -191,10 +190,10 @@ class LogManager:
     ) -> None:
         for directory in (*identified.deleted, *replaced):
             if directory.log_dir is log_dir:
-                self._retire(log_dir, directory.path, directory.topic_partition, delay_ms)
+                self._retired.retire(directory, delay_ms)
         for directory in identified.stray:
             if directory.log_dir is log_dir:
-                self._rename(directory, PartitionDirectoryState.STRAY)
+                self._retired.set_aside(directory)
 
     def _find_directories(self) -> dict[Path, FoundDirectories]:
         found: dict[Path, FoundDirectories] = {}
@@ -206,14 +205,14 @@ class LogManager:
     def _note_interrupted_moves(self, copies: Iterable[PartitionDirectory]) -> None:
         """Note the moves that the last process left unfinished, and retire their copies. A copy
         without its log is left alone: the log may be in a directory that is offline."""
-        for log_dir, path, topic_partition in copies:
-            log = self._logs.get(topic_partition)
-            if log is None or log.log_dir is log_dir:
-                logger.warning("copy of a log is left alone path=%s", path)
+        for copy in copies:
+            log = self._logs.get(copy.topic_partition)
+            if log is None or log.log_dir is copy.log_dir:
+                logger.warning("copy of a log is left alone path=%s", copy.path)
                 continue
-            self.interrupted_moves[topic_partition] = log_dir
+            self.interrupted_moves[copy.topic_partition] = copy.log_dir
             with suppress(LogDirFailedError):
-                self._retire(log_dir, path, topic_partition, delay_ms=0)
+                self._retired.retire(copy, delay_ms=0)
 
     def _load_directory(
         self,
@@ -227,7 +226,7 @@ class LogManager:
                 if log is not None:
                     with self._lock:
                         self._logs[log.topic_partition] = log
-        self._loaded.add(log_dir.path)
+        self._locked.note_loaded(log_dir)
 
     def _load_configured(
         self, directory: PartitionDirectory, topic_id: uuid.UUID | None
@@ -262,7 +261,7 @@ class LogManager:
             topic_partition,
             config,
             topic_id=topic_id,
-            checkpoints=self._locked[log_dir.path].checkpoints(topic_partition),
+            checkpoints=self._locked.found(log_dir, topic_partition),
         )
 
     def load_again(self, topic_partition: TopicPartition) -> PartitionLog:
@@ -287,9 +286,8 @@ class LogManager:
             # Drop the log from the checkpoints before the rename: a start reports a log that a
             # checkpoint names and that has no directory.
             self.checkpoint()
-            stray = self._rename(
-                PartitionDirectory(offline.log_dir, offline.directory, topic_partition),
-                PartitionDirectoryState.STRAY,
+            stray = self._retired.set_aside(
+                PartitionDirectory(offline.log_dir, offline.directory, topic_partition)
             )
         logger.warning("damaged log is set aside partition=%s path=%s", topic_partition, stray)
         return offline.log_dir
@@ -300,41 +298,13 @@ class LogManager:
             # Logs first, so that the checkpoints have their final offsets.
             self._for_each_log("close", PartitionLog.close)
             self.checkpoint()
-            for path, locked in self._locked.items():
-                # A directory that was never loaded keeps its state. One with an offline log gets
-                # no marker, as that log may have to be recovered later.
-                is_whole = not partitions_of(self.offline_logs(), locked.log_dir)
-                if locked.log_dir.is_online and (
-                    is_whole if path in self._loaded else locked.was_clean
-                ):
-                    self._for_dir(
-                        locked.log_dir,
-                        "shut down",
-                        partial(save_clean_shutdown, self._fs, path, self.broker_epoch),
-                    )
-                locked.lock.release()
-            self._locked = {}
-            self._loaded = set()
+            self._locked.release(self.broker_epoch)
             self._logs = {}
             self._offline = {}
 
     def previous_broker_epoch(self) -> int:
-        """The broker epoch of the last stop if it was clean in every directory, else -1. The logs
-        may then have lost their ends. Call it with the directories locked."""
-        epochs = {each.clean_broker_epoch for each in self._locked.values()}
-        if len(self._locked) < len(self._log_dirs) or len(epochs) != 1:
-            return NO_BROKER_EPOCH
-        (epoch,) = epochs
-        return NO_BROKER_EPOCH if epoch is None else epoch
-
-    def _lock_directories(self) -> None:
-        with self._lock:
-            for log_dir in self._log_dirs:
-                if log_dir.is_online and log_dir.path not in self._locked:
-                    try:
-                        self._locked[log_dir.path] = lock_directory(self._fs, log_dir)
-                    except OSError as error:
-                        log_dir.fail(error, "open")
+        """See `LockedDirs.previous_broker_epoch`. Call it with the directories locked."""
+        return self._locked.previous_broker_epoch()
 
     # ---- logs
 
@@ -412,7 +382,7 @@ class LogManager:
         config: TopicConfig,
     ) -> PartitionLog:
         directory = log_dir.path / partition_directory_name(topic_partition)
-        if any(topic_partition in locked.named for locked in self._locked.values()):
+        if self._locked.names(topic_partition):
             # Offsets of an earlier topic of this name must not be applied to the new log.
             self.checkpoint()
         with log_dir.errors_fail_it(f"create {topic_partition}"):
@@ -439,23 +409,22 @@ class LogManager:
             damaged = self._offline.pop(topic_partition, None)
             if damaged is not None and self._fs.exists(damaged.directory):
                 delay_ms = self._config.topic_defaults.file_delete_delay_ms
-                self._retire(damaged.log_dir, damaged.directory, topic_partition, delay_ms)
+                self._retired.retire(
+                    PartitionDirectory(damaged.log_dir, damaged.directory, topic_partition),
+                    delay_ms,
+                )
             log = self._logs.pop(topic_partition, None)
             if log is None:
                 return
             log.abandon()
             if not log.log_dir.is_online:
                 return
-            delay_ms = log.config.file_delete_delay_ms
-            self._retire(log.log_dir, log.directory, topic_partition, delay_ms)
+            self._retired.retire(_directory_of(log), log.config.file_delete_delay_ms)
 
     # ---- moves to another directory
 
     def begin_copy(self, log: PartitionLog, log_dir: LogDir) -> LogCopy:
         """Begin to copy a log to another directory. Raises LogDirFailedError."""
-        with log.log_dir.errors_fail_it(f"move {log.topic_partition}"):
-            # An earlier move leaves it if a crash comes after the deletion of its old directory.
-            self._fs.remove(log.directory / MOVED_MARK)
         name = retired_partition_directory_name(
             log.topic_partition,
             uuid.UUID(int=self._rng.getrandbits(128)),
@@ -466,7 +435,10 @@ class LogManager:
     def discard_copy(self, copy: LogCopy) -> None:
         """Delete the copy of a move that is given up. No error if its directory has failed."""
         with suppress(LogDirFailedError):
-            self._retire(copy.log_dir, copy.directory, copy.log.topic_partition, delay_ms=0)
+            self._retired.retire(
+                PartitionDirectory(copy.log_dir, copy.directory, copy.log.topic_partition),
+                delay_ms=0,
+            )
 
     def move_log(self, copy: LogCopy) -> PartitionLog:
         """Close a log, complete its copy, and open that instead; the old directory is deleted
@@ -491,7 +463,11 @@ class LogManager:
                 copy.log_dir.path / partition_directory_name(topic_partition),
             )
             try:
-                self._make_ready(copy, directory)
+                copy.complete()
+                with log_dir.errors_fail_it(f"move {topic_partition}"):
+                    # A crash after the rename must find the offsets of the log.
+                    self._locked.checkpoint_with(source, log_dir)
+                copy.rename_to(directory)
             except LogDirFailedError:
                 source.log_dir.check_online()
                 logger.exception("log stays where it is log=%r", source)
@@ -512,58 +488,15 @@ class LogManager:
             self._leave_behind(copy, log)
         return log
 
-    def _make_ready(self, copy: LogCopy, directory: Path) -> None:
-        """Complete the copy and rename it to `directory`. The rename is the last step: from there
-        on a start uses the copy, and so must this process."""
-        source, log_dir = copy.log, copy.log_dir
-        copy.complete()
-        with log_dir.errors_fail_it(f"move {source.topic_partition}"):
-            # A crash after the rename must find the offsets of the log.
-            logs = [each for each in self.logs() if each.log_dir is log_dir]
-            offline = partitions_of(self.offline_logs(), log_dir)
-            self._locked[log_dir.path].save(self._fs, [*logs, source], offline)
-            mark = copy.directory / MOVED_MARK
-            self._fs.write_bytes(mark, b"")
-            self._fs.sync_file(mark)
-            self._fs.sync_directory(copy.directory)
-            self._fs.rename(copy.directory, directory)
-
     def _leave_behind(self, copy: LogCopy, log: PartitionLog) -> None:
         """Retire the old directory, and write the checkpoints without the log there."""
         self.cleaner_manager.move_checkpoint(copy.log, log)
         with suppress(LogDirFailedError):
-            self._retire(
-                copy.log.log_dir,
-                copy.log.directory,
-                log.topic_partition,
-                log.config.file_delete_delay_ms,
-            )
-        with log.log_dir.errors_fail_it(f"unmark {log.topic_partition}"):
-            self._fs.remove(log.directory / MOVED_MARK)
-            self._fs.sync_directory(log.directory)
+            self._retired.retire(_directory_of(copy.log), log.config.file_delete_delay_ms)
+        copy.unmark(log.directory)
         self.checkpoint()
 
-    def _retire(
-        self, log_dir: LogDir, directory: Path, topic_partition: TopicPartition, delay_ms: int
-    ) -> None:
-        # Renamed at once: the topic can be created again, and a start completes the deletion.
-        retired = self._rename(
-            PartitionDirectory(log_dir, directory, topic_partition), PartitionDirectoryState.DELETED
-        )
-        self._delete_later(log_dir, retired, delay_ms)
-
-    def _rename(self, directory: PartitionDirectory, state: PartitionDirectoryState) -> Path:
-        log_dir, path, topic_partition = directory
-        unique = uuid.UUID(int=self._rng.getrandbits(128))
-        renamed = path.with_name(retired_partition_directory_name(topic_partition, unique, state))
-        with log_dir.errors_fail_it(f"rename {topic_partition}"):
-            self._fs.rename(path, renamed)
-            self._fs.sync_directory(log_dir.path)
-        return renamed
-
-    def _delete_later(self, log_dir: LogDir, path: Path, delay_ms: int) -> None:
-        with self._lock:
-            self._deleted_directories.append((self._clock.now_ms() + delay_ms, log_dir, path))
+    # ---- truncation and configuration
 
     def truncate_log(self, log: PartitionLog, offset: Offset) -> None:
         """Drop the records at `offset` and above, and lower the cleaner's checkpoint."""
@@ -647,13 +580,7 @@ class LogManager:
         """Remove segments and directories that were marked file.delete.delay.ms ago."""
         now_ms = self._clock.now_ms()
         self._for_each_log("file deletion", lambda log: log.delete_marked_files(now_ms))
-        with self._lock:
-            due = [item for item in self._deleted_directories if item[0] <= now_ms]
-            self._deleted_directories = [
-                item for item in self._deleted_directories if item[0] > now_ms
-            ]
-        for _, log_dir, path in due:
-            self._for_dir(log_dir, "delete a directory", partial(self._fs.remove_directory, path))
+        self._retired.delete_due(now_ms)
 
     def flush_dirty_logs(self) -> None:
         """Flush closed segments, and the logs whose flush.ms has passed."""
@@ -665,59 +592,15 @@ class LogManager:
         self._for_each_log("flush", lambda log: log.flush(closed_segments_only=True))
 
     def checkpoint(self) -> None:
-        """Write recovery points, log start offsets and high watermarks of every live directory.
-
-        One thread at a time: the latest offsets are written last, and a topic that is deleted
-        meanwhile is not written again.
-        """
-        self._checkpoint_with(LockedDir.save)
+        """See `LockedDirs.checkpoint`."""
+        self._locked.checkpoint()
 
     def checkpoint_high_watermarks(self) -> None:
         """Write the high watermarks of every live directory where one has moved.
 
         A follower begins with its stored high watermark. A leader without followers needs none.
         """
-
-        def save(
-            locked: LockedDir,
-            fs: FileSystem,
-            logs: Iterable[PartitionLog],
-            offline: Iterable[TopicPartition],
-        ) -> None:
-            # At first all files are written together: a missing one counts as lost.
-            write = locked.save_high_watermarks if locked.named else locked.save
-            write(fs, logs, offline)
-
-        self._checkpoint_with(save)
-
-    def _checkpoint_with(
-        self,
-        save: Callable[
-            [LockedDir, FileSystem, Iterable[PartitionLog], Iterable[TopicPartition]], None
-        ],
-    ) -> None:
-        with self._lock:
-            for log_dir in self.live_log_dirs():
-                if log_dir.path in self._loaded:
-                    logs = [log for log in self.logs() if log.log_dir is log_dir]
-                    offline = partitions_of(self.offline_logs(), log_dir)
-                    locked = self._locked[log_dir.path]
-                    self._for_dir(
-                        log_dir, "checkpoint", partial(save, locked, self._fs, logs, offline)
-                    )
-
-    def _checkpoint_log_start(self, log: StartedLog) -> None:
-        """Write the log starts of all logs of the directory, so that calls that wait for the lock
-        find theirs written."""
-        with self._lock:
-            if log.durable_log_start_offset < log.log_start_offset:
-                locked = self._locked.get(log.log_dir.path)
-                if locked is not None and log.log_dir.path in self._loaded:
-                    logs = [each for each in self.logs() if each.log_dir is log.log_dir]
-                    offline = partitions_of(self.offline_logs(), log.log_dir)
-                    # At first all files are written together: a missing one counts as lost.
-                    save = locked.save_log_starts if locked.named else locked.save
-                    save(self._fs, logs, offline)
+        self._locked.checkpoint_high_watermarks()
 
     def _for_each_log(
         self,
@@ -737,9 +620,6 @@ class LogManager:
             except NotLeaderOrFollowerError:
                 logger.debug("log was closed meanwhile action=%s log=%r", action, log)
 
-    def _for_dir(self, log_dir: LogDir, action: str, do: Callable[[], None]) -> None:
-        try:
-            with log_dir.errors_fail_it(action):
-                do()
-        except LogDirFailedError:
-            logger.exception("log directory is skipped action=%s dir=%s", action, log_dir.path)
+
+def _directory_of(log: PartitionLog) -> PartitionDirectory:
+    return PartitionDirectory(log.log_dir, log.directory, log.topic_partition)

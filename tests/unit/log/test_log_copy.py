@@ -69,10 +69,10 @@ def append(log: PartitionLog, count: int, epoch: int = 0) -> None:
 
 def crash(manager: LogManager) -> None:
     """Leave the files as `kill -9` does. The lock goes with the process."""
-    for locked in manager._locked.values():
+    for locked in manager._locked:
         locked.lock.release()
-    manager._locked = {}
-    manager._loaded = set()
+    manager._locked._locked.clear()
+    manager._locked._loaded.clear()
     manager._logs = {}
 
 
