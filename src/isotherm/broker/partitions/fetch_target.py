@@ -16,7 +16,8 @@ from isotherm.protocol.fetch import NO_REPLICA, FetchPartition, FetchPartitionRe
 from isotherm.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, LeaderEpoch, Offset
 
 if TYPE_CHECKING:
-    from isotherm.broker.partitions.partition import Partition, PartitionWatcher
+    from isotherm.broker.partitions.partition import Partition
+    from isotherm.broker.partitions.partition_waits import PartitionWatcher
     from isotherm.metrics.broker_traffic import TopicTraffic
 
 
@@ -61,7 +62,7 @@ class FetchTarget:
             self.leave()
         self.partition, self.traffic, self.error = partition, traffic, ErrorCode.none
         if self.session is not None:
-            partition.watch(self, self.session)
+            partition.waits.watch(self, self.session)
 
     def lose(self, error: ErrorCode) -> None:
         """Record why this broker cannot serve the partition to the client. It is looked up before each read."""
@@ -71,12 +72,12 @@ class FetchTarget:
     def join(self, session: PartitionWatcher, order: int) -> None:
         self.session, self.order = session, order
         if self.partition is not None:
-            self.partition.watch(self, session)
+            self.partition.waits.watch(self, session)
 
     def leave(self) -> None:
         """Drop the partition; it no longer marks its changes for the session."""
         if self.partition is not None:
-            self.partition.unwatch(self)
+            self.partition.waits.unwatch(self)
         self.partition = self.traffic = None
 
     def note_response(self, response: FetchPartitionResponse) -> bool:

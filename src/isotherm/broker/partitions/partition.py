@@ -1,4 +1,4 @@
-"""A partition that this broker leads or follows: its log, its roles, and the requests that wait for changes.
+"""A partition that this broker leads or follows: its log, its role, and its replicas on other brokers.
 
     make_leader ──► append ──► log end ──────────► followers' fetches
                                   │                     │ update_follower
@@ -8,7 +8,7 @@
                                   └──► consumers' fetches, producers with acks=all
 
 If this broker has the only replica, an append is committed at once: `append` moves the high watermark to the log
-end. Otherwise `InSyncReplicas` decides. Source: Kafka Partition.scala. Reasons: docs/decisions/0102.
+end. Otherwise `InSyncReplicas` decides. What waits for a change is in `waits`. Source: Kafka Partition.scala. Reasons: docs/decisions/0102.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Container, Hashable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.metadata.image import NO_LEADER, PartitionImage
+from isotherm.broker.partitions.partition_waits import PartitionWaits, WaitingRequests
 from isotherm.broker.partitions.uncommitted_sizes import UncommittedSizes
 from isotherm.broker.replication.cluster_view import ClusterView
 from isotherm.broker.replication.in_sync_replicas import (
@@ -55,33 +55,6 @@ logger = logging.getLogger(__name__)
 
 ACKS_ALL = -1
 ACKS_LEADER = 1
-
-
-class WaitingRequests(Protocol):
-    """The requests that wait for changes: a purgatory. A key that is not `watched` need not be notified."""
-
-    @property
-    def watched(self) -> Container[Any]: ...
-
-    def notify(self, key: Any) -> None:
-        """Any thread."""
-
-
-class PartitionWatcher(Protocol):
-    """A fetch session. Partitions add their marks to `marked` after a change, from any thread."""
-
-    @property
-    def marked(self) -> set[Any]: ...
-
-    def __hash__(self) -> int: ...
-
-
-class _CommitWait(NamedTuple):
-    """`future` is done when the high watermark has reached `end_offset`."""
-
-    end_offset: Offset
-    term: int
-    future: asyncio.Future[None]
 
 
 class Partition:
@@ -126,12 +99,8 @@ class Partition:
         self._counted_to: Offset = log.high_watermark
         self._cluster = cluster
         self._replicas = InSyncReplicas(cluster.broker_id)
-        self._waiting = waiting
-        # By mark. One entry per session that has this partition, so the fetch session cache bounds them.
-        self._watchers: dict[Hashable, PartitionWatcher] = {}
-        log.on_moved = self._mark
-        # Event loop thread only.
-        self._commit_waits: list[_CommitWait] = []
+        self.waits = PartitionWaits(self.topic_partition, waiting, self._is_committed)
+        log.on_moved = self.waits.mark
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -180,7 +149,7 @@ class Partition:
             else:
                 self._raise_high_watermark(now_ms)
         if not is_first:
-            self._changed()
+            self.waits.changed()
         return is_new_leader
 
     def make_follower(self, image: PartitionImage) -> bool:
@@ -198,7 +167,7 @@ class Partition:
             self.is_leader = self.is_alone = False
             self.image = image
             self._replicas.follow(image)
-        self._changed()
+        self.waits.changed()
         return is_new_epoch
 
     def leave(self) -> None:
@@ -207,7 +176,7 @@ class Partition:
             self.term += self.is_leader
             self.is_leader = self.is_alone = False
             self.is_gone = True
-        self._changed()
+        self.waits.changed()
 
     def replace_log(self, replace: Callable[[], PartitionLog]) -> PartitionLog:
         """Replace the log by the one that `replace` returns: the same log in another directory.
@@ -216,8 +185,8 @@ class Partition:
         """
         with self._lock:
             self.log = log = replace()
-        log.on_moved = self._mark
-        self._mark()
+        log.on_moved = self.waits.mark
+        self.waits.mark()
         return log
 
     # ---- appending
@@ -259,13 +228,14 @@ class Partition:
         # Flushed outside the lock, so that other appends do not wait for the disk.
         if info.needs_flush and origin is AppendOrigin.COORDINATOR:
             self.log.flush()
-        # As `_changed`, but each call only if there is something to wake: most appends wake nothing.
-        if self.topic_partition in self._waiting.watched:
-            self._waiting.notify(self.topic_partition)
-        if self._watchers:
-            self._mark()
-        if self._commit_waits:
-            self._wake_commit_waits()
+        # As `waits.changed`, but each call only if there is something to wake: most appends wake nothing.
+        waits = self.waits
+        if self.topic_partition in waits.requests.watched:
+            waits.requests.notify(self.topic_partition)
+        if waits.watchers:
+            waits.mark()
+        if waits.commits:
+            waits.wake_commits()
         return info
 
     def _check_end(self, expected: Offset) -> None:
@@ -304,7 +274,7 @@ class Partition:
                 self.appended_size += size
                 self._uncommitted.note_append(self.log.log_end_offset, self.appended_size)
             self._count_visible()
-        self._changed()
+        self.waits.changed()
 
     def _min_isr(self) -> int:
         return self._replicas.min_isr(self.log.config.min_insync_replicas)
@@ -361,57 +331,15 @@ class Partition:
             is_led = self.is_leader and self.term == term
             if is_led and self.log.high_watermark >= end_offset:
                 return None
-        future = asyncio.get_running_loop().create_future()
-        self._commit_waits.append(_CommitWait(end_offset, term, future))
-        # A change since the check above has not woken this wait, as it was not listed yet.
-        self._settle_commit_waits()
-        return future
+        return self.waits.until_committed(end_offset, term)
 
-    def _changed(self) -> None:
-        self._waiting.notify(self.topic_partition)
-        self._mark()
-        if self._commit_waits:
-            self._wake_commit_waits()
-
-    # ---- fetch sessions that wait for changes
-
-    def watch(self, mark: Hashable, watcher: PartitionWatcher) -> None:
-        """Add `mark` to the watcher's `marked` after each later change that a consumer could notice: of
-        offsets, of the leader, or of the log. A change is readable before its mark is set."""
-        self._watchers[mark] = watcher
-
-    def unwatch(self, mark: Hashable) -> None:
-        self._watchers.pop(mark, None)
-
-    def _mark(self) -> None:
-        """Mark this partition for every watcher. Any thread, with or without the log's lock."""
-        # A copy, which CPython makes atomically: the event loop adds and removes watchers meanwhile.
-        for mark, watcher in self._watchers.copy().items():
-            watcher.marked.add(mark)
-            self._waiting.notify(watcher)
-
-    def _wake_commit_waits(self) -> None:
-        """Settle the waits on their event loop. Any thread."""
-        for wait in tuple(self._commit_waits[:1]):
-            wait.future.get_loop().call_soon_threadsafe(self._settle_commit_waits)
-
-    def _settle_commit_waits(self) -> None:
-        left = []
-        for wait in self._commit_waits:
-            if wait.future.done():
-                continue
-            if not self.is_leader or self.term != wait.term:
-                wait.future.set_exception(
-                    NotLeaderOrFollowerError(
-                        "another broker leads before the records were committed"
-                        f" partition={self.topic_partition} end_offset={wait.end_offset}"
-                    )
-                )
-            elif self.log.high_watermark >= wait.end_offset:
-                wait.future.set_result(None)
-            else:
-                left.append(wait)
-        self._commit_waits = left
+    def _is_committed(self, end_offset: Offset, term: int) -> bool:
+        if not self.is_leader or self.term != term:
+            raise NotLeaderOrFollowerError(
+                "another broker leads before the records were committed"
+                f" partition={self.topic_partition} end_offset={end_offset}"
+            )
+        return self.log.high_watermark >= end_offset
 
     # ---- followers
 
@@ -512,7 +440,7 @@ class Partition:
             is_news = self._raise_high_watermark(now_ms)
             is_news = is_news or state.log_start_offset > known.log_start_offset
         if is_news:
-            self._changed()
+            self.waits.changed()
         if change is not None:
             self._alter_isr(change)
 
@@ -531,7 +459,7 @@ class Partition:
             # A follower outside the ISR that kept up may have held the high watermark back, and is late now.
             is_raised = self._raise_high_watermark(now_ms)
         if is_raised:
-            self._changed()
+            self.waits.changed()
         if change is not None:
             self._alter_isr(change)
 
@@ -568,7 +496,7 @@ class Partition:
             effect.name,
         )
         if is_raised or effect is AnswerEffect.COMMITTED:
-            self._changed()
+            self.waits.changed()
         if effect is AnswerEffect.RETRY:
             self._alter_isr(change)
 
