@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java test test-quick lint types imports docs check soak mutants demo cluster-demo bench-tools bench bench-quick clean
+.PHONY: help setup java test test-all test-quick lint types imports docs check soak mutants demo cluster-demo bench-tools bench bench-quick clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -31,12 +31,22 @@ java:
 # Each worker starts a Kafka and a Spark of its own, a gigabyte or two together. One more than there
 # are processors here: many tests wait for what servers do in their own time.
 TEST_WORKERS ?= 3
+# The folders of the tests lie in memory where there is room: they hold a hundred thousand files, and
+# brokers flush to them. Only the folders of failed tests stay.
+MEMORY := /dev/shm
+TEST_FOLDER ?= $(shell test $$(df -Pm $(MEMORY) 2>/dev/null | awk 'END {print $$4 + 0}') -ge 8192 && echo $(MEMORY)/isotherm-tests-$$(id -u))
+PYTEST := $(if $(TEST_FOLDER),mkdir -p $(TEST_FOLDER) && TMPDIR=$(TEST_FOLDER)) $(BIN)/python -m pytest -q \
+  -n $(TEST_WORKERS) --dist loadfile -o tmp_path_retention_policy=failed -o tmp_path_retention_count=1
 test: setup ## Run the tests, TEST_WORKERS files at a time
 	@scripts/test-tools.sh
-	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --durations=25
+	$(PYTEST) --no-loadscope-reorder --durations=25
+
+test-all: setup ## The same and the nightly tests, which have a shorter form in make test
+	@scripts/test-tools.sh
+	$(PYTEST) --no-loadscope-reorder --durations=25 -m "not soak"
 
 test-quick: setup ## The tests that need neither Kafka nor Spark and take no time: for between two edits
-	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile -m "not (slow or spark or oracle or soak)" tests/unit tests/golden
+	$(PYTEST) -m "not (slow or spark or oracle or soak)" tests/unit tests/golden
 
 lint: setup ## Check style and formatting
 	$(BIN)/ruff check .
@@ -58,7 +68,7 @@ SOAK_SECONDS ?= 1200
 SOAK_KILLS ?= 500
 SOAK_ROUNDS ?= 20
 soak: setup ## The longest tests; SOAK_ROUNDS of new examples; clients at work for SOAK_SECONDS; SOAK_KILLS kills; clusters
-	$(BIN)/python -m pytest -q -m soak
+	$(BIN)/python -m pytest -q -m "soak or nightly"
 	for round in $$(seq $(SOAK_ROUNDS)); do $(BIN)/python -m pytest -q tests/property || exit; done
 	$(BIN)/python -m isotherm.testing.correctness.run --seconds $(SOAK_SECONDS)
 	$(BIN)/python -m isotherm.testing.correctness.run --kills $(SOAK_KILLS) --precise --level 0 1 --store folder s3

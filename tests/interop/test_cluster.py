@@ -249,7 +249,9 @@ def first_local(directory: Path) -> int:
     return min(int(path.stem) for path in directory.glob("*.log"))
 
 
-@pytest.mark.parametrize("damaged", [None, b"0\n7\nnot epochs"])
+@pytest.mark.parametrize(
+    "damaged", [pytest.param(None, marks=pytest.mark.nightly), b"0\n7\nnot epochs"]
+)
 def test_member_restores_leader_epochs_that_are_lost(
     cluster: Cluster, damaged: bytes | None
 ) -> None:
@@ -358,6 +360,7 @@ def test_brokers_of_another_kind_keep_the_metadata_topic_as_kafka_has_it(cluster
     assert cleanup_policy(cluster, REMOTE_LOG_METADATA_TOPIC) == "delete"
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_isotherm_brokers_alone_keep_their_metadata_topic_bounded(isotherms: Cluster) -> None:
     """Leaders are killed while segments are copied; the compacted topic and the audit topic must agree."""

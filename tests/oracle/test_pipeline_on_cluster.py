@@ -147,6 +147,7 @@ def read_copy(settings: ObjectStoreSettings, topic: str) -> list[tuple[int, int,
     return sorted(found, key=lambda row: row[:2])
 
 
+@pytest.mark.nightly
 def test_killed_workers_cost_no_row_and_double_no_object(
     cluster: Cluster, kafka_tiered_topic: TieredTopic
 ) -> None:

@@ -212,6 +212,7 @@ def test_source_comes_to_executors_in_an_archive(
     driver.finish()
 
 
+@pytest.mark.nightly
 def test_source_comes_to_executors_as_a_zip_of_its_packages(
     spark_cluster: SparkCluster, small_tier: tuple[dict[str, str], Digests], tmp_path: Path
 ) -> None:

@@ -352,6 +352,7 @@ def check_tables(topic: Topic, lake: Path, found: dict[str, pa.Table]) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_rows_types_and_nulls_are_what_every_reader_gets(
     registry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -310,6 +310,7 @@ def test_streams_are_equal(
     assert metrics["isotherm"] == metrics["kafka"]
 
 
+@pytest.mark.nightly
 def test_streams_from_the_end_go_on_from_where_they_were_first_started(
     kafka_source: SparkSession, cluster: EmbeddedBroker, tmp_path: Path
 ) -> None:

@@ -39,9 +39,15 @@ def quix(run: Any) -> None:
     ("fault", "work", "checks"),
     [
         ("hide_aborted_transactions", streams, [check_counted]),
-        ("hide_aborted_transactions", copy_by_spring, [check_copied]),
-        ("lose_transactional_offsets", copy_by_spring, [check_copied]),
-        ("double_a_batch", copy_by_spring, [check_fed, check_copied]),
+        pytest.param(
+            "hide_aborted_transactions", copy_by_spring, [check_copied], marks=pytest.mark.nightly
+        ),
+        pytest.param(
+            "lose_transactional_offsets", copy_by_spring, [check_copied], marks=pytest.mark.nightly
+        ),
+        pytest.param(
+            "double_a_batch", copy_by_spring, [check_fed, check_copied], marks=pytest.mark.nightly
+        ),
         pytest.param(
             "lose_transactional_offsets", streams, [check_counted], marks=pytest.mark.soak
         ),

@@ -33,6 +33,7 @@ def test_flink_counts_exactly_once(run: Any) -> None:
     check_counted(run)
 
 
+@pytest.mark.nightly
 def test_spring_listener_copies_exactly_once(run: Any) -> None:
     copy_by_spring(run)
     check_fed(run)

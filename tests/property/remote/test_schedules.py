@@ -46,11 +46,11 @@ def play(*arguments: str) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def explored() -> str:
+@pytest.fixture(scope="module", params=[100, pytest.param(400, marks=pytest.mark.nightly)])
+def explored(request: pytest.FixtureRequest) -> str:
     """The output for all scenarios in one process: its start takes as long as a hundred
     schedules."""
-    done = played("--scenario", *SOUND, "--limit", "400")
+    done = played("--scenario", *SOUND, "--limit", str(request.param))
     return done.stdout + done.stderr
 
 
