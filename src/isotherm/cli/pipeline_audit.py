@@ -22,6 +22,7 @@ from isotherm.cli.pipeline_metadata import (
     DEFAULT_TOPIC,
     Dump,
     LogDirs,
+    MetadataPlace,
     MetadataTopicName,
     StoreOption,
     metadata_log,
@@ -114,9 +115,9 @@ def audit(
     """
     prices = price_list(price)
     client = client_settings(command_config, client_property)
-    place = (bootstrap_server, client, log_dir, dump)
-    log = metadata_log(*place, topic, option, max_bytes=max_bytes)
-    past = None if history is None else metadata_log(*place, history, option, max_bytes=max_bytes)
+    place = MetadataPlace(bootstrap_server, client, log_dir, dump, option)
+    log = metadata_log(place, topic, max_bytes=max_bytes)
+    past = None if history is None else metadata_log(place, history, max_bytes=max_bytes)
     now_ms = SystemClock().now_ms() if now is None else time_ms(now)
     from isotherm.spark.jobs.audit import Audit, AuditSettings
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from isotherm.cli.options import parse_pairs
 from isotherm.cli.output import console, human_size, print_json
-from isotherm.cli.pipeline_metadata import DEFAULT_TOPIC, metadata_log
+from isotherm.cli.pipeline_metadata import DEFAULT_TOPIC, MetadataPlace, metadata_log
 from isotherm.cli.pipeline_options import source_texts
 from isotherm.errors import ConfigError
 
@@ -68,18 +66,12 @@ def listed_segments(spark: SparkSession, options: SourceOptions) -> DataFrame:
 
 
 def bucket_metadata(
-    bootstrap_server: str | None,
-    client: Mapping[str, str],
-    log_dirs: list[Path] | None,
-    dump: str | None,
-    option: list[str] | None,
-    *,
-    audit: bool = False,
-    max_bytes: int | None = None,
+    place: MetadataPlace, *, audit: bool = False, max_bytes: int | None = None
 ) -> MetadataLog | None:
-    """The metadata log that the options name. If they name none, the result is None, and the job reads the
-    bucket's manifests. Raises PolicyViolationError for a log of more than `max_bytes`."""
-    if bootstrap_server is None and not log_dirs and dump is None:
+    """The metadata log at a place, whose store options are the bucket's. If the options name none, the
+    result is None, and the job reads the bucket's manifests. Raises PolicyViolationError for a log of more
+    than `max_bytes`."""
+    if not place.is_named:
         return None
     from isotherm.spark.option_parsing import KEY_PAIRS
     from isotherm.spark.options import STORAGE_SETTINGS
@@ -88,11 +80,11 @@ def bucket_metadata(
     # encrypted, but metadata is not.
     of_store = [
         f"{name}={value}"
-        for name, value in parse_pairs(option).items()
+        for name, value in parse_pairs(place.store_option).items()
         if name.lower() in STORAGE_SETTINGS and name.lower() != KEY_PAIRS
     ]
-    place = (bootstrap_server, client, log_dirs, dump, DEFAULT_TOPIC)
-    return metadata_log(*place, of_store, audit=audit, max_bytes=max_bytes)
+    place = place._replace(store_option=of_store)
+    return metadata_log(place, DEFAULT_TOPIC, audit=audit, max_bytes=max_bytes)
 
 
 def print_cost(cost: Cost, *, as_json: bool) -> None:

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -76,23 +76,30 @@ DEFAULT_TOPIC = REMOTE_LOG_METADATA_TOPIC
 _MILLISECONDS = re.compile(r"\d+")
 
 
+class MetadataPlace(NamedTuple):
+    """The options that say where the metadata is, and how a cluster or a dump in a bucket is reached."""
+
+    bootstrap_server: str | None
+    client: Mapping[str, str]
+    log_dirs: list[Path] | None
+    dump: str | None
+    store_option: list[str] | None
+
+    @property
+    def is_named(self) -> bool:
+        return self.bootstrap_server is not None or bool(self.log_dirs) or self.dump is not None
+
+
 def metadata_log(
-    bootstrap_server: str | None,
-    client: Mapping[str, str],
-    log_dirs: list[Path] | None,
-    dump: str | None,
-    topic: str,
-    store_option: list[str] | None,
-    *,
-    audit: bool = False,
-    max_bytes: int | None = None,
+    place: MetadataPlace, topic: str, *, audit: bool = False, max_bytes: int | None = None
 ) -> MetadataLog:
-    """The metadata log that the options name. Raises ConfigError unless they name exactly one place, and
-    PolicyViolationError for a log of more than `max_bytes`."""
+    """The metadata log at a place. With `audit` it is that of the audit topic. Raises ConfigError unless the
+    options name exactly one place, and PolicyViolationError for a log of more than `max_bytes`."""
     from isotherm.spark.driver.metadata_log import DumpMetadataLog, TopicMetadataLog
     from isotherm.spark.jobs.cost import check_cost
     from isotherm.spark.jobs.replay import cost_of_log
 
+    bootstrap_server, client, log_dirs, dump, store_option = place
     if sum(each is not None for each in (bootstrap_server, log_dirs or None, dump)) != 1:
         raise ConfigError("choose one of --bootstrap-server, --log-dir and --dump")
     if audit:
@@ -101,8 +108,8 @@ def metadata_log(
     if bootstrap_server is not None:
         log = TopicMetadataLog({"bootstrap.servers": bootstrap_server, **client}, topic)
     else:
-        places = [str(each) for each in log_dirs] if log_dirs else [dump or ""]
-        log = DumpMetadataLog(tuple(store_settings(each, store_option) for each in places), topic)
+        stores = [str(each) for each in log_dirs] if log_dirs else [dump or ""]
+        log = DumpMetadataLog(tuple(store_settings(each, store_option) for each in stores), topic)
     if max_bytes is not None:
         check_cost(cost_of_log(log), max_bytes)
     return log

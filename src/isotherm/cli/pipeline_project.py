@@ -20,6 +20,7 @@ from isotherm.cli.pipeline_metadata import (
     Audit,
     Dump,
     LogDirs,
+    MetadataPlace,
     MetadataTopicName,
     StoreOption,
     metadata_log,
@@ -99,7 +100,8 @@ def project(
     """
     _check_options(table_format, table, bootstrap_server, to_topic)
     client = client_settings(command_config, client_property)
-    log = metadata_log(bootstrap_server, client, log_dir, dump, topic, option, audit=audit)
+    place = MetadataPlace(bootstrap_server, client, log_dir, dump, option)
+    log = metadata_log(place, topic, audit=audit)
     target = store_settings(to, option, writes=True)
     from isotherm.spark.jobs import project as job
     from isotherm.spark.jobs.cost import check_cost

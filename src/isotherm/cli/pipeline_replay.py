@@ -16,6 +16,7 @@ from isotherm.cli.pipeline_metadata import (
     Audit,
     Dump,
     LogDirs,
+    MetadataPlace,
     MetadataTopicName,
     StoreOption,
     as_of,
@@ -80,16 +81,9 @@ def replay(
 
     Exit codes: 0 clean · 1 failed · 2 wrong options · 3 damage of the topic.
     """
-    log = metadata_log(
-        bootstrap_server,
-        client_settings(command_config, client_property),
-        log_dir,
-        dump,
-        topic,
-        option,
-        audit=audit,
-        max_bytes=max_bytes,
-    )
+    client = client_settings(command_config, client_property)
+    place = MetadataPlace(bootstrap_server, client, log_dir, dump, option)
+    log = metadata_log(place, topic, audit=audit, max_bytes=max_bytes)
     point = as_of(as_of_time, as_of_offsets)
     from isotherm.spark.jobs.replay import replay as run
 

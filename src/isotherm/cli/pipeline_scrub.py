@@ -19,7 +19,7 @@ from isotherm.cli.pipeline_bucket import (
     storage_of,
     topics_chosen,
 )
-from isotherm.cli.pipeline_metadata import Dump, LogDirs
+from isotherm.cli.pipeline_metadata import Dump, LogDirs, MetadataPlace
 from isotherm.cli.pipeline_options import (
     DEFAULT_MASTER,
     EXIT_FOUND,
@@ -102,7 +102,7 @@ def scrub(
     """
     options, store = storage_of(path, option)
     client = client_settings(command_config, client_property)
-    log = bucket_metadata(bootstrap_server, client, log_dir, dump, option)
+    log = bucket_metadata(MetadataPlace(bootstrap_server, client, log_dir, dump, option))
     from isotherm.spark.jobs.cost import check_cost
     from isotherm.spark.jobs.scrub import ScrubSettings, scrub_cost
     from isotherm.spark.jobs.scrub import scrub as run

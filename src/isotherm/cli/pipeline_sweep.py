@@ -23,7 +23,7 @@ from isotherm.cli.pipeline_bucket import (
     print_cost,
     storage_of,
 )
-from isotherm.cli.pipeline_metadata import Audit, Dump, LogDirs
+from isotherm.cli.pipeline_metadata import Audit, Dump, LogDirs, MetadataPlace
 from isotherm.cli.pipeline_options import (
     DEFAULT_MASTER,
     EXIT_FOUND,
@@ -124,9 +124,8 @@ def sweep(
         store, inventory=inventory, everywhere=everywhere, moves=delete and not for_good
     )
     client = client_settings(command_config, client_property)
-    log = bucket_metadata(
-        bootstrap_server, client, log_dir, dump, option, audit=audit, max_bytes=max_bytes
-    )
+    place = MetadataPlace(bootstrap_server, client, log_dir, dump, option)
+    log = bucket_metadata(place, audit=audit, max_bytes=max_bytes)
     if log is None:
         raise ConfigError("choose one of --bootstrap-server, --log-dir and --dump")
     if for_good and not delete:
@@ -166,7 +165,7 @@ def sweep(
         count = _print_report(report, prices, as_json=as_json)
         if delete:
             again = kept.enter_context(replay(spark, log))
-            audited = bucket_metadata(bootstrap_server, client, log_dir, dump, option, audit=True)
+            audited = bucket_metadata(place, audit=True)
             assert audited is not None, "the same place as the metadata's"
             finished_last = recheck.segments_finished_last(audited)
             now = recheck.MetadataNow(again.segments, finished_last)

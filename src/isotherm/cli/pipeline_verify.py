@@ -16,6 +16,7 @@ from isotherm.cli.pipeline_metadata import (
     Audit,
     Dump,
     LogDirs,
+    MetadataPlace,
     MetadataTopicName,
     StoreOption,
     metadata_log,
@@ -95,8 +96,8 @@ def verify(
             "choose one of --against, --against-topic, --against-keys and --against-dump"
         )
     client = client_settings(command_config, client_property)
-    place = (bootstrap_server, client, log_dir)
-    log = metadata_log(*place, dump, topic, option, audit=audit, max_bytes=max_bytes)
+    place = MetadataPlace(bootstrap_server, client, log_dir, dump, option)
+    log = metadata_log(place, topic, audit=audit, max_bytes=max_bytes)
     from isotherm.spark.jobs.project import projected_segments
     from isotherm.spark.jobs.replay import AsOf, replay
     from isotherm.spark.jobs.verify import KeyedRecordsOf, projected_point
@@ -111,11 +112,10 @@ def verify(
         else:
             other: MetadataLog = KeyedRecordsOf(log)
             if against_topic is not None:
-                other = metadata_log(*place, dump, against_topic, option, max_bytes=max_bytes)
+                other = metadata_log(place, against_topic, max_bytes=max_bytes)
             elif against_dump is not None:
-                other = metadata_log(
-                    None, {}, None, against_dump, topic, option, max_bytes=max_bytes
-                )
+                copy = MetadataPlace(None, {}, None, against_dump, option)
+                other = metadata_log(copy, topic, max_bytes=max_bytes)
             found, point = kept.enter_context(replay(spark, other)).segments, AsOf()
         history = kept.enter_context(replay(spark, log, as_of=point))
         with progress("both sides are read"):

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.cli.pipeline_metadata import as_of, metadata_log, store_settings, time_ms
+from isotherm.cli.pipeline_metadata import (
+    MetadataPlace,
+    as_of,
+    metadata_log,
+    store_settings,
+    time_ms,
+)
 from isotherm.errors import ConfigError, PolicyViolationError
 from isotherm.spark.driver.metadata_log import TopicMetadataLog
 from isotherm.spark.jobs.project import cost_of_projecting
@@ -18,24 +24,26 @@ TOPIC = "__remote_log_metadata"
 
 
 def test_one_place_is_named() -> None:
-    log = metadata_log("b:1", {"security.protocol": "SSL"}, None, None, TOPIC, None, audit=True)
+    cluster = MetadataPlace("b:1", {"security.protocol": "SSL"}, None, None, None)
+    log = metadata_log(cluster, TOPIC, audit=True)
     assert log == TopicMetadataLog(
         {"bootstrap.servers": "b:1", "security.protocol": "SSL"}, REMOTE_LOG_METADATA_AUDIT_TOPIC
     )
-    for places in ((None, {}, None, None), ("b:1", {}, [Path("log")], None)):
+    for bootstrap_server, log_dirs in ((None, None), ("b:1", [Path("log")])):
+        place = MetadataPlace(bootstrap_server, {}, log_dirs, None, None)
         with pytest.raises(ConfigError, match="choose one of --bootstrap-server"):
-            metadata_log(*places, TOPIC, None)
+            metadata_log(place, TOPIC)
 
 
 def test_a_log_that_is_larger_than_allowed_is_refused(tmp_path: Path) -> None:
     write_flights_history(tmp_path / "log")
-    place = (None, {}, [tmp_path / "log"], None, TOPIC, None)
-    log = metadata_log(*place)
+    place = MetadataPlace(None, {}, [tmp_path / "log"], None, None)
+    log = metadata_log(place, TOPIC)
     size = sum(path.stat().st_size for path in tmp_path.rglob("*.log"))
     assert cost_of_log(log).bytes_read == size
-    assert metadata_log(*place, max_bytes=size) == log
+    assert metadata_log(place, TOPIC, max_bytes=size) == log
     with pytest.raises(PolicyViolationError, match=f"bytes={size}"):
-        metadata_log(*place, max_bytes=size - 1)
+        metadata_log(place, TOPIC, max_bytes=size - 1)
     projection = store_settings(str(tmp_path / "projection"), None)
     assert cost_of_projecting(log, projection).bytes_read == size
 
