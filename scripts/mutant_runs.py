@@ -105,13 +105,18 @@ class MutantRuns:
         if not chosen:
             return NO_TEST
         ordered = sorted(chosen, key=lambda each: self._seconds[each])
-        timeout_s = _TIMEOUT_S + _TIMEOUT_FACTOR * sum(self._seconds[each] for each in ordered)
+        seconds = [self._seconds[each] for each in ordered]
 
         def run() -> str:
             replace_functions(path, changed)
-            return self._run([self._tests[each] for each in ordered]) or SURVIVED
+            items = [self._tests[each] for each in ordered]
+            # One test that hangs must not take the time of them all.
+            for item, taken_s in zip(items, seconds, strict=True):
+                limit = pytest.mark.timeout(_TIMEOUT_S + _TIMEOUT_FACTOR * taken_s)
+                item.add_marker(limit, append=False)
+            return self._run(items) or SURVIVED
 
-        killed_by = self._forked(run, timeout_s)
+        killed_by = self._forked(run, _TIMEOUT_S + _TIMEOUT_FACTOR * sum(seconds))
         return "it does not end" if killed_by is None else killed_by
 
     def _run(self, items: list[pytest.Item]) -> str | None:

@@ -11,6 +11,7 @@ CLASSIC_GROUPS = (
     "tests/unit/broker/groups/test_records.py",
     "tests/property/broker/test_classic_group_histories.py",
 )
+OFFSET_RECORDS = (*GROUPS, "tests/golden/test_consumer_offsets.py")
 CONSUMER_GROUPS = (
     "tests/unit/broker/groups/test_consumer_group.py",
     "tests/unit/broker/groups/test_consumer_checks.py",
@@ -28,6 +29,8 @@ ASSIGNORS = (
     "tests/unit/broker/groups/test_consumer_group.py",
     "tests/property/broker/test_assignors.py",
 )
+TRANSACTIONS = ("tests/unit/broker/transactions",)
+TRANSACTION_RECORDS = (*TRANSACTIONS, "tests/golden/test_transaction_state.py")
 LOG = ("tests/unit/log",)
 LOG_MANAGER = ("tests/unit/log/test_log_manager.py", "tests/unit/log/test_log_copy.py")
 CLEANER = ("tests/unit/log/cleaner",)
@@ -219,7 +222,12 @@ TESTS: dict[str, tuple[str, ...]] = {
     "remote/remote_tier_metrics.py": (*TIER_METRICS, *REMOTE_LOG_MANAGER),
     "remote/segment_metadata.py": ("tests/unit/remote/test_segment_metadata.py",),
     "remote/threads.py": PERIODIC_TASKS,
-    "broker/transactions/transaction_coordinator.py": ("tests/unit/broker/transactions",),
+    "broker/transactions/transaction_coordinator.py": TRANSACTIONS,
+    "broker/transactions/transaction_state.py": TRANSACTIONS,
+    "broker/transactions/transaction_endings.py": TRANSACTIONS,
+    "broker/transactions/transaction_markers.py": TRANSACTIONS,
+    "broker/transactions/marker_sender.py": TRANSACTIONS,
+    "broker/transactions/verifications.py": TRANSACTIONS,
     "remote/scrub/index_checks.py": SCRUB,
     "remote/scrub/log_batches.py": SCRUB,
     "remote/scrub/producer_checks.py": SCRUB,
@@ -240,6 +248,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "broker/groups/classic_checks.py": CLASSIC_GROUPS,
     "broker/groups/classic_members.py": CLASSIC_GROUPS,
+    "broker/groups/classic_protocol.py": CLASSIC_GROUPS,
     "broker/groups/group_snapshot.py": CLASSIC_GROUPS,
     "broker/groups/consumer_checks.py": CONSUMER_GROUPS,
     "broker/groups/consumer_group.py": CONSUMER_GROUPS,
@@ -254,18 +263,26 @@ TESTS: dict[str, tuple[str, ...]] = {
     "broker/groups/consumer_coordinator.py": GROUPS,
     "broker/groups/group_coordinator.py": GROUPS,
     "broker/groups/group_offsets.py": GROUPS,
-    "broker/groups/group_records.py": GROUPS,
+    "broker/groups/group_log.py": GROUPS,
+    "broker/groups/group_records.py": OFFSET_RECORDS,
     "broker/groups/group_shard.py": GROUPS,
     "broker/groups/offset_coordinator.py": GROUPS,
     "broker/groups/offset_reader.py": GROUPS,
     "broker/groups/offsets.py": GROUPS,
     "broker/groups/offsets_topic.py": GROUPS,
+    "broker/groups/old_records.py": OFFSET_RECORDS,
     "broker/groups/shards.py": GROUPS,
     "broker/groups/stored_offset.py": GROUPS,
     "broker/groups/topic_catalog.py": GROUPS,
+    "broker/transactions/admission.py": TRANSACTIONS,
+    "broker/transactions/produce_admission.py": TRANSACTIONS,
+    "broker/transactions/remote_admission.py": TRANSACTIONS,
     "broker/transactions/transaction_log.py": (
         "tests/unit/broker/transactions/test_transaction_log.py",
     ),
+    "broker/transactions/transaction_records.py": TRANSACTION_RECORDS,
+    "broker/transactions/transaction_shard.py": TRANSACTIONS,
+    "broker/transactions/transaction_snapshot.py": TRANSACTION_RECORDS,
     "log/epoch_recovery.py": RECOVERY,
     "log/log_loader.py": RECOVERY,
     "log/recovery.py": RECOVERY,
