@@ -154,7 +154,7 @@ class ClassicGroup:
         return codes, self._take_effects()
 
     def offsets_committed(self, member_id: str, now_ms: TimestampMs) -> None:
-        """Count a commit as a heartbeat, as Kafka does."""
+        """Count a commit as a heartbeat, as Kafka does. A commit in a transaction does not count."""
         if member_id in self.members:
             self.members[member_id].reset_session_timeout(now_ms)
 
@@ -452,7 +452,8 @@ class ClassicGroup:
             reply, member.sync_reply = member.sync_reply, None
             if reply is not None:
                 self._effects.append(Answer(reply, self._sync_result(member)))
-            member.reset_session_timeout(now_ms)
+                # A member that has not synced may be gone: the leader's sync is no sign of its life.
+                member.reset_session_timeout(now_ms)
 
     # ---- leaving
 

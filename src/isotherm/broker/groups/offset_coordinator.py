@@ -104,7 +104,8 @@ class OffsetCoordinator:
             return refused
         codes = {**refused, **self._write(shard, group_id, accepted, producer)}
         if isinstance(group, ClassicGroup):
-            group.offsets_committed(committer.member_id, self._shards.now_ms())
+            if producer is NO_PRODUCER:
+                group.offsets_committed(committer.member_id, self._shards.now_ms())
             # A group without members exists through its offsets.
             if group_id in shard.offsets:
                 shard.groups.setdefault(group_id, group)

@@ -147,6 +147,13 @@ def test_last_member_to_rejoin_exceeds_a_lowered_limit(driver) -> None:
     assert driver.answers["leader"].error is E.rebalance_in_progress
 
 
+def test_stable_group_above_a_lowered_limit_admits_no_new_member(driver) -> None:
+    members = driver.stable(None, None)
+    driver.group._settings = driver.group._settings._replace(max_size=1)
+    assert driver.join("new").error is E.group_max_size_reached
+    assert members_of(driver) == members
+
+
 def test_limit_that_more_members_than_it_have_joined_admits_none(driver) -> None:
     *joined, last = driver.stable(None, None, None)
     for member_id in joined:
@@ -179,6 +186,17 @@ def test_rebalance_takes_as_long_as_the_longest_timeout(driver) -> None:
     driver.pass_time(1)
     assert driver.answers["again"].generation_id == 2
     assert members_of(driver) == ["id-1"]
+
+
+def test_member_that_waits_for_a_rebalance_is_not_silent(driver) -> None:
+    """Kafka: hasSatisfiedHeartbeat. Its last heartbeat may come after its join."""
+    leader, follower = driver.stable(None, None)
+    driver.join("again", leader)
+    assert driver.heartbeat(leader, 1) is E.rebalance_in_progress
+    beat_for(driver, REBALANCE_MS - 1, (follower, None))
+    assert members_of(driver) == [leader, follower]
+    driver.join("follows", follower)
+    assert driver.answers["again"].generation_id == 2
 
 
 def test_join_that_is_repeated_before_the_assignment_gets_its_generation_again(driver) -> None:
@@ -245,6 +263,18 @@ def test_sync_that_is_repeated_is_answered_and_the_first_one_is_sent_away(driver
     driver.sync("leads", "id-1", 1, id_2=b"x")
     assert driver.answers["second"].assignment == b"x"
     assert driver.answers["leads"].assignment == b"", "the leader gave itself nothing"
+
+
+@pytest.mark.parametrize("syncs", [True, False])
+def test_session_of_a_member_goes_on_from_its_own_sync(driver, syncs) -> None:
+    """Kafka: propagateAssignment. The leader's sync is no sign of life of another member."""
+    two_joined(driver)
+    driver.pass_time(SESSION_MS - 2)
+    if syncs:
+        driver.sync("waits", "id-2", 1)
+    driver.sync("leads", "id-1", 1, id_2=b"x")
+    driver.pass_time(2)
+    assert members_of(driver) == (["id-1", "id-2"] if syncs else ["id-1"])
 
 
 def test_member_that_waits_for_the_assignment_is_not_silent(driver) -> None:

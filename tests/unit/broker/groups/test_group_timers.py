@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.groups.classic_protocol import SyncRequest
 from isotherm.broker.groups.consumer_group import MemberHeartbeat, MemberRejectedError
 from isotherm.broker.groups.group_shard import GroupShard
 from isotherm.broker.groups.offset_coordinator import Committer
 from isotherm.broker.groups.offsets import OffsetAndMetadata
-from isotherm.broker.groups.offsets_topic import Producer
+from isotherm.broker.groups.offsets_topic import NO_PRODUCER, Producer
 from isotherm.broker.metadata.image import TopicImage
 from isotherm.errors import NotCoordinatorError
 from isotherm.types import TopicPartition
@@ -200,6 +201,49 @@ def test_timer_is_moved_when_its_deadline_is(noted: NotedTimers) -> None:
         assert coordinator.leave("g", [(member_id, None)]) == [E.none]
         assert session.is_cancelled
         assert len(noted.of_groups()) == 2
+
+    run(scenario, noted)
+
+
+@pytest.mark.parametrize("producer", [NO_PRODUCER, Producer(7, 0)])
+def test_commit_in_a_transaction_is_no_heartbeat(noted: NotedTimers, producer: Producer) -> None:
+    """Kafka: only validateOffsetCommit goes on with the session."""
+
+    async def scenario(cluster: Cluster) -> None:
+        coordinator = cluster.coordinators[0]
+        join = asyncio.ensure_future(coordinator.join(joining()))
+        await turns()
+        cluster.clock.advance(1)
+        noted.of_groups()[0].fire()
+        member_id = (await join).member_id
+        request = SyncRequest(member_id, None, 1, None, None, {member_id: b"x"})
+        sync = asyncio.ensure_future(coordinator.sync("g", request))
+        await turns()
+        cluster.partition.replicate()
+        assert (await sync).error is E.none
+        cluster.clock.advance(9_999)
+        member = Committer(1, member_id)
+        codes = coordinator.offsets.commit("g", member, {T0: OffsetAndMetadata(5)}, producer)
+        assert codes == {T0: E.none}
+        cluster.clock.advance(2)
+        noted.of_groups()[-1].fire()
+        assert coordinator.find("g").is_empty is (producer is not NO_PRODUCER)
+
+    run(scenario, noted)
+
+
+def test_coordinator_that_resigns_removes_nobody_afterwards(noted: NotedTimers) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        coordinator = cluster.coordinators[0]
+        join = asyncio.ensure_future(coordinator.join(joining()))
+        await turns()
+        coordinator.consumer.heartbeat("modern", beat("a"))
+        timers = noted.of_groups()
+        assert [timer.is_cancelled for timer in timers] == [False, False]
+        cluster.partition.replicate()
+        cluster.move(1)
+        assert [timer.is_cancelled for timer in timers] == [True, True]
+        assert (await join).error is E.not_coordinator
 
     run(scenario, noted)
 
