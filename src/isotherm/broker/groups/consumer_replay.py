@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -23,6 +23,8 @@ from isotherm.broker.groups.group_records import (
     CurrentTopicPartitions,
     GroupRecord,
 )
+
+logger = logging.getLogger(__name__)
 
 
 def replay(group: ConsumerGroup, record: GroupRecord) -> None:
@@ -81,7 +83,9 @@ def _replay_current(
         assigned=_assignment(value.assigned_partitions),
         pending_revocation=_assignment(value.partitions_pending_revocation),
         assignment_epochs=_assignment_epochs(
-            (*value.assigned_partitions, *value.partitions_pending_revocation), value.member_epoch
+            group.group_id,
+            (*value.assigned_partitions, *value.partitions_pending_revocation),
+            value.member_epoch,
         ),
     )
 
@@ -100,15 +104,26 @@ def _assignment(items: Iterable[Any]) -> Assignment:
 
 
 def _assignment_epochs(
-    items: Iterable[CurrentTopicPartitions], default: int
+    group_id: str, items: Iterable[CurrentTopicPartitions], member_epoch: int
 ) -> dict[AssignedPartition, int]:
-    """The assignment epochs. Brokers before 4.3 do not write them; `default` replaces them."""
-    return {
-        (item.topic_id, index): epoch  # type: ignore[misc]
-        for item in items
-        for index, epoch in zip(
-            item.partitions,
-            item.assignment_epochs or itertools.repeat(default, len(item.partitions)),
-            strict=True,
-        )
-    }
+    """The assignment epochs. The member's epoch replaces missing ones: brokers before 4.3 do not write them."""
+    # A static member that has left has a negative epoch, at which nothing was assigned.
+    default = max(member_epoch, 0)
+    found: dict[AssignedPartition, int] = {}
+    for item in items:
+        epochs = item.assignment_epochs
+        if epochs is not None and len(epochs) != len(item.partitions):
+            logger.error(
+                "assignment epochs do not fit the partitions and are replaced"
+                " group_id=%s topic_id=%s epochs=%d partitions=%d epoch=%d",
+                group_id,
+                item.topic_id,
+                len(epochs),
+                len(item.partitions),
+                default,
+            )
+            epochs = None
+        for place, index in enumerate(item.partitions):
+            epoch = default if epochs is None else epochs[place]
+            found[item.topic_id, index] = epoch  # type: ignore[index]
+    return found

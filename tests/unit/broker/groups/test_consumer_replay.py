@@ -81,6 +81,28 @@ def test_partition_without_its_epoch_is_the_members_since_its_present_one(
     assert member.assignment_epochs == {**dict.fromkeys(MEMBER.assigned, 5), (TOPIC, 1): 3}
 
 
+@pytest.mark.parametrize(("epoch", "expected"), [(5, 5), (-2, 0)])
+def test_partitions_with_too_few_epochs_are_the_members_since_its_present_one(
+    group: ConsumerGroup, caplog: pytest.LogCaptureFixture, epoch: int, expected: int
+) -> None:
+    """Kafka: Utils.assignmentFromTopicPartitions. A static member that has left has epoch -2, which is
+    no epoch of an assignment."""
+    metadata, (key, value) = written(epoch=epoch)
+    assert value is not None
+    short = replace(
+        value,
+        assigned_partitions=tuple(
+            replace(each, assignment_epochs=each.assignment_epochs[:1])
+            for each in value.assigned_partitions
+        ),
+    )
+    replay(group, metadata, GroupRecord(key, short))
+    epochs = group.members["a"].assignment_epochs
+    assert epochs == {(TOPIC, 0): expected, (TOPIC, 2): expected, (OTHER, 1): 4, (TOPIC, 1): 3}
+    (logged,) = caplog.messages
+    assert f"group_id=g topic_id={TOPIC} epochs=1 partitions=2" in logged
+
+
 def test_member_without_protocols_is_none_of_the_classic_protocol(group: ConsumerGroup) -> None:
     metadata, current = written(classic=ClassicSupport(9, ()))
     replay(group, metadata, current)
