@@ -33,14 +33,14 @@ T0 = TopicPartition("t", 0)
 class Cluster:
     """The replicated offsets partition and a coordinator on each broker. `late` holds the
     notifications of leadership that have not arrived. `group_texts` are the settings of every
-    group. `loop` is by default the running one."""
+    group. `loop` is by default the running one. `settings` are those of the brokers."""
 
-    def __init__(self, loop: Any = None) -> None:
+    def __init__(self, loop: Any = None, **settings: Any) -> None:
         self.partition = ModelPartition(TopicPartition(OFFSETS_TOPIC, 0), leader=0)
         self.clock = SimClock()
         self.group_texts: dict[str, str] = {}
         self._loop = loop or asyncio.get_running_loop()
-        config = GroupConfig(group_initial_rebalance_delay_ms=0)
+        config = GroupConfig(group_initial_rebalance_delay_ms=0, **settings)
         self.coordinators = [self._coordinator(each, config) for each in range(BROKERS)]
         self.late = LateEvents(self.coordinators)
         self.late.moved(self.partition)
@@ -86,9 +86,9 @@ class Cluster:
             await coordinator.stop()
 
 
-def run(scenario: Callable[[Cluster], Awaitable[None]], loop: Any = None) -> None:
+def run(scenario: Callable[[Cluster], Awaitable[None]], loop: Any = None, **settings: Any) -> None:
     async def main() -> None:
-        cluster = Cluster(loop)
+        cluster = Cluster(loop, **settings)
         try:
             await scenario(cluster)
         finally:

@@ -79,6 +79,7 @@ def test_commit_in_a_version_without_epochs_is_for_classic_members(group: Consum
 
 def test_fetch_wants_a_member_at_its_epoch_or_none(group: ConsumerGroup) -> None:
     assert offset_fetch_error(group, None, -1) is E.none
+    assert offset_fetch_error(group, None, 0) is E.unknown_member_id
     assert offset_fetch_error(group, "", -1) is E.unknown_member_id
     assert offset_fetch_error(group, "new", 5) is E.none
     assert offset_fetch_error(group, "new", 4) is E.stale_member_epoch

@@ -130,6 +130,7 @@ def test_partitions_move_only_once_their_holder_has_given_them_up(driver) -> Non
     # on.
     assert driver.beat("a", 1, owned=parts(0, 1, 2, 3)).epoch == 1
     assert driver.beat("a", 1, owned=told.assigned).epoch == 2
+    assert driver.group.shown_state == "Reconciling", "b has yet to get them"
     got = driver.beat("b", 2)
     assert got.assigned == parts(0, 1, 2, 3) - told.assigned
     assert driver.group.shown_state == "Stable"

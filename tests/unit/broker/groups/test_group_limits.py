@@ -88,6 +88,20 @@ def test_metadata_of_an_offset_has_at_most_4096_characters(
     run(scenario)
 
 
+def test_member_of_a_group_that_is_gone_is_unknown_whatever_it_says() -> None:
+    """Kafka looks for the group first, then at the protocols."""
+
+    async def scenario(cluster: Cluster) -> None:
+        coordinator = cluster.coordinators[0]
+        request = joining("m")._replace(protocols=())
+        assert (await coordinator.join(request)).error is E.unknown_member_id
+        request = joining()._replace(protocols=())
+        assert (await coordinator.join(request)).error is E.inconsistent_group_protocol
+        assert list(coordinator.all_groups()) == []
+
+    run(scenario)
+
+
 def test_commit_of_a_member_creates_no_group() -> None:
     async def scenario(cluster: Cluster) -> None:
         coordinator = cluster.coordinators[0]
@@ -141,8 +155,11 @@ def test_each_offset_of_a_commit_is_as_late_as_its_record() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize(
+    ("settings", "timeout_s"), [({}, 5.0), ({"offsets_commit_timeout_ms": 1500}, 1.5)]
+)
 def test_commit_waits_for_the_replicas_for_its_timeout_at_most(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, int], timeout_s: float
 ) -> None:
     async def scenario(cluster: Cluster) -> None:
         coordinator = cluster.coordinators[0]
@@ -152,11 +169,11 @@ def test_commit_waits_for_the_replicas_for_its_timeout_at_most(
         shard = coordinator.shards.of_group("g")
         monkeypatch.setattr(shard, "wait_committed", timeouts.append)
         coordinator.uncommitted("g")
-        assert timeouts == [5.0], "offsets.commit.timeout.ms"
+        assert timeouts == [timeout_s], "offsets.commit.timeout.ms"
         cluster.partition.replicate()
         assert coordinator.uncommitted("g") is None
 
-    run(scenario)
+    run(scenario, **settings)
 
 
 def test_group_is_deleted_only_without_members() -> None:

@@ -186,6 +186,15 @@ def test_log_with_holes_and_empty_batches_is_read_to_its_end(tmp_path: Path) -> 
     log.close()
 
 
+def test_records_below_the_log_start_are_not_loaded(tmp_path: Path) -> None:
+    """The log may start inside a batch."""
+    records = [commit_of(each, 10 + each) for each in range(3)]
+    log = write_log(tmp_path / "log" / "__consumer_offsets-0", at_0=[batch(records, 0)])
+    log.maybe_increment_log_start_offset(1)
+    assert offsets_of(load(log)) == {("g", 1): 11, ("g", 2): 12}
+    log.close()
+
+
 def test_log_of_which_nothing_is_left_is_an_empty_shard(tmp_path: Path) -> None:
     log = write_log(
         tmp_path / "log" / "__consumer_offsets-0",

@@ -143,6 +143,23 @@ def outcome(read: object, *record: bytes) -> object:
         return CorruptMetadataError
 
 
+@pytest.mark.parametrize("lost", [b"", b"\0"])
+def test_offset_without_metadata_is_refused_as_by_the_schemas(lost: bytes) -> None:
+    """A compact string of size 0 is null, which Kafka's OffsetCommitValue does not allow. A value that
+    lost the size has the first byte of the time in its place."""
+    key = encode_key(OffsetCommitKey(group="g", topic="t", partition=0))
+    value = encode_value(
+        OffsetCommitValue(offset=5, leader_epoch=2, metadata="", commit_timestamp=9)
+    )
+    assert value is not None
+    assert value[14:16] == b"\1\0", "an empty text, then the time"
+    damaged = value[:14] + lost + value[15:]
+    with pytest.raises(CorruptMetadataError):
+        OffsetReader().read(key, damaged, 0)
+    with pytest.raises(CorruptMetadataError):
+        decode_record(key, damaged)
+
+
 def test_offsets_of_a_partition_share_its_name() -> None:
     reader = OffsetReader()
     first, second = (
