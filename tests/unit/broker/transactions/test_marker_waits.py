@@ -171,6 +171,36 @@ def test_markers_that_are_refused_are_tried_again_at_growing_intervals() -> None
     assert delays_s == [0.1, 0.2, 0.4, 0.8, 1.6, 2, 2, 2]
 
 
+def test_end_of_a_coordinator_that_is_fenced_is_left_to_the_newer_one() -> None:
+    """Kafka: TransactionMarkerRequestCompletionHandler removes the markers, and appends no COMPLETE."""
+
+    class Fencing:
+        def write(self, marker: EndMarker, topic_partition: TopicPartition) -> MarkerOutcome:
+            fenced = topic_partition.partition == 1
+            return MarkerOutcome(MarkerResult.FENCED if fenced else MarkerResult.RETRY)
+
+    def complete(*_: Any) -> None:
+        raise AssertionError("the newer coordinator completes it")
+
+    async def scenario() -> None:
+        # The loop has no timers, so that a retry fails.
+        loop: Any = SimpleNamespace(create_future=asyncio.get_running_loop().create_future)
+        shard = TransactionShard(0)
+        for partitions in ({1}, {0, 1}):
+            prepared: Any = SimpleNamespace(
+                producer=MARKER.producer,
+                is_commit=True,
+                client_transaction_version=0,
+                partitions={TopicPartition("t", each) for each in partitions},
+                transactional_id="tx",
+            )
+            settled = TransactionEndings(Fencing(), complete, loop).begin(shard, prepared)
+            assert settled.done()
+            assert not shard.endings
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     ("error", "level"),
     [

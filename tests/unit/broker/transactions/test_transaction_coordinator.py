@@ -119,7 +119,8 @@ def test_marker_of_committed_offsets_reaches_the_group_coordinator(broker: Any) 
     async def scenario() -> None:
         broker.create_topic("__consumer_offsets", partitions=2)
         producer = await begin(broker)
-        broker.add("tx", producer, 1, topic="__consumer_offsets")
+        # A name from a request is equal to the constant, and another object.
+        broker.add("tx", producer, 1, topic=b"__consumer_offsets".decode())
         await end(broker, producer)
         assert broker.groups.completed == [(1, producer.producer_id, True)]
         assert len(broker.markers_in(1, "__consumer_offsets")) == 1
@@ -434,6 +435,26 @@ def test_idle_id_is_forgotten_for_good(broker: Any) -> None:
     settings = {"transactional_id_expiration_ms": 1000}
     broker.run(before, transaction_remove_expired_transaction_cleanup_interval_ms=1, **settings)
     broker.run(after, **settings)
+
+
+def test_idle_id_stays_until_the_log_takes_its_removal(
+    broker: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise NotCoordinatorError("moved")
+
+    async def scenario() -> None:
+        await begin(broker)
+        broker.clock.advance(1000)
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.log, "forget", refuse)
+            broker.coordinator._expire_ids()
+        assert "transactional ids cannot be forgotten partition=" in caplog.text
+        assert broker.state("tx") is S.EMPTY
+        broker.coordinator._expire_ids()
+        assert [*broker.coordinator.transactions()] == []
+
+    broker.run(scenario, transactional_id_expiration_ms=1000)
 
 
 def test_deleted_topic_takes_its_transactions_along(broker: Any) -> None:
