@@ -48,6 +48,7 @@ from isotherm.testing.segment_files import SegmentMaker
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import LeaderEpoch, Offset, TopicIdPartition, uuid_from_text, uuid_to_text
 from tests.support.hosted_metadata_topics import HostedMetadataTopics
+from tests.support.tiered_partition import deletion_at_once
 
 PARTITION = TopicIdPartition(uuid_from_text("abc123AAAAAAAAAAAAAAAA"), "orders", 0)
 
@@ -206,7 +207,7 @@ class Stage:
             TierCleanupTarget(
                 leader.tier,
                 leader.metadata,
-                lambda partition: delete_remote_partition(leader.tier, partition),
+                lambda partition: deletion_at_once(leader.tier, partition),
                 leads=lambda _: True,
                 keeps=lambda _: True,
                 is_alone=True,

@@ -104,6 +104,15 @@ class VolatileFileSystem(OsFileSystem):
         """As above."""
 
 
+def deletion_at_once(tier: RemoteTierAccess, partition: TopicIdPartition) -> Future[None]:
+    """Delete the partition's segments in the caller's thread, as `begin_deletion` of a
+    TierCleanupTarget."""
+    delete_remote_partition(tier, partition)
+    done: Future[None] = Future()
+    done.set_result(None)
+    return done
+
+
 class TieredPartition:
     """A partition with its tier.
 
@@ -234,7 +243,7 @@ class TieredPartition:
             TierCleanupTarget(
                 self.tier,
                 self.metadata,
-                lambda partition: delete_remote_partition(self.tier, partition),
+                lambda partition: deletion_at_once(self.tier, partition),
                 leads=lambda _: True,
                 keeps=lambda _: True,
                 is_alone=True,

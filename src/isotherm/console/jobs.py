@@ -27,7 +27,7 @@ JOBS = ("audit", "sweep", "scrub", "verify")
 REPORTS_MAX = 50
 REPORT_BYTES_MAX = 8 * 1024 * 1024
 FINDINGS_MAX = 500
-LINES_SAID_MAX = 20
+MESSAGES_MAX = 20
 JOB_TIMEOUT_S = 3600
 _SUFFIX = ".jsonl"
 _UNFINISHED = ".part"
@@ -78,7 +78,7 @@ class JobReports:
         return {
             **_summary(path, status.st_mtime_ns, status.st_size, rows),
             "findings": [_finding_row(each) for each in findings[:FINDINGS_MAX]],
-            "said": texts[-LINES_SAID_MAX:],
+            "messages": texts[-MESSAGES_MAX:],
         }
 
 

@@ -14,6 +14,7 @@ import shutil
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,7 +91,7 @@ class World:
             TierCleanupTarget(
                 process.manager.tier,
                 process.metadata,
-                lambda _: None,
+                lambda _: Future(),
                 leads=lambda _: True,
                 keeps=lambda _: True,
                 is_alone=True,

@@ -86,7 +86,7 @@ def test_large_report_is_cut_and_half_a_line_is_what_it_said(
     monkeypatch.setattr(jobs, "REPORT_BYTES_MAX", 150)
     found = JobReports(folder).report("sweep-2026-01-31.jsonl")
     assert found is not None
-    assert (found["is_cut"], found["found"], len(found["said"])) == (True, 1, 1)
+    assert (found["is_cut"], found["found"], len(found["messages"])) == (True, 1, 1)
 
 
 def runner_of(folder: Path, code: str) -> JobRunner:
@@ -113,7 +113,7 @@ def test_job_leaves_a_report_with_its_exit_code(tmp_path: Path) -> None:
     assert (listed["exit_code"], listed["found"]) == (3, 1)
     found = JobReports(tmp_path).report(listed["name"])
     assert found is not None
-    assert found["said"] == ["why"]
+    assert found["messages"] == ["why"]
 
 
 def test_one_job_runs_at_a_time_and_ends_with_the_console(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ export function reportPage(name) {
         ["detail", (row) => row.detail, "left wide"],
       ], report.findings) : element("p", {}, "Nothing was found."),
       report.found > report.findings.length ? element("p", { class: "quiet" }, `The first ${report.findings.length}.`) : null),
-      report.said.length ? element("section", { class: "card" }, element("h2", {}, "What it said"), element("pre", {}, report.said.join("\n"))) : "");
+      report.messages.length ? element("section", { class: "card" }, element("h2", {}, "Messages"), element("pre", {}, report.messages.join("\n"))) : "");
   };
   return page;
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
@@ -19,11 +20,11 @@ class TierCleanupTarget:
 
     tier: RemoteTierAccess
     metadata: TopicBasedRemoteLogMetadataManager
-    begin_deletion: Callable[[TopicIdPartition], object]
+    begin_deletion: Callable[[TopicIdPartition], Future[None]]
     leads: Callable[[TopicIdPartition], bool]
     keeps: Callable[[int], bool]
     is_alone: bool
-    _begun: set[TopicIdPartition] = field(default_factory=set)
+    _running_deletions: dict[TopicIdPartition, Future[None]] = field(default_factory=dict)
 
     def exists(self, partition: TopicIdPartition) -> bool:
         return self.tier.leader_epoch_of(partition) is not None
@@ -56,6 +57,8 @@ class TierCleanupTarget:
         return self.tier.delete_segment(metadata, is_due)
 
     def delete_partition(self, partition: TopicIdPartition) -> None:
-        if partition not in self._begun:
-            self.begin_deletion(partition)
-            self._begun.add(partition)
+        running = self._running_deletions
+        for each in [each for each, done in running.items() if done.done()]:
+            del running[each]
+        if partition not in running:
+            running[partition] = self.begin_deletion(partition)

@@ -182,7 +182,7 @@ class TieredLog:
         return self._segment_source.visible_segments(lambda name: name == owner.topic, [owner])
 
     @property
-    def is_told_by_brokers(self) -> bool:
+    def is_bounded_by_brokers(self) -> bool:
         """Whether `bounds` asks only the brokers. It does if the tail is read, since they know its
         end."""
         return self._tail_brokers is not None

@@ -142,7 +142,7 @@ class StreamQuery:
         interval_s = self._options.bucket_poll_interval_ms / 1000
         if (
             self._seen is None
-            or self._log.is_told_by_brokers
+            or self._log.is_bounded_by_brokers
             or now_s - self._seen.at_s >= interval_s
         ):
             self._seen = _Seen(self._log.bounds(may_lack_topics=True), now_s)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 
 import pytest
 
+from isotherm.errors import RemoteStorageNotReadyError
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.tasks.cleanup_target import TierCleanupTarget
 from isotherm.types import TopicIdPartition
@@ -18,6 +20,7 @@ class Broker:
     def __init__(self, tiered: TieredPartition) -> None:
         self.leads = True
         self.begun: list[TopicIdPartition] = []
+        self.deletions: list[Future[None]] = []
         self.failures: list[OSError] = []
         self.target = TierCleanupTarget(
             tiered.tier,
@@ -28,10 +31,12 @@ class Broker:
             is_alone=False,
         )
 
-    def _begin(self, partition: TopicIdPartition) -> None:
+    def _begin(self, partition: TopicIdPartition) -> Future[None]:
         if self.failures:
             raise self.failures.pop()
         self.begun.append(partition)
+        self.deletions.append(Future())
+        return self.deletions[-1]
 
 
 @pytest.fixture
@@ -101,11 +106,22 @@ def test_only_a_leader_that_has_read_the_metadata_may_delete(
     assert not broker.target.can_delete(copied.partition)
 
 
-def test_deletion_of_a_partition_begins_once(broker: Broker, copied: TieredPartition) -> None:
+def test_deletion_of_a_partition_begins_once_while_it_runs(
+    broker: Broker, copied: TieredPartition
+) -> None:
     other = copied.partition._replace(partition=1)
     for partition in (copied.partition, copied.partition, other, copied.partition):
         broker.target.delete_partition(partition)
     assert broker.begun == [copied.partition, other]
+
+
+def test_deletion_that_has_ended_begins_again(broker: Broker, copied: TieredPartition) -> None:
+    """Metadata that comes after a deletion is deleted too."""
+    broker.target.delete_partition(copied.partition)
+    broker.deletions[0].set_exception(RemoteStorageNotReadyError("the broker stops"))
+    broker.target.delete_partition(copied.partition)
+    broker.target.delete_partition(copied.partition)
+    assert broker.begun == [copied.partition] * 2
 
 
 def test_deletion_that_could_not_be_begun_is_begun_by_the_next_run(
