@@ -176,6 +176,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/unit/remote/test_read_wait.py",
         "tests/unit/remote/test_segment_range.py",
     ),
+    "remote/reading/reader_pool.py": REMOTE_LOG_MANAGER,
     "remote/reading/remote_log_reader.py": READER,
     "remote/reading/remote_offset_lookup.py": ("tests/unit/remote/test_remote_offset_lookup.py",),
     "remote/reading/segment_blocks.py": ("tests/unit/remote/test_segment_blocks.py",),

@@ -40,7 +40,7 @@ class Hole:
             producer.flush()
         services = broker.node.services
         partition = services.replica_manager.find_partition(TOPIC, None, 0)
-        reader = services.remote_log_manager._reader  # type: ignore[union-attr]
+        reader = services.remote_log_manager.readers._reader  # type: ignore[union-attr]
         self._metadata: RemoteLogMetadataManager = reader._metadata
         wait_until(lambda: partition.log.local_log_start_offset >= COUNT - 3, "tiered")
         segments = self._metadata.list_remote_log_segments(partition.topic_id_partition)

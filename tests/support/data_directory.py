@@ -238,7 +238,7 @@ def _read_remote(
     assert remote is not None
     partition = hosted.topic_id_partition
     wait_until(lambda: remote.tier.metadata.is_ready(partition), "remote metadata is read")
-    return remote.read(
+    return remote.readers.read(
         ReadRequest(
             hosted.log,
             partition,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from isotherm.clock import Clock
-from isotherm.remote.remote_log_manager import READ_AHEAD_POOL
+from isotherm.remote.reading.reader_pool import READ_AHEAD_POOL
 from isotherm.testing.sim_clock import SimClock
 from tests.support.tiered_partition import InlineExecutor
 

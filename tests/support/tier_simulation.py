@@ -220,7 +220,7 @@ class Simulation:
             )
 
     def ask(self, partition: SimulatedPartition, offset: int) -> None:
-        future = self.manager.read(
+        future = self.manager.readers.read(
             ReadRequest(
                 partition.log,
                 partition.id,
@@ -249,7 +249,7 @@ class Simulation:
     def look_up(self) -> None:
         partition = self.any_partition()
         start = partition.log.log_start_offset
-        future = self.manager.offset_for_timestamp(partition.log, partition.id, 0, start)
+        future = self.manager.readers.offset_for_timestamp(partition.log, partition.id, 0, start)
 
         def check() -> None:
             error = future.exception()

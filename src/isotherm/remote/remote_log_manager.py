@@ -1,9 +1,8 @@
 """The remote tier of this broker: its parts, their configuration, and their end; decides nothing.
 
-    partition_roles.py    tasks of the partitions that this broker leads or follows
-    task_schedule.py      when these tasks run; the pools of copies and of expirations
-    reader pool           reads and look-ups by time: remote_log_reader.py,
-                          remote_offset_lookup.py
+    partition_roles.py      tasks of the partitions that this broker leads or follows
+    task_schedule.py        when these tasks run; the pools of copies and of expirations
+    reading/reader_pool.py  reads and look-ups by time
 
 Every pool is bounded by its configuration key. Source: Kafka RemoteLogManager.
 """
@@ -15,34 +14,21 @@ import random
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 from isotherm.clock import Clock
 from isotherm.config.remote import RemoteLogManagerConfig
-from isotherm.errors import IsothermError, OffsetOutOfRangeError
-from isotherm.log.log_segment import TimestampAndOffset
 from isotherm.log.partition_log import PartitionLog
-from isotherm.metrics.broker_topic_metrics import BrokerTopicMetrics, TopicGauge, TopicMeter
+from isotherm.metrics.broker_topic_metrics import BrokerTopicMetrics, TopicGauge
 from isotherm.metrics.registry import Metrics
-from isotherm.remote.bounded_pool import BoundedPool
-from isotherm.remote.damage_log import DamageLog
 from isotherm.remote.indexes.index_cache import RemoteIndexCache
 from isotherm.remote.metadata.api import RemoteLogMetadataManager
 from isotherm.remote.metadata.exclusive import exclusive_metadata
 from isotherm.remote.partition_roles import PartitionRoles
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
-from isotherm.remote.read_failures import ReadFailures
-from isotherm.remote.reading.read_ahead import AHEAD_AT_ONCE, ReadAhead, ReadAheadSettings
-from isotherm.remote.reading.read_request import ReadRequest
-from isotherm.remote.reading.read_wait import NO_WAIT
-from isotherm.remote.reading.remote_log_reader import RemoteLogReader, RemoteRead
-from isotherm.remote.reading.remote_offset_lookup import RemoteOffsetLookup
-from isotherm.remote.reading.segment_reader import RemoteSegmentReader
+from isotherm.remote.reading.reader_pool import RemoteReaderPool
 from isotherm.remote.remote_tier_metrics import (
-    Expirations,
-    ReadTimes,
     RetentionShares,
-    publish_pools,
     publish_quotas,
 )
 from isotherm.remote.storage.api import RemoteStorageManager
@@ -55,24 +41,15 @@ from isotherm.remote.threads import SYSTEM_THREADS, Threads
 from isotherm.types import (
     BrokerId,
     LeaderEpoch,
-    Offset,
-    TimestampMs,
     TopicIdPartition,
     TopicPartition,
 )
 
 logger = logging.getLogger(__name__)
 
-READ_AHEAD_POOL = "remote-read-ahead"
-"""The pool of fetches. Reads may wait for its work, unlike for that of other pools."""
-
 
 class RemoteLogManager:
-    """Thread-safe.
-
-    `fetch_quota` counts the bytes read and refuses nothing: the fetch path checks it before a read.
-    `expirations` counts the requests that were answered before the tier had answered.
-    """
+    """Thread-safe. `readers` serves the fetch path."""
 
     def __init__(
         self,
@@ -93,46 +70,22 @@ class RemoteLogManager:
         """Owns storage, metadata and index_cache: `close` closes them."""
         self._config = config
         self._topic_metrics = BrokerTopicMetrics(metrics)
-        self._read_times = ReadTimes(metrics, clock)
-        self._read_failures = ReadFailures(clock)
         self._retention_shares = RetentionShares(metrics)
-        self.expirations = Expirations(metrics)
         self._copy_quota = RemoteQuota(
             config.remote_log_manager_copy_max_bytes_per_second,
             QuotaWindows.of_copying(config),
-            clock,
-        )
-        self.fetch_quota = RemoteQuota(
-            config.remote_log_manager_fetch_max_bytes_per_second,
-            QuotaWindows.of_fetching(config),
             clock,
         )
         self._metadata = metadata
         self._storage = storage
         self._index_cache = index_cache
         self._tier = self._access(broker_id, leader_epoch_of, is_tiered, clock, rng)
-        self._fetches = BoundedPool(
-            READ_AHEAD_POOL, config.remote_log_reader_threads + AHEAD_AT_ONCE, None, threads
-        )
-        budget = ReadAheadSettings(config.remote_log_reader_read_ahead_max_bytes)
-        read_ahead = ReadAhead(storage, budget, self._fetches, clock)
-        damage_log = DamageLog()
-        self._reader = RemoteLogReader(metadata, index_cache, read_ahead, damage_log)
-        self._offset_lookup = RemoteOffsetLookup(
-            metadata, index_cache, RemoteSegmentReader(read_ahead), damage_log
-        )
-        self._readers = BoundedPool(
-            "remote-log-reader",
-            config.remote_log_reader_threads,
-            config.remote_log_reader_max_pending_tasks,
-            threads,
-        )
+        self.readers = RemoteReaderPool(config, self._tier, index_cache, metrics, threads)
         self._schedule = TaskSchedule(config, clock, rng, metrics, threads)
         self._roles = PartitionRoles(
-            self._tier, self._schedule, pending_deletions, self.expirations
+            self._tier, self._schedule, pending_deletions, self.readers.expirations
         )
-        publish_pools(metrics, self._schedule.copies, self._readers)
-        publish_quotas(metrics, self._copy_quota, self.fetch_quota)
+        publish_quotas(metrics, self._copy_quota, self.readers.fetch_quota)
         self._lock = threading.Lock()
         self._closed = False
 
@@ -202,85 +155,16 @@ class RemoteLogManager:
         """See `PartitionRoles.stop_partitions`."""
         return self._roles.stop_partitions(partitions, delete_remote=delete_remote)
 
-    def read(self, asked: ReadRequest) -> Future[RemoteRead]:
-        """Run `RemoteLogReader.read` on the reader pool. Cancelling the future drops a read that
-        has not begun; `asked.wait` ends a read that waits for the store.
-
-        Raises NotEnoughMemoryError at once if remote.log.reader.max.pending.tasks reads wait
-        already.
-        """
-
-        def work() -> RemoteRead:
-            topic = asked.partition.topic
-            self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_REQUESTS, topic)
-            began_s = self._read_times.begin()
-            succeeded = False
-            try:
-                found = self._reader.read(asked)
-                succeeded = True
-            except OffsetOutOfRangeError:
-                succeeded = True  # the consumer caused it, not the tier
-                raise
-            except IsothermError as error:
-                if not asked.wait.is_over:
-                    self._read_failures.note(asked.partition, asked.offset, error)
-                raise
-            finally:
-                self._read_times.end(began_s)
-                if not (succeeded or asked.wait.is_over):
-                    self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_ERRORS, topic)
-            self._note_read(asked.partition, found)
-            return found
-
-        return self._readers.submit(work)
-
-    def read_now(self, asked: ReadRequest) -> RemoteRead | None:
-        """Same as `read`, but only from memory and in the caller's thread, in about 0.1 ms.
-
-        None if the bytes are not in memory, or for an error, which `read` will raise.
-        """
-        began_s = self._read_times.begin()
-        found = None
-        with suppress(IsothermError):
-            found = self._reader.read(asked._replace(wait=NO_WAIT))
-        if found is not None:
-            self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_REQUESTS, asked.partition.topic)
-            self._read_times.end(began_s)
-            self._note_read(asked.partition, found)
-        return found
-
-    def _note_read(self, partition: TopicIdPartition, found: RemoteRead) -> None:
-        self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_BYTES, partition.topic, found.size)
-        self.fetch_quota.record(found.size)
-
-    def offset_for_timestamp(
-        self,
-        log: PartitionLog,
-        partition: TopicIdPartition,
-        timestamp_ms: TimestampMs,
-        starting_offset: Offset,
-    ) -> Future[TimestampAndOffset | None]:
-        """The first record with `timestamp_ms` or a later one from `starting_offset` on: in the
-        remote tier, or if it has none, in the local log."""
-        return self._readers.submit(
-            lambda: self._offset_lookup.find_in_both_tiers(
-                log, partition, timestamp_ms, starting_offset
-            )
-        )
-
     def update_config(self, config: RemoteLogManagerConfig) -> None:
         """Apply the dynamic keys."""
         with self._lock:
             if self._closed:
                 return
-            old, self._config = self._config, config
-        if config.remote_log_reader_threads != old.remote_log_reader_threads:
-            self._readers.resize(config.remote_log_reader_threads)
-            self._fetches.resize(config.remote_log_reader_threads + AHEAD_AT_ONCE)
+            self._config = config
+        self.readers.update_config(config)
         self._schedule.update_config(config)
         self._index_cache.resize(config.remote_log_index_file_cache_total_size_bytes)
         self._copy_quota.update_limit(config.remote_log_manager_copy_max_bytes_per_second)
-        self.fetch_quota.update_limit(config.remote_log_manager_fetch_max_bytes_per_second)
 
     def run_tasks(self) -> None:
         """Run every task of every partition once, in the caller's thread; for tests."""
@@ -311,8 +195,7 @@ class RemoteLogManager:
 
     def _end_running(self) -> None:
         self._schedule.close()
-        self._readers.close()
-        self._fetches.close()
+        self.readers.close()
 
     def _evict_indexes(self) -> float:
         self._schedule.retried("index-cache", None).run(self._index_cache.evict_expired)

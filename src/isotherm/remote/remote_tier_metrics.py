@@ -104,13 +104,17 @@ class RetentionShares:
             gauge.remove_by_labels({"topic": topic, "partition": str(partition)})
 
 
-def publish_pools(metrics: Metrics, copiers: PeriodicTasks, readers: BoundedPool) -> None:
-    """Gauges of idle threads and waiting reads, computed at each scrape."""
+def publish_copiers(metrics: Metrics, copiers: PeriodicTasks) -> None:
+    """The gauge of idle copiers, computed at each scrape."""
     metrics.computed_gauge(
         COPIERS_IDLE,
         "Kafka's RemoteLogManagerTasksAvgIdlePercent: share of copiers without work.",
         lambda: copiers.idle_share,
     )
+
+
+def publish_readers(metrics: Metrics, readers: BoundedPool) -> None:
+    """Gauges of idle readers and waiting reads, computed at each scrape."""
     metrics.computed_gauge(
         READER_QUEUE,
         "Kafka's RemoteLogReaderTaskQueueSize: remote reads that wait for a thread.",

@@ -22,6 +22,7 @@ from isotherm.clock import Clock
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.periodic_tasks import PeriodicTasks
+from isotherm.remote.remote_tier_metrics import publish_copiers
 from isotherm.remote.tasks.backoff import RetryBackoff
 from isotherm.remote.tasks.retried_work import RetriedWork
 from isotherm.remote.threads import Threads
@@ -53,6 +54,7 @@ class TaskSchedule:
             clock,
             threads,
         )
+        publish_copiers(metrics, self.copies)
 
     def tick(self, kind: str, place: object, run: Callable[[], object]) -> Callable[[], float]:
         """A tick for one of the pools. It returns the interval, or the backoff after a failure."""

@@ -356,7 +356,7 @@ class BrokerProcess:
         offset = log.log_start_offset
         while offset < log.log_end_offset:
             if offset < log.local_log_start_offset:
-                read = self.manager.read(
+                read = self.manager.readers.read(
                     ReadRequest(
                         log,
                         partition,

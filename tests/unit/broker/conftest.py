@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -38,7 +39,7 @@ from tests.support.led_topic import alone, lead_topic
 TOPIC_ID = uuid.UUID(int=7)
 
 
-class FakeRemoteLogManager:
+class FakeReaderPool:
     """Holds every read and look-up until the test answers it."""
 
     def __init__(self, clock: SimClock) -> None:
@@ -82,7 +83,7 @@ class Parts:
         )
         self.clock = SimClock()
         self.fs = FaultyFileSystem()
-        self.remote = FakeRemoteLogManager(self.clock)
+        self.remote = FakeReaderPool(self.clock)
         self.log_manager = LogManager(
             [directory],
             config=self.config,
@@ -118,7 +119,7 @@ class Parts:
                 group_coordinator=cast("Any", None),
                 transaction_coordinator=cast("Any", None),
                 transaction_markers=cast("Any", None),
-                remote_log_manager=cast("Any", self.remote),
+                remote_log_manager=cast("Any", SimpleNamespace(readers=self.remote)),
                 control_executor=self.control,
                 flush_executor=self.control,
                 kernels=self.kernels,

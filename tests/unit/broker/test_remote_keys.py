@@ -60,12 +60,12 @@ KEYS: dict[str, tuple[str, object, Observe]] = {
         lambda _, tier: tier._schedule._backoff.backoff_max_ms,
     ),
     "manager.task.retry.jitter": ("0.4", 0.4, lambda _, tier: tier._schedule._backoff.jitter),
-    "reader.threads": ("5", 5, lambda _, tier: tier._readers._thread_count),
-    "reader.max.pending.tasks": ("17", 17, lambda _, tier: tier._readers._pending_max),
+    "reader.threads": ("5", 5, lambda _, tier: tier.readers._pool._thread_count),
+    "reader.max.pending.tasks": ("17", 17, lambda _, tier: tier.readers._pool._pending_max),
     "reader.read.ahead.max.bytes": (
         "12000000",
         12_000_000,
-        lambda _, tier: tier._reader._read_ahead._settings.size_max,
+        lambda _, tier: tier.readers._reader._read_ahead._settings.size_max,
     ),
     "manager.copy.max.bytes.per.second": (
         "5000000",
@@ -81,17 +81,17 @@ KEYS: dict[str, tuple[str, object, Observe]] = {
     "manager.fetch.max.bytes.per.second": (
         "6000000",
         6_000_000,
-        lambda _, tier: tier.fetch_quota.limit,
+        lambda _, tier: tier.readers.fetch_quota.limit,
     ),
     "manager.fetch.quota.window.num": (
         "8",
         8,
-        lambda _, tier: tier.fetch_quota._rate._window_count,
+        lambda _, tier: tier.readers.fetch_quota._rate._window_count,
     ),
     "manager.fetch.quota.window.size.seconds": (
         "4",
         4.0,
-        lambda _, tier: tier.fetch_quota._window_s,
+        lambda _, tier: tier.readers.fetch_quota._window_s,
     ),
     "remote.fetch.max.wait.ms": (
         "1234",

@@ -29,7 +29,8 @@ from isotherm.remote.indexes.index_cache import DIRECTORY_NAME
 from isotherm.remote.reading.read_ahead import AHEAD_AT_ONCE
 from isotherm.remote.reading.read_request import ReadRequest
 from isotherm.remote.reading.read_wait import ReadWait
-from isotherm.remote.remote_log_manager import READ_AHEAD_POOL, RemoteLogManager
+from isotherm.remote.reading.reader_pool import READ_AHEAD_POOL
+from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.remote.remote_tier_metrics import (
     COPIERS_IDLE,
     LOCAL_RETENTION_SIZE,
@@ -93,7 +94,7 @@ def manager(open_manager: Callable[..., RemoteLogManager]) -> RemoteLogManager:
 
 
 def read(manager: RemoteLogManager, partition: TieredPartition, offset: int) -> list[bytes | None]:
-    future = manager.read(
+    future = manager.readers.read(
         ReadRequest(
             partition.log,
             partition.partition,
@@ -178,9 +179,11 @@ def test_read_and_look_up_by_time_span_both_tiers(
     local = partition.log.local_log_start_offset
     assert read(manager, partition, 3)[0] == b"record-03"
     for offset in (0, 5, local - 1, local, 21):
-        future = manager.offset_for_timestamp(partition.log, partition.partition, T0 + offset, 0)
+        future = manager.readers.offset_for_timestamp(
+            partition.log, partition.partition, T0 + offset, 0
+        )
         assert future.result(WAIT_S) == (T0 + offset, offset, 0)
-    future = manager.offset_for_timestamp(partition.log, partition.partition, T0 + 999, 0)
+    future = manager.readers.offset_for_timestamp(partition.log, partition.partition, T0 + 999, 0)
     assert future.result(WAIT_S) is None
 
 
@@ -198,7 +201,7 @@ def test_read_counts_requests_bytes_and_errors_as_kafka_does(
     assert partition.metrics.value(f"{prefix}errors_total", topic="flights") == 0
     assert "remote read failed" not in caplog.text
     for segment in partition.segments():
-        manager._reader._read_ahead.forget(segment.segment_id)
+        manager.readers._reader._read_ahead.forget(segment.segment_id)
     partition.store.fail_always(Operation.FETCH_LOG, Fault.THROTTLED)
     with pytest.raises(RemoteStorageError):
         read(manager, partition, 0)
@@ -231,10 +234,10 @@ def test_reads_beyond_the_queue_are_refused(
         min_one_message=True,
         wait=ReadWait(),
     )
-    first = manager.read(asked)
-    second = manager.read(asked)
+    first = manager.readers.read(asked)
+    second = manager.readers.read(asked)
     with pytest.raises(NotEnoughMemoryError):
-        manager.read(asked)
+        manager.readers.read(asked)
     assert second.cancel()
     go.set()
     assert len(first.result(WAIT_S).records) > 0
@@ -395,18 +398,18 @@ def test_quotas_of_the_configuration_hold_and_change_while_running(
     manager.update_config(replace(config, remote_log_manager_copy_max_bytes_per_second=1 << 30))
     run_after(partition, 1000, lambda: all_copied(partition))
     partition.delete_local_segments()
-    assert manager.fetch_quota.throttle_s() == 0
+    assert manager.readers.fetch_quota.throttle_s() == 0
     read(manager, partition, 0)
-    assert manager.fetch_quota.throttle_s() > 1
+    assert manager.readers.fetch_quota.throttle_s() > 1
     manager.update_config(replace(config, remote_log_manager_fetch_max_bytes_per_second=1 << 30))
-    assert manager.fetch_quota.throttle_s() < 0.001
+    assert manager.readers.fetch_quota.throttle_s() < 0.001
     text = published(partition)
     for name in ("rlmcopy_byte_rate", "rlmfetch_byte_rate"):
         assert partition.metrics.value(f"kafka_server_{name}") > 0
     assert "kafka_server_remotelogmanager_remote_copy_throttle_time_avg " in text
     throttled = "kafka_server_remotelogmanager_remote_copy_throttle_time_max"
     assert partition.metrics.value(throttled) > 0
-    manager.fetch_quota.note_throttled(0.25)
+    manager.readers.fetch_quota.note_throttled(0.25)
     for kind in ("avg", "max"):
         name = f"kafka_server_remotelogmanager_remote_fetch_throttle_time_{kind}"
         assert partition.metrics.value(name) == 250
@@ -441,7 +444,7 @@ def test_pools_and_reads_are_published_as_kafka_names_them(
     value = partition.metrics.value
     assert (value(READERS_IDLE), value(READER_QUEUE), value(COPIERS_IDLE)) == (1, 0, 1)
     futures = [
-        manager.read(
+        manager.readers.read(
             ReadRequest(
                 partition.log,
                 partition.partition,
@@ -674,13 +677,13 @@ def test_read_now_answers_from_memory_alone(
     value = partition.metrics.value
     prefix = "kafka_server_brokertopicmetrics_remotefetch"
     manager.tier.metrics.follow("flights", 0)
-    assert manager.read_now(request(partition, 0)) is None
+    assert manager.readers.read_now(request(partition, 0)) is None
     assert value(f"{prefix}requests_total", topic="flights") == 0
     assert value(READ_TIME + "_count") == 0
     assert not [each for each in partition.store.trace if each.operation is Operation.FETCH_LOG]
-    assert manager.read_now(request(partition, 1000)) is None, "`read` will raise the error"
-    first = manager.read(request(partition, 0)).result(WAIT_S)
-    found = manager.read_now(request(partition, 0))
+    assert manager.readers.read_now(request(partition, 1000)) is None, "`read` will raise the error"
+    first = manager.readers.read(request(partition, 0)).result(WAIT_S)
+    found = manager.readers.read_now(request(partition, 0))
     assert found is not None
     assert b"".join(found.records)[:100] == b"".join(first.records)[:100]
     assert value(f"{prefix}requests_total", topic="flights") == 2
@@ -699,7 +702,7 @@ def test_read_that_was_given_up_is_no_failure_of_the_tier(
     wait = ReadWait()
     wait.stop(has_left=False)
     with pytest.raises(RetriableError):
-        manager.read(request(partition, 0, wait)).result(WAIT_S)
+        manager.readers.read(request(partition, 0, wait)).result(WAIT_S)
     errors = "kafka_server_brokertopicmetrics_remotefetcherrors_total"
     assert partition.metrics.value(errors, topic="flights") == 0
     assert "remote read failed" not in caplog.text

@@ -32,8 +32,9 @@ from isotherm.remote.remote_tier_metrics import (
     Expirations,
     ReadTimes,
     RetentionShares,
-    publish_pools,
+    publish_copiers,
     publish_quotas,
+    publish_readers,
 )
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.testing.faulty_store import Fault, Operation
@@ -193,7 +194,8 @@ def test_idle_shares_are_those_of_the_pools_at_the_moment_of_the_scrape() -> Non
     metrics, clock = Metrics(), SimClock()
     copiers, readers = PeriodicTasks("copiers", 4, clock), BoundedPool("readers", 2, None)
     names = (COPIERS_IDLE, READER_QUEUE, READERS_IDLE)
-    publish_pools(metrics, copiers, readers)
+    publish_copiers(metrics, copiers)
+    publish_readers(metrics, readers)
     assert [metrics.value(name) for name in names] == [1, 0, 1]
     go, begun = threading.Event(), threading.Semaphore(0)
 

@@ -58,7 +58,7 @@ from isotherm.protocol.fetch import (
 from isotherm.types import TimestampMs
 
 if TYPE_CHECKING:
-    from isotherm.remote.remote_log_manager import RemoteLogManager
+    from isotherm.remote.reading.reader_pool import RemoteReaderPool
 
 READ_COMMITTED = 1
 FIRST_RACK_VERSION = 11
@@ -135,9 +135,10 @@ def _finish(
     """The response, after a remote read for the partitions that need one."""
     remote_log_manager = context.services.remote_log_manager
     if found.needs_remote and remote_log_manager is not None:
-        found = found.replaced(read_from_memory(found.reads, reader.isolation, remote_log_manager))
+        readers = remote_log_manager.readers
+        found = found.replaced(read_from_memory(found.reads, reader.isolation, readers))
         if found.needs_remote:
-            return _respond_with_remote(context, fetch, reader, found, remote_log_manager)
+            return _respond_with_remote(context, fetch, reader, found, readers)
     return _respond(context, fetch, reader, found)
 
 
@@ -146,10 +147,10 @@ async def _respond_with_remote(
     fetch: FetchContext,
     reader: FetchReader,
     found: FetchReads,
-    remote_log_manager: RemoteLogManager,
+    readers: RemoteReaderPool,
 ) -> FetchResponse:
     wait_s_max = context.services.config.remote.remote_fetch_max_wait_ms / 1000
-    reads = await read_remote(found.reads, reader.isolation, remote_log_manager, wait_s_max)
+    reads = await read_remote(found.reads, reader.isolation, readers, wait_s_max)
     return _respond(context, fetch, reader, found.replaced(reads))
 
 

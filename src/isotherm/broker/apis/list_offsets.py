@@ -96,6 +96,7 @@ def _code(error: IsothermError, version: int) -> ErrorCode:
 def _look_up(context: RequestContext, request: Any, topic: str, asked: Any) -> Answer:
     version = context.header.api_version
     services = context.services
+    remote = services.remote_log_manager
     try:
         check_timestamp(asked.timestamp, version)
         partition = services.replica_manager.find_partition(topic, None, asked.partition_index)
@@ -107,7 +108,7 @@ def _look_up(context: RequestContext, request: Any, topic: str, asked: Any) -> A
             partition,
             asked.timestamp,
             _isolation(request, version),
-            services.remote_log_manager,
+            None if remote is None else remote.readers,
             _timeout_s(context, request),
         )
     except IsothermError as error:

@@ -47,8 +47,8 @@ from isotherm.types import (
 if TYPE_CHECKING:
     from isotherm.broker.replication.replication_quota import ReplicationQuota
     from isotherm.remote.quota import RemoteQuota
+    from isotherm.remote.reading.reader_pool import RemoteReaderPool
     from isotherm.remote.reading.remote_log_reader import RemoteRead
-    from isotherm.remote.remote_log_manager import RemoteLogManager
 
 logger = logging.getLogger(__name__)
 
@@ -364,18 +364,18 @@ def _request(need: RemoteNeed, isolation: FetchIsolation, wait: ReadWait = NO_WA
 def read_from_memory(
     reads: Sequence[PartitionRead],
     isolation: FetchIsolation,
-    remote_log_manager: RemoteLogManager,
+    readers: RemoteReaderPool,
 ) -> list[PartitionRead]:
     """Complete the remote reads whose bytes are in memory; returns all of `reads`."""
     # Bytes in memory count for the fetch quota too, so no read begins while it is exceeded (KIP-956).
-    if remote_log_manager.fetch_quota.throttle_s() > 0:
+    if readers.fetch_quota.throttle_s() > 0:
         return list(reads)
     answered = list(reads)
     for index, read in enumerate(reads):
         need = read.remote
         if need is None:
             continue
-        found = remote_log_manager.read_now(_request(need, isolation))
+        found = readers.read_now(_request(need, isolation))
         if found is not None:
             answered[index] = _answered_read(read, found)
     return answered
@@ -384,7 +384,7 @@ def read_from_memory(
 async def read_remote(
     reads: Sequence[PartitionRead],
     isolation: FetchIsolation,
-    remote_log_manager: RemoteLogManager,
+    readers: RemoteReaderPool,
     wait_s_max: float,
 ) -> list[PartitionRead]:
     """Complete the remote reads in parallel; returns all of `reads`.
@@ -395,7 +395,7 @@ async def read_remote(
     """
     futures: dict[int, asyncio.Future[RemoteRead]] = {}
     answered = list(reads)
-    if await _held_up_by_quota(reads, remote_log_manager.fetch_quota, wait_s_max):
+    if await _held_up_by_quota(reads, readers.fetch_quota, wait_s_max):
         return [PartitionRead(each.response) if each.remote else each for each in reads]
     wait = ReadWait()
     for index, read in enumerate(reads):
@@ -403,7 +403,7 @@ async def read_remote(
             continue
         try:
             futures[index] = asyncio.wrap_future(
-                remote_log_manager.read(_request(read.remote, isolation, wait))
+                readers.read(_request(read.remote, isolation, wait))
             )
         except IsothermError as error:
             answered[index] = _failed_read(read, error)
@@ -414,7 +414,7 @@ async def read_remote(
         if futures:
             _, late = await asyncio.wait(futures.values(), timeout=wait_s_max)
             if late:
-                remote_log_manager.expirations.count_fetch()
+                readers.expirations.count_fetch()
         for index, future in futures.items():
             answered[index] = _finished_read(reads[index], future)
         has_left = False

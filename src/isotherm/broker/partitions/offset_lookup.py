@@ -25,7 +25,7 @@ from isotherm.log.partition_log import PartitionLog
 from isotherm.types import NO_LEADER_EPOCH, NO_TIMESTAMP, UNKNOWN_OFFSET, Offset, TimestampMs
 
 if TYPE_CHECKING:
-    from isotherm.remote.remote_log_manager import RemoteLogManager
+    from isotherm.remote.reading.reader_pool import RemoteReaderPool
 
 
 class SpecialTimestamp(enum.IntEnum):
@@ -145,7 +145,7 @@ def find_offset(
     partition: Partition,
     timestamp_ms: TimestampMs,
     isolation: FetchIsolation,
-    remote_log_manager: RemoteLogManager | None,
+    readers: RemoteReaderPool | None,
     timeout_s: float,
 ) -> FoundOffset | Awaitable[FoundOffset]:
     """Find the first visible record with `timestamp_ms` or a later timestamp, or a special offset.
@@ -157,10 +157,8 @@ def find_offset(
         return find_special_offset(partition, SpecialTimestamp(timestamp_ms), isolation)
     log = partition.log
     has_remote_only = log.log_start_offset < log.local_log_start_offset
-    if remote_log_manager is not None and log.remote_log_enabled and has_remote_only:
-        return _find_in_both_tiers(
-            partition, timestamp_ms, isolation, remote_log_manager, timeout_s
-        )
+    if readers is not None and log.remote_log_enabled and has_remote_only:
+        return _find_in_both_tiers(partition, timestamp_ms, isolation, readers, timeout_s)
     return _visible(log.offset_for_timestamp(timestamp_ms), partition, isolation)
 
 
@@ -168,17 +166,17 @@ async def _find_in_both_tiers(
     partition: Partition,
     timestamp_ms: TimestampMs,
     isolation: FetchIsolation,
-    remote_log_manager: RemoteLogManager,
+    readers: RemoteReaderPool,
     timeout_s: float,
 ) -> FoundOffset:
     log = partition.log
-    future = remote_log_manager.offset_for_timestamp(
+    future = readers.offset_for_timestamp(
         log, partition.topic_id_partition, timestamp_ms, log.log_start_offset
     )
     try:
         found = await asyncio.wait_for(asyncio.wrap_future(future), timeout_s)
     except TimeoutError as error:
-        remote_log_manager.expirations.count_lookup(*partition.topic_partition)
+        readers.expirations.count_lookup(*partition.topic_partition)
         raise RequestTimedOutError(
             f"lookup by timestamp took too long partition={partition.topic_partition}"
         ) from error

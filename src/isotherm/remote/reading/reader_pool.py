@@ -1,0 +1,164 @@
+"""The reader pool: what the fetch path reads of the remote tier, counted and under a quota.
+
+    read                   RemoteLogReader, on one of remote.log.reader.threads threads
+    read_now               the same from memory only, in the caller's thread
+    offset_for_timestamp   RemoteOffsetLookup, on the same threads
+
+The ranges that reads wait for are fetched on a pool of their own. A read that waited for its own
+pool could wait for ever. Source: Kafka RemoteLogManager.asyncRead and asyncOffsetRead.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from contextlib import suppress
+
+from isotherm.config.remote import RemoteLogManagerConfig
+from isotherm.errors import IsothermError, OffsetOutOfRangeError
+from isotherm.log.log_segment import TimestampAndOffset
+from isotherm.log.partition_log import PartitionLog
+from isotherm.metrics.broker_topic_metrics import TopicMeter
+from isotherm.metrics.registry import Metrics
+from isotherm.remote.bounded_pool import BoundedPool
+from isotherm.remote.damage_log import DamageLog
+from isotherm.remote.indexes.index_cache import RemoteIndexCache
+from isotherm.remote.quota import QuotaWindows, RemoteQuota
+from isotherm.remote.read_failures import ReadFailures
+from isotherm.remote.reading.read_ahead import AHEAD_AT_ONCE, ReadAhead, ReadAheadSettings
+from isotherm.remote.reading.read_request import ReadRequest
+from isotherm.remote.reading.read_wait import NO_WAIT
+from isotherm.remote.reading.remote_log_reader import RemoteLogReader, RemoteRead
+from isotherm.remote.reading.remote_offset_lookup import RemoteOffsetLookup
+from isotherm.remote.reading.segment_reader import RemoteSegmentReader
+from isotherm.remote.remote_tier_metrics import Expirations, ReadTimes, publish_readers
+from isotherm.remote.tasks.tier import RemoteTierAccess
+from isotherm.remote.threads import Threads
+from isotherm.types import Offset, TimestampMs, TopicIdPartition
+
+READ_AHEAD_POOL = "remote-read-ahead"
+"""The pool of fetches. Reads may wait for its work, unlike for that of other pools."""
+
+
+class RemoteReaderPool:
+    """Thread-safe.
+
+    `fetch_quota` counts the bytes read and refuses nothing: the fetch path checks it before a read.
+    `expirations` counts the requests that were answered before the tier had answered.
+    """
+
+    def __init__(
+        self,
+        config: RemoteLogManagerConfig,
+        tier: RemoteTierAccess,
+        index_cache: RemoteIndexCache,
+        metrics: Metrics,
+        threads: Threads,
+    ) -> None:
+        metadata, clock = tier.metadata, tier.clock
+        self._topic_metrics = tier.metrics
+        self._times = ReadTimes(metrics, clock)
+        self._failures = ReadFailures(clock)
+        self.expirations = Expirations(metrics)
+        self.fetch_quota = RemoteQuota(
+            config.remote_log_manager_fetch_max_bytes_per_second,
+            QuotaWindows.of_fetching(config),
+            clock,
+        )
+        self._thread_count = config.remote_log_reader_threads
+        self._pool = BoundedPool(
+            "remote-log-reader",
+            self._thread_count,
+            config.remote_log_reader_max_pending_tasks,
+            threads,
+        )
+        self._fetches = BoundedPool(
+            READ_AHEAD_POOL, self._thread_count + AHEAD_AT_ONCE, None, threads
+        )
+        budget = ReadAheadSettings(config.remote_log_reader_read_ahead_max_bytes)
+        read_ahead = ReadAhead(tier.storage, budget, self._fetches, clock)
+        damage_log = DamageLog()
+        self._reader = RemoteLogReader(metadata, index_cache, read_ahead, damage_log)
+        self._offset_lookup = RemoteOffsetLookup(
+            metadata, index_cache, RemoteSegmentReader(read_ahead), damage_log
+        )
+        publish_readers(metrics, self._pool)
+
+    def read(self, asked: ReadRequest) -> Future[RemoteRead]:
+        """Run `RemoteLogReader.read` on the pool. Cancelling the future drops a read that has not
+        begun; `asked.wait` ends a read that waits for the store.
+
+        Raises NotEnoughMemoryError at once if remote.log.reader.max.pending.tasks reads wait
+        already.
+        """
+
+        def work() -> RemoteRead:
+            topic = asked.partition.topic
+            self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_REQUESTS, topic)
+            began_s = self._times.begin()
+            succeeded = False
+            try:
+                found = self._reader.read(asked)
+                succeeded = True
+            except OffsetOutOfRangeError:
+                succeeded = True  # the consumer caused it, not the tier
+                raise
+            except IsothermError as error:
+                if not asked.wait.is_over:
+                    self._failures.note(asked.partition, asked.offset, error)
+                raise
+            finally:
+                self._times.end(began_s)
+                if not (succeeded or asked.wait.is_over):
+                    self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_ERRORS, topic)
+            self._note_read(asked.partition, found)
+            return found
+
+        return self._pool.submit(work)
+
+    def read_now(self, asked: ReadRequest) -> RemoteRead | None:
+        """Same as `read`, but only from memory and in the caller's thread, in about 0.1 ms.
+
+        None if the bytes are not in memory, or for an error, which `read` will raise.
+        """
+        began_s = self._times.begin()
+        found = None
+        with suppress(IsothermError):
+            found = self._reader.read(asked._replace(wait=NO_WAIT))
+        if found is not None:
+            self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_REQUESTS, asked.partition.topic)
+            self._times.end(began_s)
+            self._note_read(asked.partition, found)
+        return found
+
+    def _note_read(self, partition: TopicIdPartition, found: RemoteRead) -> None:
+        self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_BYTES, partition.topic, found.size)
+        self.fetch_quota.record(found.size)
+
+    def offset_for_timestamp(
+        self,
+        log: PartitionLog,
+        partition: TopicIdPartition,
+        timestamp_ms: TimestampMs,
+        starting_offset: Offset,
+    ) -> Future[TimestampAndOffset | None]:
+        """The first record with `timestamp_ms` or a later one from `starting_offset` on: in the
+        remote tier, or if it has none, in the local log."""
+        return self._pool.submit(
+            lambda: self._offset_lookup.find_in_both_tiers(
+                log, partition, timestamp_ms, starting_offset
+            )
+        )
+
+    def update_config(self, config: RemoteLogManagerConfig) -> None:
+        """Apply the number of threads and the quota."""
+        count = config.remote_log_reader_threads
+        if count != self._thread_count:
+            self._thread_count = count
+            self._pool.resize(count)
+            self._fetches.resize(count + AHEAD_AT_ONCE)
+        self.fetch_quota.update_limit(config.remote_log_manager_fetch_max_bytes_per_second)
+
+    def close(self) -> None:
+        """Cancel the reads that have not begun, and wait for the rest. Idempotent."""
+        self._pool.close()
+        self._fetches.close()
