@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from isotherm.errors import RemoteStorageError
-from isotherm.remote.storage.inventory import open_for_reading, read_inventory
+from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.testing.conformance.fills_buffers import FillsBuffersConformance
@@ -22,6 +22,7 @@ from isotherm.testing.conformance.remote_storage import (
 )
 from isotherm.testing.s3_server import S3Server, find_versitygw
 from isotherm.testing.segment_files import SegmentMaker
+from tests.support.bucket_inventory import read_inventory
 
 PART_SIZE = "5242880"
 

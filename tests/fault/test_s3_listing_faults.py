@@ -14,10 +14,11 @@ import pytest
 
 from isotherm.errors import RemoteStorageError, RetriableError
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from isotherm.remote.storage.inventory import Inventory, open_for_reading, read_inventory
+from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.testing.segment_files import SegmentMaker
+from tests.support.bucket_inventory import Inventory, read_inventory
 from tests.support.s3_listing import ListingFault
 from tests.support.s3_stub import S3Stub, WireFault
 

@@ -24,13 +24,14 @@ from isotherm.record.batch import (
     iterate_batches,
     read_records,
 )
-from isotherm.remote.storage.inventory import open_for_reading, read_inventory
+from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs.compact import compact, read_plan, settings_of
 from isotherm.spark.option_parsing import parse_options
 from isotherm.types import TopicIdPartition
 from oracle.kafka_cleaner import KafkaCleaner
+from tests.support.bucket_inventory import read_inventory
 from tests.support.cleaning_histories import CleaningHistory
 from tests.support.tiered_history import tier_closed_segments
 

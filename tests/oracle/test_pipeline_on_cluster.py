@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from isotherm.cli.main import app
 from isotherm.record.batch import iterate_batches, read_records
-from isotherm.remote.storage.inventory import open_for_reading, read_inventory
+from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.driver.projection import read_segments
@@ -28,6 +28,7 @@ from isotherm.types import uuid_to_text
 from oracle.consumed_records import ConsumedRecord, consume_all
 from oracle.tiered_topic import TieredTopic
 from oracle.topics import create_topic, wait_until
+from tests.support.bucket_inventory import read_inventory
 from tests.support.spark_cluster import SparkCluster
 from tests.support.spark_driver import SparkDriver
 

@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 from isotherm.cli.main import app, main
 from isotherm.errors import PolicyViolationError
 from isotherm.record.batch import CompressionType, build_batch, iterate_batches, read_records
-from isotherm.remote.storage.inventory import open_for_reading, read_inventory
+from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.driver.metadata_log import TopicMetadataLog
@@ -36,6 +36,7 @@ from isotherm.spark.option_parsing import parse_options
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, TopicIdPartition
 from oracle.consumed_records import consume_all
+from tests.support.bucket_inventory import read_inventory
 from tests.support.cleaning_histories import CleaningHistory
 from tests.support.record_segments import RecordSegmentMaker
 from tests.support.tiered_history import tier_closed_segments

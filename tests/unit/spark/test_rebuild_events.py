@@ -15,11 +15,12 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
 )
-from isotherm.remote.storage.inventory import open_for_reading, read_inventory
+from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.spark.jobs.cost import Cost, check_cost
 from isotherm.spark.jobs.rebuild import events_of, lineage, renamed_segment
 from isotherm.spark.plan.planning import lineage_pieces
 from isotherm.types import uuid_to_text
+from tests.support.bucket_inventory import read_inventory
 from tests.support.planted_bucket import PlantedBucket
 
 

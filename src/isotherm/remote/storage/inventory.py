@@ -6,11 +6,10 @@ comparison of the bucket with the topic.
 
 from __future__ import annotations
 
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from isotherm.errors import (
@@ -64,56 +63,9 @@ class DamagedSegment:
     segment: RemoteLogSegmentMetadata | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Inventory:
-    """Every segment of the bucket is in one of the three lists.
-
-    segments      whole: state COPY_SEGMENT_FINISHED, ordered by topic, partition, start offset
-    uncommitted   without the commit mark: a copy in progress, or the rest of a failed copy or of a
-                  deletion
-    damaged       with a commit mark that cannot be read, contradicts the listing, or names another
-                  segment
-    """
-
-    segments: list[RemoteLogSegmentMetadata] = field(default_factory=list)
-    uncommitted: list[SegmentObjects] = field(default_factory=list)
-    damaged: list[DamagedSegment] = field(default_factory=list)
-
-
 def open_for_reading(settings: ObjectStoreSettings) -> ObjectClient:
     """A client for `list_segment_objects`. Raises ConfigError if a local folder does not exist."""
     return ObjectClient(settings, open_object_store(settings, create_folder=False))
-
-
-def read_inventory(
-    client: ObjectClient,
-    layout: Layout,
-    wants_topic: Callable[[str], bool] = lambda topic: True,
-) -> Inventory:
-    """List the wanted topics and read the manifests of their segments.
-
-    Raises RemoteStorageError if the store fails. Damage is reported in the result; no segment is
-    left out for it. A segment that is deleted meanwhile is in none of the lists. Raises
-    UnsupportedVersionError for a layout without manifests, where only the metadata topic knows
-    which segments are whole.
-    """
-    if layout.commit_suffix is None:
-        raise UnsupportedVersionError(
-            "layout keeps no manifests: segments can only be found through the metadata topic"
-        )
-    inventory = Inventory()
-    committed: list[SegmentObjects] = []
-    for objects in list_segment_objects(client, layout, wants_topic):
-        is_committed = layout.commit_suffix in objects.objects
-        (committed if is_committed else inventory.uncommitted).append(objects)
-    with ThreadPoolExecutor(MANIFEST_READ_THREADS, "isotherm-inventory") as pool:
-        for outcome in pool.map(lambda objects: read_segment(client, layout, objects), committed):
-            if isinstance(outcome, DamagedSegment):
-                inventory.damaged.append(outcome)
-            elif outcome is not None:
-                inventory.segments.append(outcome)
-    inventory.segments.sort(key=_place_in_topic)
-    return inventory
 
 
 def list_segment_objects(
@@ -219,8 +171,3 @@ def _check_size(objects: SegmentObjects, manifest_key: str, stored_size: int) ->
             f"segment object is missing or has another size manifest={manifest_key}"
             f" object_size={found} expected={stored_size}"
         )
-
-
-def _place_in_topic(segment: RemoteLogSegmentMetadata) -> tuple[str, uuid.UUID, int, Offset]:
-    partition = segment.topic_id_partition
-    return partition.topic, partition.topic_id, partition.partition, segment.start_offset

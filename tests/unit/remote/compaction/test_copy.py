@@ -16,11 +16,12 @@ from isotherm.record.batch import build_batch
 from isotherm.remote.compaction.journal import CompactionJournals, JournalState
 from isotherm.remote.compaction.recovery import finish_copy, undo_run
 from isotherm.remote.compaction.rewrite import CompactionRules
-from isotherm.remote.storage.inventory import open_for_reading, read_inventory
+from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.object_client import ObjectClient, open_object_store
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.types import TopicIdPartition
+from tests.support.bucket_inventory import read_inventory
 from tests.support.record_segments import RecordSegmentMaker
 
 OWNER = TopicIdPartition(uuid.UUID(int=3), "t", 0)

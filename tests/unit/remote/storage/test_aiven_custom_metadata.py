@@ -12,7 +12,6 @@ from obstore.store import MemoryStore
 
 from isotherm.errors import CorruptMetadataError, RemoteResourceNotFoundError
 from isotherm.remote.segment_metadata import IndexType
-from isotherm.remote.storage.inventory import read_inventory
 from isotherm.remote.storage.layout.aiven_custom_metadata import (
     AivenCustomMetadata,
     read_custom_metadata,
@@ -21,6 +20,7 @@ from isotherm.remote.storage.object_client import ObjectClient
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.testing.segment_files import SegmentMaker
+from tests.support.bucket_inventory import read_inventory
 
 
 def test_fields_are_written_as_the_plugin_writes_them() -> None:

@@ -1,4 +1,4 @@
-"""The valid transitions of segment states and partition deletion states. Pure.
+"""The valid transitions of segment states. Pure.
 
     from \\ to          STARTED  FINISHED  DELETE_STARTED  DELETE_FINISHED
     (none)             yes
@@ -8,12 +8,12 @@
     DELETE_FINISHED                                       yes
 
 A state may follow itself, because events are replayed.
-Source: Kafka RemoteLogSegmentState and RemotePartitionDeleteState, isValidTransition.
+Source: Kafka RemoteLogSegmentState.isValidTransition.
 """
 
 from __future__ import annotations
 
-from isotherm.remote.segment_metadata import RemoteLogSegmentState, RemotePartitionDeleteState
+from isotherm.remote.segment_metadata import RemoteLogSegmentState
 
 _SEGMENT_SUCCESSORS = {
     None: {RemoteLogSegmentState.COPY_SEGMENT_STARTED},
@@ -33,31 +33,9 @@ _SEGMENT_SUCCESSORS = {
     RemoteLogSegmentState.DELETE_SEGMENT_FINISHED: {RemoteLogSegmentState.DELETE_SEGMENT_FINISHED},
 }
 
-_PARTITION_SUCCESSORS = {
-    None: {RemotePartitionDeleteState.DELETE_PARTITION_MARKED},
-    RemotePartitionDeleteState.DELETE_PARTITION_MARKED: {
-        RemotePartitionDeleteState.DELETE_PARTITION_MARKED,
-        RemotePartitionDeleteState.DELETE_PARTITION_STARTED,
-    },
-    RemotePartitionDeleteState.DELETE_PARTITION_STARTED: {
-        RemotePartitionDeleteState.DELETE_PARTITION_STARTED,
-        RemotePartitionDeleteState.DELETE_PARTITION_FINISHED,
-    },
-    RemotePartitionDeleteState.DELETE_PARTITION_FINISHED: {
-        RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
-    },
-}
-
 
 def is_valid_transition(
     source: RemoteLogSegmentState | None, target: RemoteLogSegmentState
 ) -> bool:
     """Whether a segment in `source` (None: not known yet) may go to `target`."""
     return target in _SEGMENT_SUCCESSORS[source]
-
-
-def is_valid_delete_transition(
-    source: RemotePartitionDeleteState | None, target: RemotePartitionDeleteState
-) -> bool:
-    """Whether a partition's deletion in `source` (None: not begun) may go to `target`."""
-    return target in _PARTITION_SUCCESSORS[source]
