@@ -103,32 +103,8 @@ class QuorumMember:
         self._guard = threading.Lock()  # guards the two fields above
         self._has_failed = False
         self._channels: list[ControllerChannel] = []
-        addresses = config.quorum_addresses
-        self._observer = MetadataObserver(
-            Observer(
-                config.node_id,
-                identity.cluster_id,
-                identity.directory_ids[config.metadata_log_dir],
-            ),
-            FollowedLog(metadata_log, SnapshotFiles(fs, metadata_log.directory)),
-            config=config.quorum,
-            bootstrap=[PeerAddress(each.host, each.port) for each in addresses],
-            voters={
-                each.controller_id: PeerAddress(each.host, each.port)
-                for each in addresses
-                if each.controller_id is not None
-            },
-            connect=partial(
-                self._connect,
-                name="raft-client",
-                # Longer than the fetch's own wait, for which the leader may withhold the answer.
-                timeout_ms=config.quorum.controller_quorum_request_timeout_ms,
-            ),
-            on_image=self._take_image,
-            on_failure=self._fail,
-            clock=clock,
-            rng=rng,
-        )
+        followed = FollowedLog(metadata_log, SnapshotFiles(fs, metadata_log.directory))
+        self._observer = self._new_observer(followed, rng)
         self._heartbeats = BrokerHeartbeats(
             config.node_id,
             self._controller_connection("heartbeat", config.quorum.broker_heartbeat_interval_ms),
@@ -150,6 +126,35 @@ class QuorumMember:
             self._published_image,
             self._new_channel("directory-assignments").send,
             clock,
+        )
+
+    def _new_observer(self, followed: FollowedLog, rng: random.Random) -> MetadataObserver:
+        config, identity = self._config, self._identity
+        addresses = config.quorum_addresses
+        return MetadataObserver(
+            Observer(
+                config.node_id,
+                identity.cluster_id,
+                identity.directory_ids[config.metadata_log_dir],
+            ),
+            followed,
+            config=config.quorum,
+            bootstrap=[PeerAddress(each.host, each.port) for each in addresses],
+            voters={
+                each.controller_id: PeerAddress(each.host, each.port)
+                for each in addresses
+                if each.controller_id is not None
+            },
+            connect=partial(
+                self._connect,
+                name="raft-client",
+                # Longer than the fetch's own wait, for which the leader may withhold the answer.
+                timeout_ms=config.quorum.controller_quorum_request_timeout_ms,
+            ),
+            on_image=self._take_image,
+            on_failure=self._fail,
+            clock=self._clock,
+            rng=rng,
         )
 
     # ---- start

@@ -77,16 +77,11 @@ def member_metadata(
         request_timeout_s=REQUEST_TIMEOUT_MS / 1000,
         security=inter_broker_security(config),
     )
-    topic, audit_topic = (
-        ClusterMetadataTopic(
-            replica_manager,
-            leaders,
-            settings.remote_log_metadata_topic_num_partitions,
-            partial(_partition_count, cluster_metadata, name),
-            request_timeout_ms=REQUEST_TIMEOUT_MS,
-            topic=name,
-        )
-        for name in REMOTE_LOG_METADATA_TOPICS
+    topic, audit_topic = _metadata_topics(
+        cluster_metadata,
+        replica_manager,
+        leaders,
+        settings.remote_log_metadata_topic_num_partitions,
     )
     levels = MemberMetadataLevels(cluster_metadata)
     metadata = TopicBasedRemoteLogMetadataManager(
@@ -125,6 +120,27 @@ def member_metadata(
         return [cleanup, Upkeep(task, topic.close)]
 
     return OwnMetadata(metadata, settings, upkeep)
+
+
+def _metadata_topics(
+    cluster_metadata: ClusterMetadata,
+    replica_manager: ReplicaManager,
+    leaders: LeaderRequests,
+    partition_count: int,
+) -> tuple[ClusterMetadataTopic, ClusterMetadataTopic]:
+    """The metadata topic and its audit topic."""
+    topic, audit_topic = (
+        ClusterMetadataTopic(
+            replica_manager,
+            leaders,
+            partition_count,
+            partial(_partition_count, cluster_metadata, name),
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+            topic=name,
+        )
+        for name in REMOTE_LOG_METADATA_TOPICS
+    )
+    return topic, audit_topic
 
 
 def client_key_warnings(config: BrokerConfig) -> list[str]:

@@ -132,18 +132,7 @@ def open_remote_tier(
         rng=rng,
         metrics=metrics,
     )
-    work = [] if own is None else own.upkeep(remote_log_manager)
-    # With other brokers, compaction must look up and record in one step. A plug-in need not support that.
-    if own is not None or config.has_embedded_controller:
-        tasks = UpkeepTasks(
-            remote_log_manager,
-            config,
-            own.settings if own is not None else TopicBasedSettings(),
-            is_alone=config.has_embedded_controller,
-            clock=clock,
-            metrics=metrics,
-        )
-        work += tasks.compaction(parts.storage, metadata)
+    work = _upkeep(parts, remote_log_manager, config, clock, metrics)
     if own is not None:
         own.metadata.start()
     restorer = LineageRestorer(
@@ -206,6 +195,30 @@ def _open_parts(
     if isinstance(storage, ObjectStoreRemoteStorageManager):
         storage.check_usable()
     return _Parts(own, metadata, storage)
+
+
+def _upkeep(
+    parts: _Parts,
+    remote_log_manager: RemoteLogManager,
+    config: BrokerConfig,
+    clock: Clock,
+    metrics: Metrics,
+) -> list[Upkeep]:
+    """The periodic tasks of the metadata and of compactions in the bucket."""
+    own = parts.own
+    work = [] if own is None else own.upkeep(remote_log_manager)
+    # With other brokers, compaction must look up and record in one step. A plug-in need not support that.
+    if own is not None or config.has_embedded_controller:
+        tasks = UpkeepTasks(
+            remote_log_manager,
+            config,
+            own.settings if own is not None else TopicBasedSettings(),
+            is_alone=config.has_embedded_controller,
+            clock=clock,
+            metrics=metrics,
+        )
+        work += tasks.compaction(parts.storage, parts.metadata)
+    return work
 
 
 def embedded_metadata(
