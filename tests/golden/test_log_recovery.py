@@ -16,7 +16,7 @@ from isotherm.config.topic import TopicConfig
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.file_cache import FileCache
 from isotherm.log.fs import OsFileSystem
-from isotherm.log.log_dir import LogDir
+from isotherm.log.log_dir import LogDir, PartitionDirectory
 from isotherm.log.log_loader import LogCheckpoints, load_log
 from isotherm.log.log_read import FetchIsolation
 from isotherm.log.partition_log import PartitionLog
@@ -50,9 +50,7 @@ def _recover(golden, topic: str, directory: Path, *suffixes: str) -> PartitionLo
     environment = LogEnvironment(FileCache(OsFileSystem()), clock, random.Random(0))
     return load_log(
         environment,
-        LogDir(directory.parent),
-        directory,
-        TopicPartition(topic, 0),
+        PartitionDirectory(LogDir(directory.parent), directory, TopicPartition(topic, 0)),
         config,
         checkpoints=LogCheckpoints(),
     )

@@ -22,7 +22,7 @@ from isotherm.config.broker import BrokerConfig
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.file_cache import FileCache
 from isotherm.log.fs import OsFileSystem
-from isotherm.log.log_dir import LogDir
+from isotherm.log.log_dir import LogDir, PartitionDirectory
 from isotherm.log.log_loader import load_log
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import uuid_to_text
@@ -36,9 +36,7 @@ def start(directory: Path, ids: random.Random) -> Controller:
     clock = SimClock()
     log = load_log(
         LogEnvironment(FileCache(OsFileSystem()), clock, random.Random(0)),
-        LogDir(directory.parent),
-        directory,
-        METADATA_TOPIC_PARTITION,
+        PartitionDirectory(LogDir(directory.parent), directory, METADATA_TOPIC_PARTITION),
         METADATA_LOG_CONFIG,
         topic_id=METADATA_TOPIC_ID,
     )

@@ -15,7 +15,7 @@ from isotherm.config.topic import TopicConfig
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.file_cache import FileCache
 from isotherm.log.fs import OsFileSystem
-from isotherm.log.log_dir import LogDir
+from isotherm.log.log_dir import LogDir, PartitionDirectory
 from isotherm.log.log_loader import load_log
 from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import CompressionType, Record, build_batch, iterate_batches
@@ -57,7 +57,9 @@ def _open_log(directory: Path, topic: str) -> PartitionLog:
     config = TopicConfig(internal_segment_bytes=4096, index_interval_bytes=256)
     environment = LogEnvironment(FileCache(OsFileSystem()), SimClock(NOW_MS), random.Random(0))
     return load_log(
-        environment, LogDir(directory.parent), directory, TopicPartition(topic, 0), config
+        environment,
+        PartitionDirectory(LogDir(directory.parent), directory, TopicPartition(topic, 0)),
+        config,
     )
 
 

@@ -11,7 +11,7 @@ from isotherm.config.topic import TopicConfig
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.file_cache import FileCache
 from isotherm.log.fs import FileSystem, OsFileSystem
-from isotherm.log.log_dir import LogDir
+from isotherm.log.log_dir import LogDir, PartitionDirectory
 from isotherm.log.log_loader import LogCheckpoints, load_log
 from isotherm.log.partition_log import PartitionLog
 from isotherm.testing.sim_clock import SimClock
@@ -47,9 +47,7 @@ def open_local_log(
     )
     return load_log(
         environment,
-        LogDir(directory.parent),
-        directory,
-        topic_partition,
+        PartitionDirectory(LogDir(directory.parent), directory, topic_partition),
         config or TopicConfig(),
         topic_id=topic_id,
         checkpoints=checkpoints or LogCheckpoints(),

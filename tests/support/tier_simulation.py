@@ -26,7 +26,7 @@ from isotherm.config.topic import TopicConfig
 from isotherm.errors import OffsetOutOfRangeError, RequestTimedOutError, RetriableError
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.file_cache import FileCache
-from isotherm.log.log_dir import LogDir
+from isotherm.log.log_dir import LogDir, PartitionDirectory
 from isotherm.log.log_loader import load_log
 from isotherm.log.log_read import FetchIsolation
 from isotherm.log.partition_log import PartitionLog
@@ -96,9 +96,7 @@ class SimulatedPartition:
         folder.mkdir()
         self.log: PartitionLog = load_log(
             LogEnvironment(FileCache(fs), tiered.clock, rng, remote_storage_system_enable=True),
-            LogDir(directory),
-            folder,
-            TopicPartition(name, 0),
+            PartitionDirectory(LogDir(directory), folder, TopicPartition(name, 0)),
             self.config,
             topic_id=tiered.partition.topic_id,
         )

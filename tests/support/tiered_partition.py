@@ -21,7 +21,7 @@ from isotherm.errors import IsothermError
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.file_cache import FileCache
 from isotherm.log.fs import File, OsFile, OsFileSystem
-from isotherm.log.log_dir import LogDir
+from isotherm.log.log_dir import LogDir, PartitionDirectory
 from isotherm.log.log_loader import LogCheckpoints, load_log
 from isotherm.log.log_read import FetchIsolation
 from isotherm.log.partition_log import PartitionLog
@@ -177,9 +177,9 @@ class TieredPartition:
         )
         self.log: PartitionLog = load_log(
             environment,
-            LogDir(self._directory),
-            self._log_directory,
-            self.partition.topic_partition,
+            PartitionDirectory(
+                LogDir(self._directory), self._log_directory, self.partition.topic_partition
+            ),
             self._config,
             topic_id=self.partition.topic_id,
             checkpoints=self._checkpoints(),

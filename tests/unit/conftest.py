@@ -19,7 +19,7 @@ from isotherm.config.broker import BrokerConfig
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.file_cache import FileCache
 from isotherm.log.fs import FileSystem, OsFileSystem
-from isotherm.log.log_dir import LogDir
+from isotherm.log.log_dir import LogDir, PartitionDirectory
 from isotherm.log.log_loader import load_log
 from isotherm.log.partition_log import PartitionLog
 from isotherm.testing.sim_clock import SimClock
@@ -47,9 +47,7 @@ class ClusterMetadata:
         environment = LogEnvironment(cache, self.clock, random.Random(0))
         self.log = load_log(
             environment,
-            LogDir(self.folder),
-            directory,
-            METADATA_TOPIC_PARTITION,
+            PartitionDirectory(LogDir(self.folder), directory, METADATA_TOPIC_PARTITION),
             METADATA_LOG_CONFIG,
             topic_id=METADATA_TOPIC_ID,
         )

@@ -1,4 +1,5 @@
-"""A log directory: online until the first I/O error, then offline until the process restarts."""
+"""A log directory: online until the first I/O error, then offline until the process restarts. It has a
+directory for each partition."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from isotherm.errors import LogDirFailedError
+from isotherm.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +22,14 @@ class Volume(NamedTuple):
 
     total_bytes: int
     usable_bytes: int
+
+
+class PartitionDirectory(NamedTuple):
+    """A directory with the log of a partition, or with a copy of one or its remains."""
+
+    log_dir: LogDir
+    path: Path
+    topic_partition: TopicPartition
 
 
 class _FailingDir(AbstractContextManager[None]):

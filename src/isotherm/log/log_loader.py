@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import NamedTuple
 
 from isotherm.config.topic import TopicConfig
@@ -25,7 +24,7 @@ from isotherm.log.batch_scan import SoundBatches, scan_headers
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.epoch_recovery import EpochRecovery
 from isotherm.log.fs import FileSystem
-from isotherm.log.log_dir import LogDir
+from isotherm.log.log_dir import PartitionDirectory
 from isotherm.log.log_segment import LogSegment
 from isotherm.log.offline_logs import GIVE_UP_HINT
 from isotherm.log.partition_log import LoadedLog, PartitionLog
@@ -50,7 +49,7 @@ from isotherm.segment.file_names import (
     segment_file_name,
 )
 from isotherm.segment.offset_index import RELATIVE_OFFSET_MAX
-from isotherm.types import Offset, TimestampMs, TopicPartition
+from isotherm.types import Offset, TimestampMs
 
 logger = logging.getLogger(__name__)
 
@@ -76,9 +75,7 @@ class _RecoveredSegment(NamedTuple):
 
 def load_log(
     environment: LogEnvironment,
-    log_dir: LogDir,
-    directory: Path,
-    topic_partition: TopicPartition,
+    directory: PartitionDirectory,
     config: TopicConfig,
     *,
     topic_id: uuid.UUID | None = None,
@@ -90,22 +87,23 @@ def load_log(
     flushed are truncated at the first damage. Raises LogDirFailedError if the disk fails, and
     CorruptDataError if flushed data is damaged: its files are not changed then.
     """
-    loader = _LogLoader(environment, directory, topic_partition, config, checkpoints)
-    with log_dir.errors_fail_it(f"load {topic_partition}"):
-        return loader.load(log_dir, topic_id)
+    loader = _LogLoader(environment, directory, config, checkpoints)
+    with directory.log_dir.errors_fail_it(f"load {directory.topic_partition}"):
+        return loader.load(topic_id)
 
 
 class _LogLoader:
     def __init__(
         self,
         environment: LogEnvironment,
-        directory: Path,
-        topic_partition: TopicPartition,
+        place: PartitionDirectory,
         config: TopicConfig,
         checkpoints: LogCheckpoints,
     ) -> None:
+        _, directory, topic_partition = place
         self._environment = environment
         self._fs: FileSystem = environment.cache.fs
+        self._place = place
         self._directory = directory
         self._topic_partition = topic_partition
         self._config = config
@@ -126,7 +124,7 @@ class _LogLoader:
             topic_partition, environment.producer_id_expiration_ms
         )
 
-    def load(self, log_dir: LogDir, topic_id: uuid.UUID | None) -> PartitionLog:
+    def load(self, topic_id: uuid.UUID | None) -> PartitionLog:
         names = self._finish_replacements()
         ends = self._load_segments(names)
         epochs = self._epochs.epochs
@@ -150,9 +148,7 @@ class _LogLoader:
             recovery_point = min(self._checkpoints.recovery_point, log_end_offset)
         log = PartitionLog(
             self._environment,
-            log_dir,
-            self._directory,
-            self._topic_partition,
+            self._place,
             topic_id,
             self._config,
             LoadedLog(

@@ -40,7 +40,7 @@ from isotherm.log.file_cache import FileCache
 from isotherm.log.fs import FileSystem
 from isotherm.log.locked_dirs import LockedDirs
 from isotherm.log.log_copy import LogCopy
-from isotherm.log.log_dir import LogDir
+from isotherm.log.log_dir import LogDir, PartitionDirectory
 from isotherm.log.log_loader import LogCheckpoints, load_log
 from isotherm.log.offline_logs import OfflineLog
 from isotherm.log.partition_directories import (
@@ -48,7 +48,6 @@ from isotherm.log.partition_directories import (
     FoundDirectories,
     IdentifiedDirectories,
     PartitionCatalog,
-    PartitionDirectory,
     find_directories,
     identify,
     missing_directories,
@@ -124,15 +123,15 @@ class LogManager:
         log_dir = self.metadata_log_dir
         log_dir.check_online()
         with self._lock:
-            directory = log_dir.path / partition_directory_name(CLUSTER_METADATA_PARTITION)
-            if not self._fs.exists(directory):
+            directory = _directory_in(log_dir, CLUSTER_METADATA_PARTITION)
+            if not self._fs.exists(directory.path):
                 return self._create_in(log_dir, CLUSTER_METADATA_PARTITION, topic_id, config)
             try:
-                log = self._load(log_dir, directory, CLUSTER_METADATA_PARTITION, config, topic_id)
+                log = self._load(directory, config, topic_id)
             except CorruptDataError as error:
                 raise CorruptMetadataError(
                     "the cluster's metadata log is damaged, and nothing is started without it"
-                    f" dir={directory} reason='{error}' hint='restore it from a copy'"
+                    f" dir={directory.path} reason='{error}' hint='restore it from a copy'"
                 ) from error
             self._logs[CLUSTER_METADATA_PARTITION] = log
             return log
@@ -233,35 +232,30 @@ class LogManager:
     ) -> PartitionLog | None:
         """Load a log with its topic's configuration; None if it is offline, or is in another
         directory as well."""
-        log_dir, path, topic_partition = directory
+        topic_partition = directory.topic_partition
         if topic_partition in self._logs:
-            logger.error("directory is left alone, the log is in another one path=%s", path)
+            logger.error(
+                "directory is left alone, the log is in another one path=%s", directory.path
+            )
             return None
         config = self._topic_config_for(topic_partition.topic)
         try:
-            return self._load(log_dir, path, topic_partition, config, topic_id)
+            return self._load(directory, config, topic_id)
         except CorruptDataError as error:
             # An unreadable log is neither served in part nor overwritten. The others are loaded.
             with self._lock:
-                self._offline[topic_partition] = OfflineLog(topic_partition, log_dir, path, error)
+                self._offline[topic_partition] = OfflineLog(directory, error)
             return None
 
     def _load(
-        self,
-        log_dir: LogDir,
-        path: Path,
-        topic_partition: TopicPartition,
-        config: TopicConfig,
-        topic_id: uuid.UUID | None,
+        self, directory: PartitionDirectory, config: TopicConfig, topic_id: uuid.UUID | None
     ) -> PartitionLog:
         return load_log(
             self._environment,
-            log_dir,
-            path,
-            topic_partition,
+            directory,
             config,
             topic_id=topic_id,
-            checkpoints=self._locked.found(log_dir, topic_partition),
+            checkpoints=self._locked.found(directory.log_dir, directory.topic_partition),
         )
 
     def load_again(self, topic_partition: TopicPartition) -> PartitionLog:
@@ -273,7 +267,7 @@ class LogManager:
             offline = self._offline[topic_partition]
             topic_id = load_partition_metadata(self._fs, offline.directory)
             config = self._topic_config_for(topic_partition.topic)
-            log = self._load(offline.log_dir, offline.directory, topic_partition, config, topic_id)
+            log = self._load(offline.place, config, topic_id)
             del self._offline[topic_partition]
             self._logs[topic_partition] = log
             return log
@@ -286,9 +280,7 @@ class LogManager:
             # Drop the log from the checkpoints before the rename: a start reports a log that a
             # checkpoint names and that has no directory.
             self.checkpoint()
-            stray = self._retired.set_aside(
-                PartitionDirectory(offline.log_dir, offline.directory, topic_partition)
-            )
+            stray = self._retired.set_aside(offline.place)
         logger.warning("damaged log is set aside partition=%s path=%s", topic_partition, stray)
         return offline.log_dir
 
@@ -381,17 +373,15 @@ class LogManager:
         topic_id: uuid.UUID,
         config: TopicConfig,
     ) -> PartitionLog:
-        directory = log_dir.path / partition_directory_name(topic_partition)
+        directory = _directory_in(log_dir, topic_partition)
         if self._locked.names(topic_partition):
             # Offsets of an earlier topic of this name must not be applied to the new log.
             self.checkpoint()
         with log_dir.errors_fail_it(f"create {topic_partition}"):
-            self._fs.make_directory(directory)
-            save_partition_metadata(self._fs, directory, topic_id)
+            self._fs.make_directory(directory.path)
+            save_partition_metadata(self._fs, directory.path, topic_id)
             self._fs.sync_directory(log_dir.path)
-        log = load_log(
-            self._environment, log_dir, directory, topic_partition, config, topic_id=topic_id
-        )
+        log = load_log(self._environment, directory, config, topic_id=topic_id)
         self._logs[topic_partition] = log
         return log
 
@@ -409,17 +399,14 @@ class LogManager:
             damaged = self._offline.pop(topic_partition, None)
             if damaged is not None and self._fs.exists(damaged.directory):
                 delay_ms = self._config.topic_defaults.file_delete_delay_ms
-                self._retired.retire(
-                    PartitionDirectory(damaged.log_dir, damaged.directory, topic_partition),
-                    delay_ms,
-                )
+                self._retired.retire(damaged.place, delay_ms)
             log = self._logs.pop(topic_partition, None)
             if log is None:
                 return
             log.abandon()
             if not log.log_dir.is_online:
                 return
-            self._retired.retire(_directory_of(log), log.config.file_delete_delay_ms)
+            self._retired.retire(log.place, log.config.file_delete_delay_ms)
 
     # ---- moves to another directory
 
@@ -458,27 +445,22 @@ class LogManager:
                 source.high_watermark,
                 clean_shutdown=True,
             )
-            log_dir, directory = (
-                copy.log_dir,
-                copy.log_dir.path / partition_directory_name(topic_partition),
-            )
+            directory = _directory_in(copy.log_dir, topic_partition)
             try:
                 copy.complete()
-                with log_dir.errors_fail_it(f"move {topic_partition}"):
+                with copy.log_dir.errors_fail_it(f"move {topic_partition}"):
                     # A crash after the rename must find the offsets of the log.
-                    self._locked.checkpoint_with(source, log_dir)
-                copy.rename_to(directory)
+                    self._locked.checkpoint_with(source, copy.log_dir)
+                copy.rename_to(directory.path)
             except LogDirFailedError:
                 source.log_dir.check_online()
                 logger.exception("log stays where it is log=%r", source)
-                log_dir, directory = source.log_dir, source.directory
-            with log_dir.errors_fail_it(f"move {topic_partition}"):
-                self._fs.sync_directory(log_dir.path)
+                directory = source.place
+            with directory.log_dir.errors_fail_it(f"move {topic_partition}"):
+                self._fs.sync_directory(directory.log_dir.path)
             log = self._logs[topic_partition] = load_log(
                 self._environment,
-                log_dir,
                 directory,
-                topic_partition,
                 self._topic_config_for(topic_partition.topic),
                 topic_id=source.topic_id,
                 checkpoints=at_close,
@@ -492,7 +474,7 @@ class LogManager:
         """Retire the old directory, and write the checkpoints without the log there."""
         self.cleaner_manager.move_checkpoint(copy.log, log)
         with suppress(LogDirFailedError):
-            self._retired.retire(_directory_of(copy.log), log.config.file_delete_delay_ms)
+            self._retired.retire(copy.log.place, log.config.file_delete_delay_ms)
         copy.unmark(log.directory)
         self.checkpoint()
 
@@ -621,5 +603,6 @@ class LogManager:
                 logger.debug("log was closed meanwhile action=%s log=%r", action, log)
 
 
-def _directory_of(log: PartitionLog) -> PartitionDirectory:
-    return PartitionDirectory(log.log_dir, log.directory, log.topic_partition)
+def _directory_in(log_dir: LogDir, topic_partition: TopicPartition) -> PartitionDirectory:
+    path = log_dir.path / partition_directory_name(topic_partition)
+    return PartitionDirectory(log_dir, path, topic_partition)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isotherm.errors import CorruptDataError, CorruptLogError
-from isotherm.log.log_dir import LogDir
+from isotherm.log.log_dir import LogDir, PartitionDirectory
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
 from isotherm.types import REMOTE_LOG_METADATA_TOPICS, Offset, TopicPartition
 
@@ -52,10 +52,20 @@ class LineageLostError(CorruptLogError):
 
 @dataclass(frozen=True, slots=True)
 class OfflineLog:
-    topic_partition: TopicPartition
-    log_dir: LogDir
-    directory: Path
+    place: PartitionDirectory
     reason: CorruptDataError
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.place.topic_partition
+
+    @property
+    def log_dir(self) -> LogDir:
+        return self.place.log_dir
+
+    @property
+    def directory(self) -> Path:
+        return self.place.path
 
     def report(self) -> None:
         """Log one line with the partition, the damaged file, the fault, and what to do."""

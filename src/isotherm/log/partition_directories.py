@@ -27,7 +27,7 @@ from isotherm.log.checkpoints import load_partition_metadata, save_partition_met
 from isotherm.log.fs import FileSystem
 from isotherm.log.locked_dir import LockedDir
 from isotherm.log.log_copy import MOVED_MARK
-from isotherm.log.log_dir import LogDir
+from isotherm.log.log_dir import LogDir, PartitionDirectory
 from isotherm.log.offline_logs import GIVE_UP_HINT, OfflineLog
 from isotherm.segment.file_names import (
     LOG_SUFFIX,
@@ -54,12 +54,6 @@ class PartitionCatalog(Protocol):
 
     def is_elsewhere(self, topic_partition: TopicPartition) -> bool:
         """Whether an existing partition has its replicas on other brokers only."""
-
-
-class PartitionDirectory(NamedTuple):
-    log_dir: LogDir
-    path: Path
-    topic_partition: TopicPartition
 
 
 class FoundDirectories(NamedTuple):
@@ -144,7 +138,7 @@ def identify(
             with each.log_dir.errors_fail_it(f"identify {each.topic_partition}"):
                 _identify(fs, each, catalog, twice, found)
         except CorruptLogError as error:
-            found.offline.append(OfflineLog(each.topic_partition, each.log_dir, each.path, error))
+            found.offline.append(OfflineLog(each, error))
         except LogDirFailedError:
             continue  # the directory is offline, which was logged
     return found
@@ -206,9 +200,11 @@ def missing_directories(
     """
     return [
         OfflineLog(
-            partition,
-            each.log_dir,
-            path := each.log_dir.path / partition_directory_name(partition),
+            PartitionDirectory(
+                each.log_dir,
+                path := each.log_dir.path / partition_directory_name(partition),
+                partition,
+            ),
             CorruptLogError(f"the directory of a partition is missing dir={path}", GIVE_UP_HINT),
         )
         for each in locked

@@ -19,7 +19,6 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 from isotherm.config.topic import TopicConfig
@@ -42,7 +41,7 @@ from isotherm.log.follower_records import (
     check_follower_records,
 )
 from isotherm.log.leader_epoch_cache import LeaderEpochCache
-from isotherm.log.log_dir import LogDir
+from isotherm.log.log_dir import PartitionDirectory
 from isotherm.log.log_read import (
     FetchIsolation,
     LogRead,
@@ -81,7 +80,6 @@ from isotherm.types import (
     Position,
     ProducerId,
     TimestampMs,
-    TopicPartition,
 )
 
 
@@ -107,24 +105,22 @@ class PartitionLog:
     def __init__(
         self,
         environment: LogEnvironment,
-        log_dir: LogDir,
-        directory: Path,
-        topic_partition: TopicPartition,
+        place: PartitionDirectory,
         topic_id: uuid.UUID | None,
         config: TopicConfig,
         loaded: LoadedLog,
     ) -> None:
         """Called by `log_loader.load_log`."""
-        self.topic_partition = topic_partition
+        self.place = place
+        # Apart, too: every append and read uses them.
+        self.log_dir, self.directory, self.topic_partition = place
         self.topic_id = topic_id
-        self.directory = directory
-        self.log_dir = log_dir
         self.config = config
         self.leader_epochs = loaded.leader_epochs
         self.producers = loaded.producers
         self.environment = environment
         self._segments = LogSegments(
-            environment, directory, loaded.segments, config, loaded.transaction_indexes
+            environment, self.directory, loaded.segments, config, loaded.transaction_indexes
         )
         self.snapshots = loaded.snapshots
         self._log_start_offset = loaded.log_start_offset

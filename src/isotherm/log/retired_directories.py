@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 from isotherm.clock import Clock
 from isotherm.log.fs import FileSystem
-from isotherm.log.log_dir import LogDir
-from isotherm.log.partition_directories import PartitionDirectory
+from isotherm.log.log_dir import LogDir, PartitionDirectory
 from isotherm.segment.file_names import PartitionDirectoryState, retired_partition_directory_name
 from isotherm.types import TimestampMs
 

@@ -62,7 +62,7 @@ class PartitionDirectoryState(enum.Enum):
     FUTURE = "future"
 
 
-class PartitionDirectory(NamedTuple):
+class ParsedDirectoryName(NamedTuple):
     topic_partition: TopicPartition
     state: PartitionDirectoryState
 
@@ -103,10 +103,10 @@ def future_directory_name_fits(topic_partition: TopicPartition) -> bool:
     return len(name) + len(PartitionDirectoryState.FUTURE.value) <= DIRECTORY_NAME_LENGTH_MAX
 
 
-def parse_partition_directory(name: str) -> PartitionDirectory | None:
+def parse_partition_directory(name: str) -> ParsedDirectoryName | None:
     """Parse the name of a partition's directory; None for another directory."""
     match = _PARTITION_DIRECTORY.fullmatch(name)
     if match is None:
         return None
     topic_partition = TopicPartition(match["topic"], int(match["partition"]))
-    return PartitionDirectory(topic_partition, PartitionDirectoryState(match["state"] or ""))
+    return ParsedDirectoryName(topic_partition, PartitionDirectoryState(match["state"] or ""))

@@ -26,7 +26,7 @@ from isotherm.errors import RejectedError
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.file_cache import FileCache
 from isotherm.log.fs import OsFileSystem
-from isotherm.log.log_dir import LogDir
+from isotherm.log.log_dir import LogDir, PartitionDirectory
 from isotherm.log.log_loader import load_log
 from isotherm.testing.sim_clock import SimClock
 
@@ -59,9 +59,9 @@ class Cluster:
         clock = SimClock()
         log = load_log(
             LogEnvironment(FileCache(OsFileSystem()), clock, random.Random(0)),
-            LogDir(self.directory.parent),
-            self.directory,
-            METADATA_TOPIC_PARTITION,
+            PartitionDirectory(
+                LogDir(self.directory.parent), self.directory, METADATA_TOPIC_PARTITION
+            ),
             METADATA_LOG_CONFIG,
             topic_id=METADATA_TOPIC_ID,
         )

@@ -24,7 +24,7 @@ from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.log.environment import LogEnvironment, StartedLog
 from isotherm.log.file_cache import FileCache
-from isotherm.log.log_dir import LogDir
+from isotherm.log.log_dir import LogDir, PartitionDirectory
 from isotherm.log.log_loader import LogCheckpoints, load_log
 from isotherm.log.log_read import FetchIsolation
 from isotherm.log.partition_log import PartitionLog
@@ -258,9 +258,7 @@ class BrokerProcess:
         folder.mkdir(exist_ok=True)
         log = load_log(
             self._environment,
-            LogDir(self.durable.directory),
-            folder,
-            hosted.id.topic_partition,
+            PartitionDirectory(LogDir(self.durable.directory), folder, hosted.id.topic_partition),
             hosted.config,
             topic_id=hosted.id.topic_id,
             checkpoints=LogCheckpoints(

@@ -21,6 +21,7 @@ from isotherm.broker.tier.lineage_restorer import (
 )
 from isotherm.errors import CorruptLogError, RemoteStorageError
 from isotherm.log.fs import OsFileSystem
+from isotherm.log.log_dir import PartitionDirectory
 from isotherm.log.offline_logs import LineageLostError, OfflineLog
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
@@ -178,7 +179,8 @@ class Broken:
         topic = TopicImage(PARTITION.topic, PARTITION.topic_id, (led,) * partitions)
         image = MetadataImage(topics_by_name={topic.name: topic})
         reason = lost(20, (2, 20), (5, 30), path=self.path)
-        offline = OfflineLog(PARTITION.topic_partition, cast("Any", None), directory, reason)
+        place = PartitionDirectory(cast("Any", None), directory, PARTITION.topic_partition)
+        offline = OfflineLog(place, reason)
         self.offline = [offline]
         tier = cast("Any", self.tier)
         self.metadata = SimpleNamespace(image=image)

@@ -15,10 +15,9 @@ from isotherm.errors import CorruptMetadataError
 from isotherm.log.checkpoints import load_partition_metadata, save_partition_metadata
 from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_copy import MOVED_MARK
-from isotherm.log.log_dir import LogDir
+from isotherm.log.log_dir import LogDir, PartitionDirectory
 from isotherm.log.partition_directories import (
     IdentifiedDirectories,
-    PartitionDirectory,
     find_directories,
     identify,
     missing_directories,

@@ -36,7 +36,7 @@ from isotherm.errors import CorruptMetadataError
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.file_cache import FileCache
 from isotherm.log.fs import OsFileSystem
-from isotherm.log.log_dir import LogDir
+from isotherm.log.log_dir import LogDir, PartitionDirectory
 from isotherm.log.log_loader import load_log
 from isotherm.log.log_read import FetchIsolation
 from tests.support.scripted_quorum import ScriptedQuorum, concatenated
@@ -60,9 +60,7 @@ class Follower:
         fs, clock = OsFileSystem(), SystemClock()
         self.log = load_log(
             LogEnvironment(FileCache(fs), clock, random.Random(0)),
-            LogDir(directory),
-            self.directory,
-            METADATA_TOPIC_PARTITION,
+            PartitionDirectory(LogDir(directory), self.directory, METADATA_TOPIC_PARTITION),
             METADATA_LOG_CONFIG,
             topic_id=METADATA_TOPIC_ID,
         )

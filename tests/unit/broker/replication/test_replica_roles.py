@@ -341,9 +341,7 @@ def damage(parts: Parts) -> LogDir:
     log.close()
     reason = CorruptLogError("a file is damaged", "restore it")
     del parts.log_manager._logs[log.topic_partition]
-    parts.log_manager._offline[log.topic_partition] = OfflineLog(
-        log.topic_partition, log.log_dir, log.directory, reason
-    )
+    parts.log_manager._offline[log.topic_partition] = OfflineLog(log.place, reason)
     return log.log_dir
 
 
