@@ -32,21 +32,22 @@ java:
 # are processors here: many tests wait for what servers do in their own time.
 TEST_WORKERS ?= 3
 # The folders of the tests lie in memory where there is room: they hold a hundred thousand files, and
-# brokers flush to them. Only the folders of failed tests stay.
+# brokers flush to them. They stay if a test fails.
 MEMORY := /dev/shm
 TEST_FOLDER ?= $(shell test $$(df -Pm $(MEMORY) 2>/dev/null | awk 'END {print $$4 + 0}') -ge 8192 && echo $(MEMORY)/isotherm-tests-$$(id -u))
-PYTEST := $(if $(TEST_FOLDER),mkdir -p $(TEST_FOLDER) && TMPDIR=$(TEST_FOLDER)) $(BIN)/python -m pytest -q \
-  -n $(TEST_WORKERS) --dist loadfile -o tmp_path_retention_policy=failed -o tmp_path_retention_count=1
+IN_MEMORY := $(if $(TEST_FOLDER),mkdir -p $(TEST_FOLDER) && TMPDIR=$(TEST_FOLDER))
+PYTEST := $(IN_MEMORY) $(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile -o tmp_path_retention_count=1
+AND_FREE := $(if $(TEST_FOLDER),&& rm -rf $(TEST_FOLDER))
 test: setup ## Run the tests, TEST_WORKERS files at a time
 	@scripts/test-tools.sh
-	$(PYTEST) --no-loadscope-reorder --durations=25
+	$(PYTEST) --no-loadscope-reorder --durations=25 $(AND_FREE)
 
 test-all: setup ## The same and the nightly tests, which have a shorter form in make test
 	@scripts/test-tools.sh
-	$(PYTEST) --no-loadscope-reorder --durations=25 -m "not soak"
+	$(PYTEST) --no-loadscope-reorder --durations=25 -m "not soak" $(AND_FREE)
 
 test-quick: setup ## The tests that need neither Kafka nor Spark and take no time: for between two edits
-	$(PYTEST) -m "not (slow or spark or oracle or soak)" tests/unit tests/golden
+	$(PYTEST) -m "not (slow or spark or oracle or soak)" tests/unit tests/golden $(AND_FREE)
 
 lint: setup ## Check style and formatting
 	$(BIN)/ruff check .
