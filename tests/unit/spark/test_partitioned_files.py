@@ -59,6 +59,7 @@ def place(tmp_path: Path) -> FolderPlace:
     return FolderPlace(tmp_path / "table")
 
 
+@pytest.mark.slow
 def test_rows_of_many_days_keep_to_the_bounds_and_their_folders(
     place: FolderPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -218,6 +218,7 @@ def test_cut_bytes_are_read_as_google_does_or_dead(seed: int) -> None:
 
 @pytest.mark.slow
 @given(SEEDS)
+@pytest.mark.slow
 def test_altered_bytes_are_read_as_google_does(seed: int) -> None:
     """The reader accepts more than google.protobuf: it does not check the width of unknown numbers,
     nor which group an end marker belongs to."""

@@ -108,6 +108,7 @@ print(json.dumps([read(int(size) << 20) for size in sys.argv[1:]]))
 """
 
 
+@pytest.mark.slow
 def test_memory_of_a_task_does_not_grow_with_its_segment() -> None:
     command = [sys.executable, "-c", MEMORY, "128", "384"]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)

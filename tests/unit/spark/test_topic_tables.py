@@ -634,6 +634,7 @@ class TestDelta:
         assert offsets_of(read()) == [0, 1, 2]
         assert offsets_of(read("_dead_letters")) == [3, 4]
 
+    @pytest.mark.slow
     def test_a_table_in_a_bucket(self, tmp_path: Path) -> None:
         binary = find_versitygw()
         if binary is None:

@@ -255,6 +255,7 @@ def test_every_reader_of_the_metadata_topic_sees_the_replacement(story: Story) -
     story.check_done()
 
 
+@pytest.mark.slow
 def test_a_process_cut_off_anywhere_leaves_a_right_log_and_the_next_one_ends_the_work(
     tmp_path: Path, local_compaction: Callable[..., Any]
 ) -> None:

@@ -69,6 +69,7 @@ def memory_of(topic: MemoryMetadataTopic, *, is_survey: bool) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_what_would_be_written_is_counted_and_not_held() -> None:
     topic = topic_of(3_000, live=3_000)
     memory_of(topic, is_survey=True)  # warm up: code is loaded once
@@ -77,6 +78,7 @@ def test_what_would_be_written_is_counted_and_not_held() -> None:
     assert surveyed < planned - 3_000 * 70
 
 
+@pytest.mark.slow
 def test_what_is_gone_is_not_held() -> None:
     gone, live = topic_of(1_500, live=50), topic_of(1_500, live=1_500)
     memory_of(gone, is_survey=True)

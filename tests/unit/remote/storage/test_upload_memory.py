@@ -26,6 +26,7 @@ def key_pair(folder: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not memory_can_be_measured(), reason="peak memory is read in /proc")
 @pytest.mark.parametrize("form", ["plain", "compressed and encrypted"])
 def test_copy_of_a_large_segment_stays_below_64_mib(tmp_path: Path, form: str) -> None:
