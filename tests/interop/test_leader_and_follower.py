@@ -25,6 +25,7 @@ from isotherm.broker.partitions.partition import Partition
 from isotherm.broker.peers.peer_connection import PeerAddress
 from isotherm.broker.replication.cluster_view import ClusterView, OnIsrAnswer
 from isotherm.broker.replication.in_sync_replicas import IsrAnswer, IsrChange
+from isotherm.broker.replication.replica_fetcher import FetcherContext
 from isotherm.broker.replication.replica_fetcher_manager import (
     ReplicaFetcherManager,
     connect_to_leaders,
@@ -91,9 +92,8 @@ class Pair:
             metadata_version=lambda: 30,
             batch_bytes_max=2**20,
         )
-        self.fetchers = ReplicaFetcherManager(
-            self.log_manager, replication, self.connect, broker_id=FOLLOWER, clock=SystemClock()
-        )
+        context = FetcherContext(self.log_manager, replication, FOLLOWER, SystemClock())
+        self.fetchers = ReplicaFetcherManager(context, self.connect)
 
     @property
     def address(self) -> Endpoint:

@@ -23,6 +23,7 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.peers.peer_connection import PeerAddress
 from isotherm.broker.replication.leader_endpoint import EARLIEST, LATEST, LookUpError
+from isotherm.broker.replication.replica_fetcher import FetcherContext
 from isotherm.broker.replication.replica_fetcher_manager import (
     Connect,
     ReplicaFetcherManager,
@@ -121,13 +122,8 @@ def follow(
     )
     manager.startup()
     config = ReplicationConfig(num_replica_fetchers=2, replica_fetch_backoff_ms=50)
-    fetchers = ReplicaFetcherManager(
-        manager,
-        config,
-        connector(config),
-        broker_id=CONSUMER,
-        clock=SystemClock(),
-    )
+    context = FetcherContext(manager, config, CONSUMER, SystemClock())
+    fetchers = ReplicaFetcherManager(context, connector(config))
     host, _, port = address.rpartition(":")
     followed = {
         number: Followed(

@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.image import PartitionImage
+from isotherm.broker.replication.replica_fetcher import FetcherContext
 from isotherm.broker.replication.replica_fetcher_manager import (
     ReplicaFetcherManager,
     connect_to_leaders,
@@ -71,9 +72,8 @@ class Cluster:
             metadata_version=lambda: features["metadata.version"],
             batch_bytes_max=2**20,
         )
-        return ReplicaFetcherManager(
-            self.node.log_manager, config, connect, broker_id=ISOTHERM, clock=SystemClock()
-        )
+        context = FetcherContext(self.node.log_manager, config, ISOTHERM, SystemClock())
+        return ReplicaFetcherManager(context, connect)
 
     def create_topic(self, name: str) -> None:
         # Ask the controller itself: the metadata names any broker as controller, also the silent one.

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from isotherm.broker.replication.replica_fetcher import ReplicaFetcher
+from isotherm.broker.replication.replica_fetcher import FetcherContext, ReplicaFetcher
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.replication import ReplicationConfig
 from isotherm.config.topic import TopicConfig
@@ -93,10 +93,7 @@ class ReplicasMachine(RuleBasedStateMachine):
                 replica.fetcher = ReplicaFetcher(
                     "fetcher",
                     ModelLeader({PLACE: log}, {PLACE: self.epoch}),
-                    replica.manager,
-                    FETCHER,
-                    broker_id=number,
-                    clock=self.clock,
+                    FetcherContext(replica.manager, FETCHER, number, self.clock),
                 )
                 replica.fetcher.add([replica])
 

@@ -38,7 +38,7 @@ from isotherm.broker.replication.configured_quotas import follower_quota
 from isotherm.broker.replication.high_watermark_checkpoint import high_watermark_checkpoint
 from isotherm.broker.replication.isr_shrinking import isr_shrinking_task
 from isotherm.broker.replication.leader_endpoint import Leader
-from isotherm.broker.replication.replica_fetcher import LogChange, TierFollower
+from isotherm.broker.replication.replica_fetcher import FetcherContext, LogChange, TierFollower
 from isotherm.broker.replication.replica_fetcher_manager import (
     ReplicaFetcherManager,
     connect_to_leaders,
@@ -211,8 +211,14 @@ class MemberCluster:
     def open_fetchers(self, replica_manager: ReplicaManager) -> Fetchers:
         config = self._config.replication
         manager = ReplicaFetcherManager(
-            self.log_manager,
-            config,
+            FetcherContext(
+                self.log_manager,
+                config,
+                self._config.node_id,
+                self._clock,
+                follower_quota(self.metadata, self._clock),
+                self._tier,
+            ),
             connect_to_leaders(
                 config,
                 broker_id=self._config.node_id,
@@ -221,10 +227,6 @@ class MemberCluster:
                 batch_bytes_max=BATCH_BYTES_MAX,
                 security=inter_broker_security(self._config),
             ),
-            broker_id=self._config.node_id,
-            clock=self._clock,
-            quota=follower_quota(self.metadata, self._clock),
-            tier=self._tier,
         )
         manager.resize(self.metadata.broker_config.replication.num_replica_fetchers)
 

@@ -87,6 +87,17 @@ class TierFollower(Protocol):
         """Look up the offset and the history with which the log restarts. Raises IsothermError."""
 
 
+class FetcherContext(NamedTuple):
+    """What all fetchers of a broker share."""
+
+    log_manager: LogManager
+    config: ReplicationConfig
+    broker_id: BrokerId
+    clock: Clock
+    quota: ReplicationQuota | None = None
+    tier: TierFollower | None = None
+
+
 @dataclass(slots=True)
 class _Followed:
     """A followed partition. `state` is None before the first fetch in this leader epoch. `asked` is None
@@ -119,27 +130,16 @@ def _raise(error: Exception) -> Moved:
 class ReplicaFetcher:
     """Thread-safe. `start` once, `stop` once."""
 
-    def __init__(
-        self,
-        name: str,
-        leader: Leader,
-        log_manager: LogManager,
-        config: ReplicationConfig,
-        *,
-        broker_id: BrokerId,
-        clock: Clock,
-        quota: ReplicationQuota | None = None,
-        tier: TierFollower | None = None,
-    ) -> None:
+    def __init__(self, name: str, leader: Leader, context: FetcherContext) -> None:
         """The fetcher owns `leader` and closes it."""
         self.name = name
         self._leader = leader
-        self._log_manager = log_manager
-        self._config = config
-        self._broker_id = broker_id
-        self._clock = clock
-        self._quota = quota
-        self._tier = tier
+        self._log_manager = context.log_manager
+        self._config = context.config
+        self._broker_id = context.broker_id
+        self._clock = context.clock
+        self._quota = context.quota
+        self._tier = context.tier
         self._session = FetchSessionClient()
         self._lock = threading.Lock()
         # In the order of requests. A partition that got records moves to the end (`_append`), because a

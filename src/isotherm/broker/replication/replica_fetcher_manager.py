@@ -14,14 +14,11 @@ from typing import NamedTuple, Protocol
 from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
 from isotherm.broker.replication.leader_endpoint import Leader, LeaderEndpoint, RequestVersions
 from isotherm.broker.replication.replica_fetcher import (
+    FetcherContext,
     FollowedPartition,
     ReplicaFetcher,
-    TierFollower,
 )
-from isotherm.broker.replication.replication_quota import ReplicationQuota
-from isotherm.clock import Clock
 from isotherm.config.replication import ReplicationConfig
-from isotherm.log.log_manager import LogManager
 from isotherm.protocol.node_security import PLAINTEXT, NodeSecurity
 from isotherm.types import BrokerId, Offset, TopicPartition
 
@@ -62,26 +59,11 @@ Connect = Callable[[PeerAddress, str], Leader]
 class ReplicaFetcherManager:
     """Thread-safe."""
 
-    def __init__(
-        self,
-        log_manager: LogManager,
-        config: ReplicationConfig,
-        connect: Connect,
-        *,
-        broker_id: BrokerId,
-        clock: Clock,
-        quota: ReplicationQuota | None = None,
-        tier: TierFollower | None = None,
-    ) -> None:
-        self._log_manager = log_manager
-        self._config = config
+    def __init__(self, context: FetcherContext, connect: Connect) -> None:
+        self._context = context
         self._connect = connect
-        self._broker_id = broker_id
-        self._clock = clock
-        self._quota = quota
-        self._tier = tier
         self._lock = threading.Lock()
-        self._fetchers_per_leader = config.num_replica_fetchers
+        self._fetchers_per_leader = context.config.num_replica_fetchers
         self._fetchers: dict[_FetcherKey, ReplicaFetcher] = {}
         self._ending: list[ReplicaFetcher] = []
         self._is_stopped = False
@@ -154,11 +136,11 @@ class ReplicaFetcherManager:
             self._fetchers, self._ending = {}, []
         for fetcher in fetchers:
             fetcher.stop()
-        deadline_s = self._clock.monotonic_s() + timeout_s
+        deadline_s = self._context.clock.monotonic_s() + timeout_s
         late = [
             fetcher.name
             for fetcher in fetchers
-            if not fetcher.join(max(0.0, deadline_s - self._clock.monotonic_s()))
+            if not fetcher.join(max(0.0, deadline_s - self._context.clock.monotonic_s()))
         ]
         if late:
             logger.warning("replica fetchers have not ended in time fetchers=%s", late)
@@ -182,16 +164,11 @@ class ReplicaFetcherManager:
     def _fetcher(self, key: _FetcherKey) -> ReplicaFetcher:
         fetcher = self._fetchers.get(key)
         if fetcher is None:
-            client_id = f"broker-{self._broker_id}-fetcher-{key.fetcher_id}"
+            client_id = f"broker-{self._context.broker_id}-fetcher-{key.fetcher_id}"
             fetcher = self._fetchers[key] = ReplicaFetcher(
                 f"isotherm-replica-fetcher-{key.fetcher_id}-{key.leader}",
                 self._connect(key.address, client_id),
-                self._log_manager,
-                self._config,
-                broker_id=self._broker_id,
-                clock=self._clock,
-                quota=self._quota,
-                tier=self._tier,
+                self._context,
             )
             fetcher.start()
         return fetcher

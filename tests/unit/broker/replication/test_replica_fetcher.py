@@ -15,7 +15,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.cluster.fetchers import NothingToStop
-from isotherm.broker.replication.replica_fetcher import ReplicaFetcher
+from isotherm.broker.replication.replica_fetcher import FetcherContext, ReplicaFetcher
 from isotherm.broker.replication.replica_metrics import FetcherMetrics, FollowedPartitions
 from isotherm.broker.replication.replication_quota import ReplicationQuota
 from isotherm.config.broker import BrokerConfig
@@ -83,15 +83,8 @@ class Setup:
 
     def new_fetcher(self, **more: Any) -> ReplicaFetcher:
         config = ReplicationConfig(**more.pop("config", {}))
-        return ReplicaFetcher(
-            "fetcher",
-            self.leader,
-            self.managers[1],
-            config,
-            broker_id=2,
-            clock=self.clock,
-            **more,
-        )
+        context = FetcherContext(self.managers[1], config, 2, self.clock, **more)
+        return ReplicaFetcher("fetcher", self.leader, context)
 
     def follow(self, *places: TopicIdPartition) -> None:
         self.fetcher.add([self.followed[place] for place in places])

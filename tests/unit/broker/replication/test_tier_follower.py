@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from isotherm.broker.replication.leader_endpoint import OffsetAndEpoch
-from isotherm.broker.replication.replica_fetcher import ReplicaFetcher
+from isotherm.broker.replication.replica_fetcher import FetcherContext, ReplicaFetcher
 from isotherm.broker.replication.tier_follower import TierHistoryFollower, _epoch_before
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.remote import RemoteLogManagerConfig
@@ -71,15 +71,8 @@ class Setup:
         settings = ReplicationConfig(**config)
         metadata: Any = self.tiered.metadata if has_metadata else NotReady()
         tier = TierHistoryFollower(self.manager, metadata, self.tiered.store, settings)
-        fetcher = ReplicaFetcher(
-            "fetcher",
-            self.leader,
-            self.manager,
-            settings,
-            broker_id=2,
-            clock=self.clock,
-            tier=tier,
-        )
+        context = FetcherContext(self.manager, settings, 2, self.clock, tier=tier)
+        fetcher = ReplicaFetcher("fetcher", self.leader, context)
         self.leader.epochs[self.place] = self.tiered.leader_epoch
         fetcher.add([Followed(self.place, self.log, self.tiered.leader_epoch)])
         return fetcher
