@@ -13,6 +13,7 @@ import pytest
 from isotherm.broker.apis import write_txn_markers
 from isotherm.broker.coordinator_shards import CoordinatorShard
 from isotherm.broker.transactions.transaction_endings import (
+    MARKERS_PER_TURN,
     SETTLED,
     EndMarker,
     MarkerOutcome,
@@ -141,6 +142,16 @@ def test_marker_is_committed_when_the_replicas_have_it(
     broker.run(scenario)
 
 
+def prepared_end(*partitions: int) -> Any:
+    return SimpleNamespace(
+        producer=MARKER.producer,
+        is_commit=True,
+        client_transaction_version=0,
+        partitions={TopicPartition("t", each) for each in partitions},
+        transactional_id="tx",
+    )
+
+
 def test_markers_that_are_refused_are_tried_again_at_growing_intervals() -> None:
     delays_s: list[float] = []
 
@@ -155,20 +166,67 @@ def test_markers_that_are_refused_are_tried_again_at_growing_intervals() -> None
         )
         shard = TransactionShard(0)
         endings = TransactionEndings(Refusing(), lambda *_: None, loop)
-        prepared: Any = SimpleNamespace(
-            producer=MARKER.producer,
-            is_commit=True,
-            client_transaction_version=0,
-            partitions={TopicPartition("t", 0)},
-            transactional_id="tx",
-        )
-        endings.begin(shard, prepared)
+        endings.begin(shard, prepared_end(0))
         (ending,) = shard.endings
         for _ in range(7):
             endings._write_markers(ending)
 
     asyncio.run(scenario())
     assert delays_s == [0.1, 0.2, 0.4, 0.8, 1.6, 2, 2, 2]
+
+
+def unused(*_: Any) -> None:
+    raise AssertionError("it is not complete")
+
+
+def test_end_whose_decision_is_lost_is_left_to_the_next_coordinator(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        shard = TransactionShard(0)
+        committed: asyncio.Future[None] = loop.create_future()
+        shard.note_append(committed)
+        nobody: Any = None
+        endings = TransactionEndings(nobody, unused, loop)
+        assert endings.begin(shard, prepared_end(0)).done(), "the client waits for the record"
+        committed.set_exception(NotLeaderOrFollowerError("moved"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not shard.endings
+        assert not endings._tasks
+
+    asyncio.run(scenario())
+    assert "an end is left to the next coordinator transactional_id=tx partition=0" in caplog.text
+
+
+def test_end_of_a_coordinator_that_resigns_stops_and_its_client_is_answered() -> None:
+    cancelled: list[str] = []
+
+    class Refusing:
+        def write(self, marker: EndMarker, topic_partition: TopicPartition) -> MarkerOutcome:
+            return MarkerOutcome(MarkerResult.RETRY)
+
+    async def scenario() -> None:
+        timer = SimpleNamespace(cancel=lambda: cancelled.append("timer"))
+        loop: Any = SimpleNamespace(
+            create_future=asyncio.get_running_loop().create_future,
+            call_later=lambda *_: timer,
+            call_soon=lambda *_: None,
+        )
+        shard = TransactionShard(0)
+        endings = TransactionEndings(Refusing(), unused, loop)
+        endings.begin(shard, prepared_end(0))
+        large = endings.begin(shard, prepared_end(*range(MARKERS_PER_TURN + 1)))
+        assert not large.done(), "markers are left for the next turn"
+        shard.close()
+        assert large.done()
+        assert cancelled == ["timer"]
+        assert not shard.endings
+
+    asyncio.run(scenario())
 
 
 def test_end_of_a_coordinator_that_is_fenced_is_left_to_the_newer_one() -> None:
@@ -179,22 +237,13 @@ def test_end_of_a_coordinator_that_is_fenced_is_left_to_the_newer_one() -> None:
             fenced = topic_partition.partition == 1
             return MarkerOutcome(MarkerResult.FENCED if fenced else MarkerResult.RETRY)
 
-    def complete(*_: Any) -> None:
-        raise AssertionError("the newer coordinator completes it")
-
     async def scenario() -> None:
         # The loop has no timers, so that a retry fails.
         loop: Any = SimpleNamespace(create_future=asyncio.get_running_loop().create_future)
         shard = TransactionShard(0)
-        for partitions in ({1}, {0, 1}):
-            prepared: Any = SimpleNamespace(
-                producer=MARKER.producer,
-                is_commit=True,
-                client_transaction_version=0,
-                partitions={TopicPartition("t", each) for each in partitions},
-                transactional_id="tx",
-            )
-            settled = TransactionEndings(Fencing(), complete, loop).begin(shard, prepared)
+        for partitions in ((1,), (0, 1)):
+            endings = TransactionEndings(Fencing(), unused, loop)
+            settled = endings.begin(shard, prepared_end(*partitions))
             assert settled.done()
             assert not shard.endings
 
@@ -233,13 +282,7 @@ def test_transaction_that_is_completed_later_is_no_error(
             call_later=lambda _, act, ending: asyncio.get_running_loop().call_soon(act, ending),
         )
         shard = TransactionShard(0)
-        prepared: Any = SimpleNamespace(
-            producer=MARKER.producer,
-            is_commit=True,
-            client_transaction_version=0,
-            partitions={TopicPartition("t", 0)},
-            transactional_id="tx",
-        )
+        prepared = prepared_end(0)
         TransactionEndings(Settling(), complete, loop).begin(shard, prepared)
         for _ in range(20):
             await asyncio.sleep(0)

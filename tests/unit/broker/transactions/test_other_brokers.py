@@ -30,6 +30,7 @@ from isotherm.broker.transactions.marker_sender import (
 from isotherm.broker.transactions.remote_admission import (
     Question,
     RemoteAdmission,
+    add_partitions_request,
     ask_coordinator,
 )
 from isotherm.broker.transactions.transaction_endings import (
@@ -380,6 +381,21 @@ def test_questions_about_one_id_in_a_batch(run: Any) -> None:
         ]
 
     run(scenario)
+
+
+@pytest.mark.parametrize("adds", [True, False])
+def test_request_asks_either_to_add_or_to_verify(adds: bool) -> None:
+    """The entry of a transactional id has one flag for all its partitions."""
+    producer = ProducerIdAndEpoch(7, 3)
+    older = ProducerIdAndEpoch(7, 2)
+    questions = [
+        Question("tx", older, TopicPartition("t", 2), adds),
+        Question("tx", producer, T0, not adds),
+        Question("tx", producer, T1, adds),
+    ]
+    (entry,) = add_partitions_request({"tx": questions[-1]}, questions).transactions
+    assert (entry.producer_epoch, entry.verify_only) == (3, not adds)
+    assert [(topic.name, topic.partitions) for topic in entry.topics] == [("t", (1,))]
 
 
 def test_partition_that_the_coordinator_has_not_heard_of_is_retried(run: Any) -> None:

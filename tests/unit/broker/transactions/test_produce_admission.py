@@ -139,6 +139,24 @@ def test_refusal_is_that_of_its_partition_alone(
     broker.run(scenario)
 
 
+@pytest.mark.parametrize("records", [None, b"", b"\0" * 60], ids=["none", "empty", "short"])
+def test_records_that_are_no_batch_are_not_asked_for(broker: Any, records: bytes | None) -> None:
+    async def scenario() -> None:
+        leader = Leader(broker)
+        request = request_of(0, 1)
+        request.topics[0].partitions[0] = ProducePartition(
+            0, None if records is None else memoryview(records)
+        )
+        producing = leader.produce(12, request)
+        await asyncio.sleep(0)
+        assert leader.coordinator.asked == [(TopicPartition("t", 1), True)]
+        leader.coordinator.answers[0].set_result(None)
+        assert await producing == [E.invalid_record, E.none]
+        assert (leader.end_offset(0), leader.end_offset(1)) == (0, 1)
+
+    broker.run(scenario)
+
+
 def test_producers_of_one_partition_are_asked_for_each_by_itself(broker: Any) -> None:
     async def scenario() -> None:
         leader = Leader(broker)

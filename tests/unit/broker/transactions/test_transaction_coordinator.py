@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -394,6 +395,31 @@ def test_transaction_is_aborted_once_its_timeout_has_passed(broker: Any) -> None
         assert (epoch, marker.type) == (1, ControlRecordType.ABORT)
         with pytest.raises(ProducerFencedError):
             await end(broker, producer)
+
+    broker.run(scenario)
+
+
+def test_timer_of_a_transaction_fires_at_its_timeout(
+    broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delays_s: list[float] = []
+
+    def call_later(delay_s: float, *_: Any) -> Any:
+        delays_s.append(delay_s)
+        return SimpleNamespace(cancel=lambda: None)
+
+    async def scenario() -> None:
+        broker.create_topic()
+        producer = await begin(broker, timeout_ms=1500)
+        loop = SimpleNamespace(call_later=call_later)
+        monkeypatch.setattr(broker.coordinator, "_loop", loop)
+        broker.add("tx", producer, 0)
+        # It fires early if the wall clock went back, and is set again for the rest.
+        (shard,) = (each for each in broker.coordinator._shards.active() if "tx" in each.by_id)
+        broker.clock.advance(500)
+        broker.coordinator._on_timeout(shard, "tx")
+        assert delays_s == [1.5, 1.0]
+        assert broker.state("tx") is S.ONGOING
 
     broker.run(scenario)
 
