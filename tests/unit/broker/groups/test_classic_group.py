@@ -60,6 +60,12 @@ def test_sync_in_stable_gives_the_assignment_again(driver) -> None:
     assert driver.sync("again", member_id, 1).assignment == b"for id-1"
 
 
+@pytest.mark.parametrize("generation", [0, 2])
+def test_sync_of_another_generation_is_refused(driver, generation) -> None:
+    (member_id,) = driver.stable(None)
+    assert driver.sync("other", member_id, generation).error is ErrorCode.illegal_generation
+
+
 def test_member_id_required_then_join_with_it(driver) -> None:
     answer = driver.join("a", known=True)
     assert (answer.error, answer.member_id) == (ErrorCode.member_id_required, "id-1")
@@ -281,10 +287,13 @@ def test_offset_commit_in_a_stable_group(driver, member, generation, expected) -
 
 
 def test_offset_commit_without_membership_needs_an_empty_group(driver) -> None:
-    def error(*, is_transactional: bool = False) -> ErrorCode:
-        return offset_commit_error(driver.group, "", None, -1, is_transactional=is_transactional)
+    def error(generation: int = -1, *, is_transactional: bool = False) -> ErrorCode:
+        return offset_commit_error(
+            driver.group, "", None, generation, is_transactional=is_transactional
+        )
 
     assert error() is ErrorCode.none
+    assert error(generation=1) is ErrorCode.unknown_member_id
     driver.stable(None)
     assert error() is ErrorCode.unknown_member_id
     assert error(is_transactional=True) is ErrorCode.none

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -86,3 +87,5 @@ def test_fetch_wants_a_member_at_its_epoch_or_none(group: ConsumerGroup) -> None
     assert offset_fetch_error(group, "old", 4) is E.illegal_generation
     assert offset_fetch_error(group, "new", 6) is E.stale_member_epoch
     assert offset_fetch_error(group, "old", 6) is E.illegal_generation
+    group.members["new"] = replace(group.members["new"], epoch=1000)
+    assert offset_fetch_error(group, "new", int("1000")) is E.none, "an equal number"

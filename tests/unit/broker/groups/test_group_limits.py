@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from isotherm.broker.groups.offsets import OffsetAndMetadata
 from isotherm.broker.groups.offsets_topic import Producer
 from isotherm.errors import InvalidGroupIdError, InvalidRequestError
 from isotherm.types import TopicPartition
-from tests.support.group_cluster import T0, Cluster, joining, run
+from tests.support.group_cluster import T0, Cluster, joining, run, turns
 
 E = ErrorCode
 # The longest string of a version that is not flexible.
@@ -115,6 +116,31 @@ def test_commit_of_a_member_creates_no_group() -> None:
         assert coordinator.offsets.commit("g", Committer(), offsets) == {T0: E.none}
         (group,) = coordinator.all_groups()
         assert group.shown_state == "Empty"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("protocol_type", "expected"),
+    [("consumer", {T0: E.group_subscribed_to_topic}), ("connect", E.non_empty_group)],
+)
+def test_offsets_are_deleted_unless_members_may_read_them(
+    protocol_type: str, expected: object
+) -> None:
+    """Kafka: ClassicGroup.validateOffsetDelete. Only consumers say which topics they read."""
+
+    async def scenario(cluster: Cluster) -> None:
+        coordinator = cluster.coordinators[0]
+        coordinator.offsets.commit("g", Committer(), {T0: OffsetAndMetadata(5)})
+        assert coordinator.offsets.delete("g", [T0]) == {T0: E.none}
+        assert coordinator.offsets.fetch("g", None) == {}
+        assert coordinator.offsets.delete("other", [T0]) is E.group_id_not_found
+        join = asyncio.ensure_future(
+            coordinator.join(joining()._replace(protocol_type=protocol_type))
+        )
+        await turns()
+        assert coordinator.offsets.delete("g", [T0]) == expected
+        join.cancel()
 
     run(scenario)
 

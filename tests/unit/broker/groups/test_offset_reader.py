@@ -160,6 +160,19 @@ def test_offset_without_metadata_is_refused_as_by_the_schemas(lost: bytes) -> No
         decode_record(key, damaged)
 
 
+@pytest.mark.parametrize(("expires_ms", "expected"), [(-1, None), (-2, -2), (0, 0)])
+def test_offset_has_its_own_expiry_unless_that_is_the_default(
+    expires_ms: int, expected: int | None
+) -> None:
+    """Kafka: OffsetAndMetadata.fromRecord, where -1 is the default."""
+    value = OffsetCommitValueV1(
+        offset=5, metadata="", commit_timestamp=9, expire_timestamp=expires_ms
+    )
+    encoded = encode_value(value)
+    assert encoded is not None
+    assert times_of(stored_offset(encoded, 0)) == (9, expected)
+
+
 def test_offsets_of_a_partition_share_its_name() -> None:
     reader = OffsetReader()
     first, second = (
