@@ -43,7 +43,16 @@ LOADED_LOGS = (
 RECOVERY = (*LOADED_LOGS, "tests/unit/log/test_recovery.py")
 TASKS = ("tests/unit/remote/tasks",)
 PERIODIC_TASKS = ("tests/unit/remote/tasks/test_periodic_tasks.py",)
-REMOTE_LOG_MANAGER = ("tests/unit/remote/test_remote_log_manager.py",)
+PARTITION_ROLES = (
+    "tests/unit/remote/test_partition_roles.py",
+    "tests/unit/remote/test_followed_partitions.py",
+)
+READER_POOL = ("tests/unit/remote/test_reader_pool.py",)
+REMOTE_LOG_MANAGER = (
+    "tests/unit/remote/test_remote_log_manager.py",
+    *PARTITION_ROLES,
+    *READER_POOL,
+)
 FOLLOWED_PARTITIONS = ("tests/unit/remote/test_followed_partitions.py",)
 TIER_METRICS = ("tests/unit/remote/test_tier_metrics.py",)
 LINEAGE = ("tests/unit/remote/test_lineage.py",)
@@ -68,7 +77,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "remote/tasks/copy_plan.py": TASKS,
     "remote/tasks/expiration.py": (*TASKS, *TIER_METRICS),
     "remote/tasks/expiration_plan.py": (*TASKS, *LINEAGE),
-    "remote/tasks/partition_deletion.py": (*TASKS, *REMOTE_LOG_MANAGER),
+    "remote/tasks/partition_deletion.py": (*TASKS, *PARTITION_ROLES),
     "remote/tasks/tier.py": (*TASKS, *REMOTE_LOG_MANAGER),
     "remote/tasks/local_deletion.py": TASKS,
     "remote/tasks/backoff.py": ("tests/unit/remote/tasks/test_backoff.py",),
@@ -176,7 +185,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/unit/remote/test_read_wait.py",
         "tests/unit/remote/test_segment_range.py",
     ),
-    "remote/reading/reader_pool.py": REMOTE_LOG_MANAGER,
+    "remote/reading/reader_pool.py": (
+        *READER_POOL,
+        "tests/unit/remote/test_remote_log_manager.py",
+    ),
     "remote/reading/remote_log_reader.py": READER,
     "remote/reading/remote_offset_lookup.py": ("tests/unit/remote/test_remote_offset_lookup.py",),
     "remote/reading/segment_blocks.py": ("tests/unit/remote/test_segment_blocks.py",),
@@ -217,9 +229,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "remote/damage_log.py": ("tests/unit/remote/test_damage_log.py",),
     "remote/periodic_tasks.py": PERIODIC_TASKS,
     "remote/read_failures.py": ("tests/unit/remote/test_read_failures.py",),
-    "remote/partition_roles.py": (*REMOTE_LOG_MANAGER, *FOLLOWED_PARTITIONS),
-    "remote/remote_log_manager.py": (*REMOTE_LOG_MANAGER, *FOLLOWED_PARTITIONS),
-    "remote/task_schedule.py": (*REMOTE_LOG_MANAGER, *FOLLOWED_PARTITIONS),
+    "remote/partition_roles.py": REMOTE_LOG_MANAGER,
+    "remote/remote_log_manager.py": REMOTE_LOG_MANAGER,
+    "remote/task_schedule.py": REMOTE_LOG_MANAGER,
     "remote/remote_tier_metrics.py": (*TIER_METRICS, *REMOTE_LOG_MANAGER),
     "remote/segment_metadata.py": ("tests/unit/remote/test_segment_metadata.py",),
     "remote/threads.py": PERIODIC_TASKS,

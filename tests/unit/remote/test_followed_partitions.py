@@ -2,47 +2,9 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
-
-import pytest
-
-from isotherm.config.remote import RemoteLogManagerConfig
-from isotherm.log.fs import OsFileSystem
 from isotherm.remote.remote_log_manager import RemoteLogManager
-from isotherm.remote.tasks.pending_deletions import PendingDeletions
-from isotherm.testing.sim_clock import SimClock
+from tests.support.managed_partition import all_copied, run_after
 from tests.support.tiered_partition import TieredPartition
-from tests.unit.remote.test_remote_log_manager import all_copied, run_after
-
-
-@pytest.fixture
-def partition(tmp_path: Path) -> TieredPartition:
-    tiered = TieredPartition(tmp_path / "p", clock=SimClock())
-    for number in range(22):
-        tiered.append(b"record-%02d" % number)
-    return tiered
-
-
-@pytest.fixture
-def manager(partition: TieredPartition) -> Iterator[RemoteLogManager]:
-    made = RemoteLogManager(
-        replace(RemoteLogManagerConfig()),
-        broker_id=0,
-        storage=partition.store,
-        metadata=partition.metadata,
-        index_cache=partition.index_cache,
-        pending_deletions=PendingDeletions(partition.log.directory.parent, OsFileSystem()),
-        leader_epoch_of=partition.leader_epoch_of,
-        is_tiered=partition.is_tiered_again,
-        clock=partition.clock,
-        rng=random.Random(0),
-        metrics=partition.metrics,
-    )
-    yield made
-    made.close()
 
 
 def test_follower_copies_and_expires_nothing(
