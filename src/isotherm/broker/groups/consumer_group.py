@@ -12,6 +12,7 @@ Source: Kafka ConsumerGroup.java, GroupMetadataManager.consumerGroupHeartbeat.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -207,7 +208,11 @@ class ConsumerGroup:
         self._bump_if_changed(catalog, has_new_subscription, records)
         if self.group_epoch > self.target_epoch:
             self._compute_target(catalog, records, wall_ms)
-        member = self._reconcile(member, owned, now_ms, records, force=is_new)
+        subscribed = None
+        if has_new_subscription:
+            found = map(catalog.find, self.subscribed_names(member))
+            subscribed = frozenset(topic.topic_id for topic in found if topic is not None)
+        member = self._reconcile(member, owned, subscribed, now_ms, records, force=is_new)
         self.reset_session_timeout(member, now_ms)
         return member
 
@@ -402,17 +407,24 @@ class ConsumerGroup:
         self,
         member: ConsumerMember,
         owned: Assignment | None,
+        subscribed: frozenset[uuid.UUID] | None,
         now_ms: TimestampMs,
         records: list[GroupRecord],
         *,
         force: bool,
     ) -> ConsumerMember:
+        if member.state is MemberState.UNKNOWN and owned != NOTHING:
+            raise MemberRejectedError(
+                ErrorCode.fenced_member_epoch,
+                f"the member's state is unknown, so it must rejoin member_id={member.member_id}",
+            )
         after = reconcile(
             member,
             self.target.get(member.member_id, NOTHING),
             self.target_epoch,
             owned,
             lambda partition: partition not in self.owners,
+            subscribed,
         )
         if after != member or force:
             self._set_member(after)

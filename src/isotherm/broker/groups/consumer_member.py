@@ -3,6 +3,7 @@
         STABLE                at the target epoch, with all of its target
         UNREVOKED_PARTITIONS  must revoke partitions and confirm that before its epoch advances
         UNRELEASED_PARTITIONS at the target epoch; waits for partitions that other members still own
+        UNKNOWN               from a newer version's record; must abandon its partitions and rejoin
 
 Source: Kafka CurrentAssignmentBuilder.java, ConsumerGroupMember.java; KIP-848.
 """
@@ -10,7 +11,8 @@ Source: Kafka CurrentAssignmentBuilder.java, ConsumerGroupMember.java; KIP-848.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -31,6 +33,11 @@ class MemberState(enum.IntEnum):
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
     UNRELEASED_PARTITIONS = 2
+    UNKNOWN = 127
+
+    @classmethod
+    def _missing_(cls, value: object) -> MemberState:
+        return cls.UNKNOWN
 
 
 class ClassicSupport(NamedTuple):
@@ -80,11 +87,13 @@ def reconcile(
     target_epoch: int,
     owned: Assignment | None,
     is_free: Callable[[AssignedPartition], bool],
+    subscribed: Collection[uuid.UUID] | None = None,
 ) -> ConsumerMember:
     """The member after one step towards `target`.
 
     `owned` are the partitions that the member reports to own; None if it did not report any. `is_free` is true
-    for a partition without an owner.
+    for a partition without an owner. `subscribed` are the topics of a subscription that has just changed, else
+    None. `target` fits them.
     """
     if member.state is MemberState.STABLE and member.epoch == target_epoch:
         return member
@@ -93,7 +102,7 @@ def reconcile(
     if member.state is MemberState.UNREVOKED_PARTITIONS and _owns_any(
         member.pending_revocation, owned
     ):
-        return member
+        return member if subscribed is None else _without_others(member, subscribed)
     kept = member.assigned & target
     revoked = member.assigned - target
     if revoked and _owns_any(revoked, owned):
@@ -116,6 +125,16 @@ def reconcile(
         assigned=kept | got,
         pending_revocation=NOTHING,
         assignment_epochs=_only(member.assignment_epochs, kept) | dict.fromkeys(got, target_epoch),
+    )
+
+
+def _without_others(member: ConsumerMember, topic_ids: Collection[uuid.UUID]) -> ConsumerMember:
+    """The member that revokes all partitions of other topics, too."""
+    dropped = frozenset(each for each in member.assigned if each[0] not in topic_ids)
+    return replace(
+        member,
+        assigned=member.assigned - dropped,
+        pending_revocation=member.pending_revocation | dropped,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -476,6 +477,36 @@ def test_only_targets_that_change_are_written(driver) -> None:
     ]
     assert targets == ["b"]
     assert driver.group.target == {"a": parts(0, 1), "b": parts(0, topic=OTHER)}
+
+
+def test_member_that_unsubscribes_while_it_revokes_must_revoke_that_topic_too(driver) -> None:
+    """Kafka: CurrentAssignmentBuilder.updateCurrentAssignment."""
+    driver.catalog = catalog(t=4, other=1)
+    everything = parts(0, 1, 2, 3) | parts(0, topic=OTHER)
+    driver.join("a", topic_names=frozenset({"t", "other"}))
+    driver.join("b")
+    kept = driver.beat("a", 1, owned=everything).assigned
+    assert parts(0, topic=OTHER) <= kept
+    told = driver.beat("a", 1, topic_names=frozenset({"t"}), owned=everything)
+    assert (told.epoch, told.assigned) == (1, kept - parts(0, topic=OTHER))
+    member = driver.group.members["a"]
+    assert member.state is MemberState.UNREVOKED_PARTITIONS
+    assert member.held == everything
+    assert member.assignment_epochs == dict.fromkeys(everything, 1)
+    assert driver.beat("a", 1, owned=everything).assigned is None
+    assert driver.beat("a", 1, owned=told.assigned).epoch == driver.group.group_epoch
+
+
+def test_member_in_a_state_of_a_newer_version_rejoins_from_scratch(driver) -> None:
+    """Kafka: CurrentAssignmentBuilder, MemberState.UNKNOWN. A broker was downgraded."""
+    driver.join("a")
+    driver.group.members["a"] = replace(driver.group.members["a"], state=MemberState(3))
+    assert driver.group.members["a"].state == 127
+    assert driver.group.shown_state == "Reconciling"
+    assert driver.error("a", 1) is ErrorCode.fenced_member_epoch
+    assert driver.error("a", 1, owned=parts(0)) is ErrorCode.fenced_member_epoch
+    assert driver.join("a").assigned == parts(0, 1, 2, 3)
+    assert driver.group.shown_state == "Stable"
 
 
 def test_time_to_revoke_ends_with_the_revocation(driver) -> None:
