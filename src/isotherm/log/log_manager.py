@@ -45,13 +45,8 @@ from isotherm.log.log_loader import LogCheckpoints, load_log
 from isotherm.log.offline_logs import OfflineLog
 from isotherm.log.partition_directories import (
     CLUSTER_METADATA_PARTITION,
-    FoundDirectories,
-    IdentifiedDirectories,
     PartitionCatalog,
-    find_directories,
-    identify,
-    missing_directories,
-    replaced_by_moves,
+    plan_start,
 )
 from isotherm.log.partition_log import PartitionLog
 from isotherm.log.retention import DeletedSegment
@@ -152,25 +147,21 @@ class LogManager:
             raise
 
     def _load_directories(self) -> None:
-        found = self._find_directories()
-        partitions = [each for listed in found.values() for each in listed.partitions]
-        replaced = replaced_by_moves(self._fs, partitions)
-        partitions = [each for each in partitions if each not in replaced]
-        identified = identify(self._fs, partitions, self._catalog)
-        offline = missing_directories(
-            self._locked, {each.topic_partition for each in partitions}, self._catalog
-        )
-        for each in (*offline, *identified.offline):
-            self._offline[each.topic_partition] = each
+        plan = plan_start(self._fs, tuple(self._locked), self._catalog)
+        for offline in plan.offline:
+            self._offline[offline.topic_partition] = offline
         delay_ms = self._config.topic_defaults.file_delete_delay_ms
         for log_dir in self.live_log_dirs():
-            for path in found[log_dir.path].deleted:
-                self._retired.delete_later(log_dir, path, delay_ms)
+            own = plan.of(log_dir)
+            for directory in own.marked:
+                self._retired.delete_later(directory, delay_ms)
             with suppress(LogDirFailedError):
-                self._set_aside(log_dir, identified, replaced, delay_ms)
-                mine = [each for each in identified.loaded if each[0].log_dir is log_dir]
-                self._load_directory(log_dir, mine)
-        self._note_interrupted_moves(each for listed in found.values() for each in listed.copies)
+                for directory in own.retired:
+                    self._retired.retire(directory, delay_ms)
+                for directory in own.stray:
+                    self._retired.set_aside(directory)
+                self._load_directory(log_dir, own.loaded)
+        self._note_interrupted_moves(plan.copies)
         for topic_partition in self._logs.keys() & self._offline.keys():
             del self._offline[topic_partition]  # its log is in another directory
         for damaged in self.offline_logs():
@@ -179,27 +170,6 @@ class LogManager:
             raise LogDirFailedError(
                 f"no log directory is usable dirs={[str(d.path) for d in self._log_dirs]}"
             )
-
-    def _set_aside(
-        self,
-        log_dir: LogDir,
-        identified: IdentifiedDirectories,
-        replaced: Iterable[PartitionDirectory],
-        delay_ms: int,
-    ) -> None:
-        for directory in (*identified.deleted, *replaced):
-            if directory.log_dir is log_dir:
-                self._retired.retire(directory, delay_ms)
-        for directory in identified.stray:
-            if directory.log_dir is log_dir:
-                self._retired.set_aside(directory)
-
-    def _find_directories(self) -> dict[Path, FoundDirectories]:
-        found: dict[Path, FoundDirectories] = {}
-        for log_dir in self.live_log_dirs():
-            with suppress(LogDirFailedError):  # the directory is offline, which was logged
-                found[log_dir.path] = find_directories(self._fs, log_dir)
-        return found
 
     def _note_interrupted_moves(self, copies: Iterable[PartitionDirectory]) -> None:
         """Note the moves that the last process left unfinished, and retire their copies. A copy

@@ -12,9 +12,8 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from isotherm.errors import (
@@ -58,7 +57,7 @@ class PartitionCatalog(Protocol):
 
 class FoundDirectories(NamedTuple):
     partitions: list[PartitionDirectory]
-    deleted: list[Path]
+    marked: list[PartitionDirectory]
     """Directories that were marked for deletion before."""
     copies: list[PartitionDirectory]
     """Directories of logs that were on their way to another log directory."""
@@ -74,6 +73,62 @@ class IdentifiedDirectories(NamedTuple):
     offline: list[OfflineLog]
 
 
+class StartPlan(NamedTuple):
+    """What a start does with the partition directories that it finds."""
+
+    loaded: list[tuple[PartitionDirectory, uuid.UUID | None]]
+    """Directories to load, with their topic ids."""
+    retired: list[PartitionDirectory]
+    """Directories to rename and delete: their topics were deleted, or a move has replaced them."""
+    stray: list[PartitionDirectory]
+    """Directories to rename and keep."""
+    marked: list[PartitionDirectory]
+    """Directories whose deletion was begun before."""
+    copies: list[PartitionDirectory]
+    """Copies of moves that were interrupted. What happens to one depends on its loaded log."""
+    offline: list[OfflineLog]
+
+    def of(self, log_dir: LogDir) -> StartPlan:
+        """The part of one log directory."""
+
+        def own(directories: Iterable[PartitionDirectory]) -> list[PartitionDirectory]:
+            return [each for each in directories if each.log_dir is log_dir]
+
+        return StartPlan(
+            [each for each in self.loaded if each[0].log_dir is log_dir],
+            own(self.retired),
+            own(self.stray),
+            own(self.marked),
+            own(self.copies),
+            [each for each in self.offline if each.log_dir is log_dir],
+        )
+
+
+def plan_start(
+    fs: FileSystem, locked: Sequence[LockedDir], catalog: PartitionCatalog | None
+) -> StartPlan:
+    """Find the directories of all partitions and decide what happens to each. Log directories that fail
+    meanwhile go offline and are left out. Raises what `identify` raises."""
+    found: list[FoundDirectories] = []
+    for each in locked:
+        if each.log_dir.is_online:
+            with suppress(LogDirFailedError):  # the directory is offline, which was logged
+                found.append(find_directories(fs, each.log_dir))
+    partitions = [directory for each in found for directory in each.partitions]
+    replaced = replaced_by_moves(fs, partitions)
+    partitions = [each for each in partitions if each not in replaced]
+    identified = identify(fs, partitions, catalog)
+    missing = missing_directories(locked, {each.topic_partition for each in partitions}, catalog)
+    return StartPlan(
+        identified.loaded,
+        [*identified.deleted, *replaced],
+        identified.stray,
+        [directory for each in found for directory in each.marked],
+        [directory for each in found for directory in each.copies],
+        [*missing, *identified.offline],
+    )
+
+
 def find_directories(fs: FileSystem, log_dir: LogDir) -> FoundDirectories:
     """Find the partition directories of a log directory. Raises LogDirFailedError if they cannot be
     listed: the log directory goes offline."""
@@ -84,15 +139,15 @@ def find_directories(fs: FileSystem, log_dir: LogDir) -> FoundDirectories:
         parsed = parse_partition_directory(name)
         if parsed is None or parsed.topic_partition == CLUSTER_METADATA_PARTITION:
             continue
-        path = log_dir.path / name
+        directory = PartitionDirectory(log_dir, log_dir.path / name, parsed.topic_partition)
         if parsed.state is PartitionDirectoryState.LIVE:
-            found.partitions.append(PartitionDirectory(log_dir, path, parsed.topic_partition))
+            found.partitions.append(directory)
         elif parsed.state is PartitionDirectoryState.DELETED:
-            found.deleted.append(path)
+            found.marked.append(directory)
         elif parsed.state is PartitionDirectoryState.FUTURE:
-            found.copies.append(PartitionDirectory(log_dir, path, parsed.topic_partition))
+            found.copies.append(directory)
         else:
-            logger.warning("directory is left alone path=%s", path)
+            logger.warning("directory is left alone path=%s", directory.path)
     return found
 
 

@@ -18,15 +18,14 @@ from typing import NamedTuple
 
 from isotherm.clock import Clock
 from isotherm.log.fs import FileSystem
-from isotherm.log.log_dir import LogDir, PartitionDirectory
+from isotherm.log.log_dir import PartitionDirectory
 from isotherm.segment.file_names import PartitionDirectoryState, retired_partition_directory_name
 from isotherm.types import TimestampMs
 
 
 class _Due(NamedTuple):
     due_ms: TimestampMs
-    log_dir: LogDir
-    path: Path
+    directory: PartitionDirectory
 
 
 class RetiredDirectories:
@@ -43,17 +42,17 @@ class RetiredDirectories:
         """Rename a directory to `-delete`, and delete it after `delay_ms`. Durable on return.
         Raises LogDirFailedError."""
         renamed = self._rename(directory, PartitionDirectoryState.DELETED)
-        self.delete_later(directory.log_dir, renamed, delay_ms)
+        self.delete_later(directory._replace(path=renamed), delay_ms)
 
     def set_aside(self, directory: PartitionDirectory) -> Path:
         """Rename a directory to `-stray`; returns its new path. Durable on return. Raises
         LogDirFailedError."""
         return self._rename(directory, PartitionDirectoryState.STRAY)
 
-    def delete_later(self, log_dir: LogDir, path: Path, delay_ms: int) -> None:
+    def delete_later(self, directory: PartitionDirectory, delay_ms: int) -> None:
         """Delete a directory that is renamed already after `delay_ms`."""
         with self._lock:
-            self._due.append(_Due(self._clock.now_ms() + delay_ms, log_dir, path))
+            self._due.append(_Due(self._clock.now_ms() + delay_ms, directory))
 
     def delete_due(self, now_ms: TimestampMs) -> None:
         """Delete the directories whose delay has passed. One that fails takes its log directory
@@ -61,7 +60,7 @@ class RetiredDirectories:
         with self._lock:
             due = [each for each in self._due if each.due_ms <= now_ms]
             self._due = [each for each in self._due if each.due_ms > now_ms]
-        for _, log_dir, path in due:
+        for _, (log_dir, path, _) in due:
             log_dir.try_to("delete a directory", partial(self._fs.remove_directory, path))
 
     def _rename(self, directory: PartitionDirectory, state: PartitionDirectoryState) -> Path:

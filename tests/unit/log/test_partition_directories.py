@@ -155,7 +155,7 @@ def test_directories_are_sorted_by_their_names(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     found = find_directories(FS, LogDir(tmp_path))
     assert [each.path.name for each in found.partitions] == names[:1]
-    assert [path.name for path in found.deleted] == names[1:2]
+    assert [each.path.name for each in found.marked] == names[1:2]
     assert [(each.path.name, each.topic_partition) for each in found.copies] == [
         (names[2], TopicPartition("c", 2))
     ]
