@@ -242,6 +242,7 @@ def test_group_that_was_emptied_takes_another_protocol(driver) -> None:
     [
         (None, None, E.none),
         ("consumer", "range", E.none),
+        (b"consumer".decode(), b"range".decode(), E.none),  # equal, as from a request
         ("connect", "range", E.inconsistent_group_protocol),
         ("consumer", "sticky", E.inconsistent_group_protocol),
     ],

@@ -191,7 +191,10 @@ def test_records_below_the_log_start_are_not_loaded(tmp_path: Path) -> None:
     records = [commit_of(each, 10 + each) for each in range(3)]
     log = write_log(tmp_path / "log" / "__consumer_offsets-0", at_0=[batch(records, 0)])
     log.maybe_increment_log_start_offset(1)
-    assert offsets_of(load(log)) == {("g", 1): 11, ("g", 2): 12}
+    shard = load(log)
+    assert offsets_of(shard) == {("g", 1): 11, ("g", 2): 12}
+    (group,) = shard.all_groups()
+    assert group.shown_state == "Empty", "the group of a consumer with a manual assignment"
     log.close()
 
 

@@ -152,12 +152,14 @@ def prepared_end(*partitions: int) -> Any:
     )
 
 
-def test_markers_that_are_refused_are_tried_again_at_growing_intervals() -> None:
+def test_markers_that_are_refused_are_tried_again_at_growing_intervals(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     delays_s: list[float] = []
 
     class Refusing:
         def write(self, marker: EndMarker, topic_partition: TopicPartition) -> MarkerOutcome:
-            return MarkerOutcome(MarkerResult.RETRY)
+            return MarkerOutcome(MarkerResult.RETRY, "the leader moves")
 
     async def scenario() -> None:
         loop: Any = SimpleNamespace(
@@ -173,6 +175,8 @@ def test_markers_that_are_refused_are_tried_again_at_growing_intervals() -> None
 
     asyncio.run(scenario())
     assert delays_s == [0.1, 0.2, 0.4, 0.8, 1.6, 2, 2, 2]
+    (logged,) = caplog.messages
+    assert logged.endswith("partition=t-0 transactional_id=tx result=retry reason=the leader moves")
 
 
 def unused(*_: Any) -> None:

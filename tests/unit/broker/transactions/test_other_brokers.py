@@ -417,6 +417,18 @@ def test_partition_that_the_coordinator_has_not_heard_of_is_retried(run: Any) ->
     run(scenario)
 
 
+def test_coordinator_is_elsewhere_unless_its_broker_has_an_equal_id() -> None:
+    partition = PartitionImage(0, (1000,), (1000,), 1000, 1, 1)
+    topic = TopicImage("__transaction_state", None, (partition,) * 2)  # type: ignore[arg-type]
+    image = MetadataImage(topics_by_name={topic.name: topic})
+    unused: Any = None
+    for node_id, is_elsewhere in ((int("1000"), False), (999, True), (1001, True)):
+        config = SimpleNamespace(node_id=node_id)
+        metadata: Any = SimpleNamespace(broker_config=config, image=image)
+        admission = RemoteAdmission(metadata, unused, "PLAINTEXT")
+        assert admission.is_elsewhere("tx") is is_elsewhere
+
+
 def test_error_that_is_not_known_is_a_servers() -> None:
     async def refused() -> ErrorCode:
         return ErrorCode.unknown_server_error

@@ -483,6 +483,31 @@ def test_idle_id_stays_until_the_log_takes_its_removal(
     broker.run(scenario, transactional_id_expiration_ms=1000)
 
 
+def test_many_idle_ids_are_forgotten_batch_by_batch(
+    broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction_coordinator, "FORGOTTEN_PER_BATCH", 2)
+    sizes: list[int] = []
+
+    async def scenario() -> None:
+        for index in range(8):
+            await begin(broker, f"idle {index}")
+        broker.clock.advance(1000)
+        forget = broker.log.forget
+
+        def note(shard: Any, ids: list[str]) -> None:
+            sizes.append(len(ids))
+            forget(shard, ids)
+
+        monkeypatch.setattr(broker.log, "forget", note)
+        broker.coordinator._expire_ids()
+        assert [*broker.coordinator.transactions()] == []
+
+    broker.run(scenario, transactional_id_expiration_ms=1000)
+    assert (sum(sizes), max(sizes)) == (8, 2)
+    assert min(sizes) > 0
+
+
 def test_deleted_topic_takes_its_transactions_along(broker: Any) -> None:
     async def scenario() -> None:
         broker.create_topic()
