@@ -31,7 +31,7 @@ IDLE_S = 5.0
 class Point(NamedTuple):
     partitions: int
     is_quick: bool = False
-    """Whether --quick measures it too. Then a first round does not count: it warms the machine's caches."""
+    """Whether --quick measures it too. Then a first start does not count: it warms the machine's caches."""
 
 
 POINTS = (Point(0, is_quick=True), Point(1_000), Point(10_000))
@@ -39,17 +39,13 @@ POINTS = (Point(0, is_quick=True), Point(1_000), Point(10_000))
 QUESTION = Question("partitions", "What do many idle partitions cost?", lambda scale: ())
 
 
-def measure(server: Server, *, is_warming: bool = False) -> Metrics:
-    """Stop and start the broker, measure it while it is idle, then kill and start it.
-
-    Warming, it is not watched while it is idle.
-    """
+def measure(server: Server) -> Metrics:
+    """Stop and start the broker, measure it while it is idle, then kill and start it."""
     began = time.perf_counter()
     stop(server)
     stop_s = time.perf_counter() - began
     metrics = {"stop_s": stop_s, "start_s": start(server), "start_cpu_s": cpu_s(server)}
-    if not is_warming:
-        metrics |= _idle(server)
+    metrics |= _idle(server)
     psutil.Process(server.pid).kill()
     server.stop()
     metrics["unclean_start_s"] = start(server)
@@ -82,13 +78,13 @@ def run_point(point: Point, names: Sequence[str], directory: Path) -> dict[str, 
             if point.partitions:
                 fill_partitions(server, count=point.partitions)
             servers.append(server)
-        for is_warming in (True, False) if point.is_quick else (False,):
-            for server in servers:
-                metrics = measure(server, is_warming=is_warming)
-                if not is_warming:
-                    measured[server.name].append(metrics)
-                    figures = " ".join(f"{key}={value:.2f}" for key, value in metrics.items())
-                    print(f"{case:<18} {server.name:<9} {figures}", file=sys.stderr, flush=True)
+        for server in servers if point.is_quick else ():
+            stop(server)
+            start(server)
+        for server in servers:
+            measured[server.name].append(metrics := measure(server))
+            figures = " ".join(f"{key}={value:.2f}" for key, value in metrics.items())
+            print(f"{case:<18} {server.name:<9} {figures}", file=sys.stderr, flush=True)
     sides = {name: summarize(runs) for name, runs in measured.items()}
     return {
         "case": case,
