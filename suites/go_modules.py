@@ -16,8 +16,8 @@ def module_source(folder: Path, *modules: str) -> Path:
     if shutil.which("go") is None:
         raise SuiteUnavailableError("go is not installed")
     command = ["go", "mod", "download", "-json", *modules]
-    told = run_step(command, folder, SuiteUnavailableError)
-    return Path(json.JSONDecoder().raw_decode(told)[0]["Dir"])
+    printed = run_step(command, folder, SuiteUnavailableError)
+    return Path(json.JSONDecoder().raw_decode(printed)[0]["Dir"])
 
 
 def writable_copy(source: Path, copy: Path) -> Path:

@@ -183,10 +183,10 @@ def _make_table(broker: BrokerProcess, flights: Flights, report: Report) -> None
     command = lake.command(broker, TOPIC, folder)
     console.print(f"  {' '.join(command)}", soft_wrap=True)
     with report.step("table", flights.size_in_bytes):
-        told = lake.make_table(command, broker.data_dir / "spark.log")
+        made = lake.make_table(command, broker.data_dir / "spark.log")
     console.print(
-        f"  {told['rows']:,} rows, {told['dead_letters']} dead letters,"
-        f" {_mb(told['bytes_written'])} of Parquet in {told['files']} files"
+        f"  {made['rows']:,} rows, {made['dead_letters']} dead letters,"
+        f" {_mb(made['bytes_written'])} of Parquet in {made['files']} files"
     )
     rows, sums = lake.rows_and_sums(folder, f"kafka.{TOPIC}")
     wrong = [] if rows == len(flights) else [f"{rows} rows instead of {len(flights)}"]

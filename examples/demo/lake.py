@@ -34,8 +34,8 @@ def make_table(arguments: list[str], log: Path) -> dict[str, Any]:
         )
     if done.returncode:
         raise SystemExit(f"the table was not made; see {log}")
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    summary: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return summary
 
 
 def rows_and_sums(lake: Path, table: str) -> tuple[int, dict[str, int]]:

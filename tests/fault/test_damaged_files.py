@@ -130,10 +130,10 @@ def faults_of(
     lines = [record.getMessage() for record in caplog.records]
     faults = [f"traceback: {record.getMessage()}" for record in caplog.records if record.exc_info]
     if outcome.refusal is not None:
-        is_told = case.file.parts[0] in str(outcome.refusal)
+        is_logged = case.file.parts[0] in str(outcome.refusal)
         if case.file.parts[0] not in (METADATA_LOG, "meta.properties"):
             faults.append(f"refused: {outcome.refusal!r}")
-        elif not is_told and METADATA_LOG not in str(outcome.refusal):
+        elif not is_logged and METADATA_LOG not in str(outcome.refusal):
             faults.append(f"refusal names no file: {outcome.refusal!r}")
     elif case.file.parts[0] == "meta.properties":
         if case.damage != "cut by a byte":
@@ -153,13 +153,21 @@ def faults_in(
     partition: TopicPartition, whole: Served, found: Served | None, lines: list[str], case: Case
 ) -> list[str]:
     is_damaged = partition == case.partition
-    told = [line for line in lines if case.file.parts[0] in line]
+    logged = [line for line in lines if case.file.parts[0] in line]
     if found is None:
         if partition.topic == "tiered" and "remote_log_metadata" in str(case.file):
-            return [] if any("isotherm pipeline rebuild" in line for line in told) else ["untold"]
+            return (
+                []
+                if any("isotherm pipeline rebuild" in line for line in logged)
+                else ["not logged"]
+            )
         if not is_damaged:
             return ["offline"]
-        return [] if any("partition is offline" in line for line in told) else ["offline, untold"]
+        return (
+            []
+            if any("partition is offline" in line for line in logged)
+            else ["offline, not logged"]
+        )
     if found == whole:
         return []
     if "__transaction_state" in str(case.file) and partition.topic == "transactional":
@@ -167,7 +175,7 @@ def faults_in(
         return [] if found[2:] == whole[2:] else ["differs"]
     if not is_damaged:
         return [f"differs: {_range(whole)} to {_range(found)}"]
-    end = _end_told(told, found.log_end_offset)
+    end = _logged_end(logged, found.log_end_offset)
     wrong = [
         offset
         for served, expected in ((found.records, whole.records), (found.committed, whole.committed))
@@ -178,20 +186,20 @@ def faults_in(
         return [f"other records at {wrong[:3]}"]
     if case.stop == "clean" or found.log_start_offset != whole.log_start_offset:
         return [f"shorter: {_range(found)} for {_range(whole)}"]
-    if {each for each in whole.records if each < end} - found.records.keys() - _gaps_told(told):
+    if {each for each in whole.records if each < end} - found.records.keys() - _logged_gaps(logged):
         return ["holes, untold"]
-    is_told = any(RECOVERED_END.search(line) for line in told)
-    return [] if is_told else [f"cut to {end}, untold"]
+    is_logged = any(RECOVERED_END.search(line) for line in logged)
+    return [] if is_logged else [f"cut to {end}, untold"]
 
 
-def _end_told(told: list[str], served_end: int) -> int:
+def _logged_end(logged: list[str], served_end: int) -> int:
     """The log end offset after recovery; a coordinator may have written to the log since."""
-    ends = [int(found[1]) for line in told if (found := RECOVERED_END.search(line))]
+    ends = [int(found[1]) for line in logged if (found := RECOVERED_END.search(line))]
     return min([served_end, *ends])
 
 
-def _gaps_told(told: list[str]) -> set[int]:
-    gaps = [found for line in told if (found := GAP.search(line))]
+def _logged_gaps(logged: list[str]) -> set[int]:
+    gaps = [found for line in logged if (found := GAP.search(line))]
     return {offset for gap in gaps for offset in range(int(gap[1]), int(gap[2]))}
 
 

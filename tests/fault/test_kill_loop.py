@@ -43,9 +43,9 @@ def test_broker_that_dies_between_durable_writes_loses_nothing(tmp_path: Path) -
         clock=SystemClock(),
         say=print,
     )
-    told = "\n".join([f"seed={seed} directory={tmp_path}", *report.lines()])
-    assert report.anomalies == [], told
-    assert report.kills_and_pauses >= FAULTS, told
+    summary = "\n".join([f"seed={seed} directory={tmp_path}", *report.lines()])
+    assert report.anomalies == [], summary
+    assert report.kills_and_pauses >= FAULTS, summary
     # After each killed process comes one with a crash point.
-    assert report.faults[Fault.CRASH] == sum(report.hits.values()) >= FAULTS // 3, told
-    assert report.segments_in_bucket > 0, told
+    assert report.faults[Fault.CRASH] == sum(report.hits.values()) >= FAULTS // 3, summary
+    assert report.segments_in_bucket > 0, summary

@@ -178,8 +178,8 @@ def check(image: Image, caplog: pytest.LogCaptureFixture) -> int:
             assert set(range(safe)) <= found.keys(), "what was safe is lost"
             end = logs_of(broker).log(TopicPartition(topic, 0)).log_end_offset  # type: ignore[union-attr]
             missing = set(range(end)) - found.keys()
-            told = {each for name, *gap in named if name == topic for each in range(*gap)}
-            assert missing == told, "the log names what is missing"
+            logged = {each for name, *gap in named if name == topic for each in range(*gap)}
+            assert missing == logged, "the log names what is missing"
             gaps += len(missing)
             append(broker, topic, range(end, end + 1), 10)
             before[topic] = {**found, end: end}

@@ -102,11 +102,11 @@ def test_reader_needs_no_right_to_write() -> None:
 def test_broker_refuses_to_start_in_one_line(server: S3Server, tmp_path: Path) -> None:
     for what, (config, kind, words) in wrong(server).items():
         if what in ("bucket", "endpoint"):
-            status, told = serve(config, tmp_path)
+            status, printed = serve(config, tmp_path)
             assert status == (2 if kind is ConfigError else 1)
-            (line,) = [text for text in told.splitlines() if text.startswith("isotherm: ")]
+            (line,) = [text for text in printed.splitlines() if text.startswith("isotherm: ")]
             assert words in line
-            assert "Traceback" not in told
+            assert "Traceback" not in printed
 
 
 def test_missing_credentials_are_reported(server: S3Server) -> None:

@@ -96,10 +96,10 @@ def error(monkeypatch: pytest.MonkeyPatch, arguments: list[str], capfd: Capture)
     monkeypatch.setattr(sys, "argv", ["isotherm", *arguments])
     with pytest.raises(SystemExit) as ended:
         main()
-    told = capfd.readouterr()
-    assert told.out == ""
-    assert SECRET not in told.err
-    return ended.value.code, told.err  # type: ignore[return-value]
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert SECRET not in captured.err
+    return ended.value.code, captured.err  # type: ignore[return-value]
 
 
 Capture = pytest.CaptureFixture[str]

@@ -107,11 +107,11 @@ def test_missing_segment_is_seen_and_reached_by_keys(browser: Browser, address: 
       });"""
     browser.wait(lambda: browser.run(painted) == [False, True])
     canvas.send_keys(Keys.HOME)
-    told = []
+    labels = []
     for _ in range(11):
         canvas.send_keys(Keys.ARROW_RIGHT)
-        told.append(canvas.get_attribute("aria-valuetext"))
-    assert "5,000 to 5,999 · missing: in no tier" in told
+        labels.append(canvas.get_attribute("aria-valuetext"))
+    assert "5,000 to 5,999 · missing: in no tier" in labels
     canvas.send_keys(Keys.HOME, Keys.ARROW_RIGHT, Keys.ENTER)
     browser.wait(lambda: browser.all(".facts dd"))
     browser.wait(lambda: "COPY_SEGMENT_FINISHED" in browser.text(".facts"))

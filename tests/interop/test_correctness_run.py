@@ -27,9 +27,9 @@ def test_clients_see_no_anomaly_while_the_broker_is_killed_and_paused(tmp_path: 
         clock=SystemClock(),
         say=print,
     )
-    told = "\n".join([f"seed={seed} directory={tmp_path}", *report.lines()])
-    assert report.anomalies == [], told
-    assert report.kills_and_pauses >= FAULTS, told
-    assert report.operations.keys() >= ENDED, told
-    assert min(report.records_sent, report.records_read) > 500, told
-    assert report.partitions_in_both_tiers >= 2, told
+    summary = "\n".join([f"seed={seed} directory={tmp_path}", *report.lines()])
+    assert report.anomalies == [], summary
+    assert report.kills_and_pauses >= FAULTS, summary
+    assert report.operations.keys() >= ENDED, summary
+    assert min(report.records_sent, report.records_read) > 500, summary
+    assert report.partitions_in_both_tiers >= 2, summary

@@ -74,7 +74,7 @@ def test_every_command_has_help(installed: Callable[[str], Path], tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("extra", "command", "status", "said"),
+    ("extra", "command", "status", "message"),
     [
         ("", "topics list -b localhost:1", 1, NO_BROKER),
         ("", "consume numbers -b localhost:1", 1, NO_BROKER),
@@ -95,11 +95,11 @@ def test_a_command_works_or_says_what_to_install(
     extra: str,
     command: str,
     status: int,
-    said: str,
+    message: str,
     tmp_path: Path,
 ) -> None:
     done = run([installed(extra) / "isotherm", *command.split()], tmp_path)
-    assert (done.returncode, done.stderr.splitlines()) == (status, [said])
+    assert (done.returncode, done.stderr.splitlines()) == (status, [message])
 
 
 def test_doctor_says_what_no_broker_and_no_job_can_do_without(

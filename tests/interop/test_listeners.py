@@ -57,12 +57,14 @@ def serving(
         assert broker.stop() == 0
 
 
-def brokers_told(bootstrap_servers: str) -> list[tuple[str, int]]:
-    told = AdminClient({"bootstrap.servers": bootstrap_servers}).list_topics(timeout=30).brokers
-    return [(each.host, each.port) for each in told.values()]
+def listed_brokers(bootstrap_servers: str) -> list[tuple[str, int]]:
+    found_brokers = (
+        AdminClient({"bootstrap.servers": bootstrap_servers}).list_topics(timeout=30).brokers
+    )
+    return [(each.host, each.port) for each in found_brokers.values()]
 
 
-def cluster_nodes_told(bootstrap_servers: str) -> list[tuple[str, int]]:
+def described_nodes(bootstrap_servers: str) -> list[tuple[str, int]]:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     return [(each.host, each.port) for each in admin.describe_cluster().result(30).nodes]
 
@@ -97,7 +99,7 @@ def test_file_that_kafka_ships_starts(tmp_path: Path) -> None:
     with serving(tmp_path, config=config) as broker:
         address = f"localhost:{client_port}"
         assert broker.bootstrap_servers == address
-        assert brokers_told(address) == [("localhost", client_port)]
+        assert listed_brokers(address) == [("localhost", client_port)]
         produce(address, "numbers", "one")
         assert consume_in_group(address, "numbers") == "one"
     assert broker.log_text.count("CONTROLLER") == 1
@@ -140,8 +142,8 @@ def test_clients_get_the_address_of_their_listener(
 ) -> None:
     for address in two_listeners:
         host, port = address.split(":")
-        assert brokers_told(address) == [(host, int(port))]
-        assert cluster_nodes_told(address) == [(host, int(port))]
+        assert listed_brokers(address) == [(host, int(port))]
+        assert described_nodes(address) == [(host, int(port))]
     inside, outside = two_listeners
     produce(inside, "shared", "from inside")
     assert consume_in_group(outside, "shared") == "from inside"

@@ -163,7 +163,7 @@ def member_ids(cluster: MixedCluster, group_id: str) -> set[str]:
     """The member ids of a stable group. Waits for its coordinator."""
     found: set[str] = set()
 
-    def is_told() -> bool:
+    def is_listed() -> bool:
         # A new client: librdkafka keeps sending this request to the coordinator that it found first.
         admin = AdminClient({"bootstrap.servers": cluster.servers, "log_level": 0})
         (future,) = admin.describe_consumer_groups([group_id], request_timeout=60).values()
@@ -174,7 +174,7 @@ def member_ids(cluster: MixedCluster, group_id: str) -> set[str]:
         found.update(each.member_id for each in group.members)
         return bool(group.state is ConsumerGroupState.STABLE)
 
-    wait_for(is_told, f"the members of {group_id}", TIMEOUT_S)
+    wait_for(is_listed, f"the members of {group_id}", TIMEOUT_S)
     return found
 
 

@@ -53,12 +53,12 @@ def test_names_in_clients_are_in_one_list_each_and_exist() -> None:
 def test_what_has_left_a_list_is_explained(passes: Path) -> None:
     """Checked as far back as this checkout's history goes."""
     command = ["git", "log", "--format=", "--patch", "--unified=0", "--", str(passes)]
-    told = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
-    if told.returncode != 0:
+    listing = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
+    if listing.returncode != 0:
         pytest.skip("there is no history here")
     once = {
         line[1:]
-        for line in told.stdout.splitlines()
+        for line in listing.stdout.splitlines()
         if line.startswith("-") and not line.startswith("---")
     }
     gone = once - set(lines(passes))

@@ -186,10 +186,13 @@ JOB_NAMES = ["replay", "project", "verify", "audit", "sweep", "scrub", "rebuild"
 
 def assert_pyspark_is_asked_for(shell: Shell) -> None:
     """Jobs and sessions without PySpark name the extra to install, in one line."""
-    told = "this needs PySpark and there is none: run pip install 'isotherm[spark]'"
+    message = "this needs PySpark and there is none: run pip install 'isotherm[spark]'"
     session = [shell.python, "-c", "import isotherm.spark; isotherm.spark.session()"]
-    assert shell.refusal(session)[1][-1] == f"isotherm.errors.ConfigError: {told}"
-    assert shell.refusal([".venv/bin/isotherm", "pipeline", "audit"]) == (2, [f"isotherm: {told}"])
+    assert shell.refusal(session)[1][-1] == f"isotherm.errors.ConfigError: {message}"
+    assert shell.refusal([".venv/bin/isotherm", "pipeline", "audit"]) == (
+        2,
+        [f"isotherm: {message}"],
+    )
 
 
 @pytest.mark.spark

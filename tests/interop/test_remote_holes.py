@@ -101,9 +101,9 @@ def test_librdkafka_stays_at_a_hole_until_it_is_mended(
         assert errors == {KafkaError.INVALID_MSG}
         for _ in range(3):
             assert read_on(consumer, bool) == ([], {KafkaError.INVALID_MSG})
-        told = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
-        assert len(told) == 1
-        assert f"topic={TOPIC} partition=0 offset={hole.lost.start_offset} before=" in told[0]
+        logged = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
+        assert len(logged) == 1
+        assert f"topic={TOPIC} partition=0 offset={hole.lost.start_offset} before=" in logged[0]
         times = [TopicPartition(TOPIC, 0, hole.lost.max_timestamp_ms)]
         with pytest.raises(KafkaException, match="INVALID_MSG"):
             consumer.offsets_for_times(times, timeout=DEADLINE_S)

@@ -100,8 +100,8 @@ def run_program(command: list[str], configurations: list[dict[str, str]], **env:
         check=False,
         timeout=TIMEOUT_S,
     )
-    told = ran.stderr.replace(SECRET, "[the secret]").replace(CLIENT_SECRET, "[the secret]")
-    assert ran.returncode == 0, told
+    errors = ran.stderr.replace(SECRET, "[the secret]").replace(CLIENT_SECRET, "[the secret]")
+    assert ran.returncode == 0, errors
     kinds: list[str] = json.loads(ran.stdout)
     return kinds
 

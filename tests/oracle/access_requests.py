@@ -64,7 +64,7 @@ def _each(key: str, values: Sequence[Any], **fields: Any) -> list[dict[str, Any]
 
 
 def _alone(key: str, items: Sequence[Any], **fields: Any) -> list[dict[str, Any]]:
-    """A request for each item: items without a name are only told apart by their order."""
+    """A request for each item: items without a name differ only in their order."""
     return [{key: [item], **fields} for item in items]
 
 

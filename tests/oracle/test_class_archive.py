@@ -28,8 +28,8 @@ def archive_in(command: list[str]) -> str:
 
 def test_a_tool_begins_with_the_archive(kafka_tools: Path) -> None:
     command = java_command(TOOL, "random-uuid")
-    told = ["-Xlog:class+load=info:stdout"]
-    _, output, _ = ran([*command[:-2], *told, *command[-2:]])
+    logging = ["-Xlog:class+load=info:stdout"]
+    _, output, _ = ran([*command[:-2], *logging, *command[-2:]])
     shared = [line for line in output.splitlines() if "shared objects file (top)" in line]
     assert any("org.apache.kafka.common.Uuid " in line for line in shared)
 

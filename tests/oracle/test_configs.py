@@ -130,7 +130,7 @@ def nodes(
 def test_metadata_by_each_listener_is_kafkas(
     nodes: tuple[Node, Node], listener: str, version: int
 ) -> None:
-    def told(node: Node) -> Any:
+    def settings_of(node: Node) -> Any:
         topics = [{"name": "there"}]
         answer = node.ask(listener, ApiKey.METADATA, version, topics=topics)
         (partition,) = answer.topics[0].partitions
@@ -140,38 +140,38 @@ def test_metadata_by_each_listener_is_kafkas(
             (partition.isr_nodes, partition.offline_replicas),
         )
 
-    kafka, isotherm = map(told, nodes)
+    kafka, isotherm = map(settings_of, nodes)
     assert isotherm == kafka
     assert kafka[0] == ([(1, listener)] if listener in TOLD else [])
 
 
 @pytest.mark.parametrize("listener", LISTENERS)
 def test_cluster_by_each_listener_is_kafkas(nodes: tuple[Node, Node], listener: str) -> None:
-    def told(node: Node) -> Any:
+    def settings_of(node: Node) -> Any:
         answer = node.ask(listener, ApiKey.DESCRIBE_CLUSTER, 1, endpoint_type=1)
         brokers = [(each.broker_id, node.name_of(each.host, each.port)) for each in answer.brokers]
         return answer.error_code, brokers
 
-    kafka, isotherm = map(told, nodes)
+    kafka, isotherm = map(settings_of, nodes)
     assert isotherm == kafka
 
 
 @pytest.mark.parametrize("listener", LISTENERS)
 def test_partitions_by_each_listener_are_kafkas(nodes: tuple[Node, Node], listener: str) -> None:
-    def told(node: Node) -> Any:
+    def settings_of(node: Node) -> Any:
         topics = [{"name": "there"}]
         fields = {"topics": topics, "response_partition_limit": 10}
         answer = node.ask(listener, ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, **fields)
         (partition,) = answer.topics[0].partitions
         return partition.error_code, partition.leader_id, partition.offline_replicas
 
-    kafka, isotherm = map(told, nodes)
+    kafka, isotherm = map(settings_of, nodes)
     assert isotherm == kafka
 
 
 @pytest.mark.parametrize("listener", LISTENERS)
 def test_coordinator_by_each_listener_is_kafkas(nodes: tuple[Node, Node], listener: str) -> None:
-    def told(node: Node) -> Any:
+    def settings_of(node: Node) -> Any:
         answer = node.ask(
             listener, ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["readers"]
         )
@@ -180,7 +180,7 @@ def test_coordinator_by_each_listener_is_kafkas(nodes: tuple[Node, Node], listen
 
     for node in nodes:
         make_offsets_topic(node.addresses["PLAINTEXT"])
-    kafka, isotherm = map(told, nodes)
+    kafka, isotherm = map(settings_of, nodes)
     assert isotherm == kafka
 
 
@@ -197,13 +197,13 @@ def test_keys_of_the_listeners_are_described_as_kafkas(nodes: tuple[Node, Node])
         admin = AdminClient({"bootstrap.servers": node.addresses["PLAINTEXT"]})
         resource = ConfigResource(ConfigResource.Type.BROKER, "1")
         entries = admin.describe_configs([resource])[resource].result(30)
-        told = {}
+        settings_of = {}
         for name in DESCRIBED:
             entry = entries[name]
             synonyms = [each.name for each in entry.synonyms.values()]
             is_read_only = entry.is_read_only or name in FIXED_HERE
-            told[name] = (entry.value, entry.source, is_read_only, synonyms)
-        text = json.dumps(told)
+            settings_of[name] = (entry.value, entry.source, is_read_only, synonyms)
+        text = json.dumps(settings_of)
         for name, address in node.addresses.items():
             text = text.replace(address, name)
         return json.loads(text)

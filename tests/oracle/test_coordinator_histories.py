@@ -378,7 +378,7 @@ class Group:
 
 def group_step(rng: random.Random) -> tuple[Any, ...]:
     name, delta, version = rng.choice("ab"), rng.choice([0] * 7 + [-1, 1]), rng.choice([8, 9, 10])
-    owned = rng.choice(["current", "current", "nothing", "not said"])
+    owned = rng.choice(["current", "current", "nothing", "absent"])
     protocol = rng.choice(["range"] * 6 + ["roundrobin"])
     steps: list[tuple[Any, ...]] = [
         *[("beat", "z", 0, "current")] * 2,

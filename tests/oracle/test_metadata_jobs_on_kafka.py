@@ -27,10 +27,10 @@ def finished_by_kafkas_tool(kafka: KafkaOracle, topic: str) -> set[tuple[str, in
     """Segment id, partition and offsets of the segments in Kafka's own dump of the metadata topic."""
     files = sorted(kafka.log_dir.glob("__remote_log_metadata-*/*.log"))
     written = ",".join(str(path) for path in files if path.stat().st_size)
-    told = run_tool(DUMP_LOG_SEGMENTS, "--remote-log-metadata-decoder", "--files", written)
+    shown = run_tool(DUMP_LOG_SEGMENTS, "--remote-log-metadata-decoder", "--files", written)
     return {
         (segment, int(partition), int(start), int(end))
-        for _, name, partition, segment, start, end in _EVENT.findall(told)
+        for _, name, partition, segment, start, end in _EVENT.findall(shown)
         if name == topic
     }
 
@@ -55,14 +55,14 @@ def test_jobs_tell_of_kafkas_topic_what_kafka_tells(
         for other in (of_the_files.segments, projected_segments(spark, target)):
             differences = verify(of_topic, other.where(f"topic = '{name}'"))
             assert differences.collect() == []
-        told = {
+        shown = {
             (row.segment_id, row.partition, row.start_offset, row.end_offset)
             for row in of_topic.collect()
         }
-    assert told == finished_by_kafkas_tool(kafka, name)
+    assert shown == finished_by_kafkas_tool(kafka, name)
     before = sum(log_slice.end_offset or 0 for log_slice in log.slices())
     written = project_to_topic(spark, properties, "isotherm-states")
-    assert written.states >= len(told)
+    assert written.states >= len(shown)
     with replay(spark, TopicMetadataLog(properties, "isotherm-states")) as states:
         differences = verify(states.segments, projected_segments(spark, target))
         assert differences.where(f"topic = '{name}'").collect() == []

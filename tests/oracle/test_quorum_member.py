@@ -256,10 +256,10 @@ def test_snapshot_of_the_controller_and_one_of_its_own_give_the_same_image(
     caplog.clear()  # on a slow machine the first node has fetched a snapshot as well
     fresh = start_node(12, settings=small)
     fresh.follow()
-    told = re.search(r"metadata snapshot is fetched end_offset=(\d+) epoch=(\d+)", caplog.text)
-    assert told is not None
+    logged = re.search(r"metadata snapshot is fetched end_offset=(\d+) epoch=(\d+)", caplog.text)
+    assert logged is not None
     # A snapshot of the controller's own may have replaced it already.
-    fetched = f"{int(told[1]):020}-{int(told[2]):010}.checkpoint"
+    fetched = f"{int(logged[1]):020}-{int(logged[2]):010}.checkpoint"
     assert fetched in {each.name for each in snapshots_in(controller.log_dir)}
     assert_same_image(fresh, node)
 

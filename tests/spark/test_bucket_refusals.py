@@ -94,8 +94,8 @@ def test_inventory_tells_what_a_listing_tells(planted: PlantedBucket, tmp_path: 
     times = ("modified_ms",)
     for file_format in ("CSV", "Parquet"):
         manifest = write_inventory(planted, tmp_path / file_format, file_format)
-        told = sweep(planted, "--inventory", str(manifest))
-        for given, expected in zip(told, listed, strict=True):
+        swept = sweep(planted, "--inventory", str(manifest))
+        for given, expected in zip(swept, listed, strict=True):
             # An inventory's times have a resolution of seconds.
             assert [n for n in given if n not in times and given[n] != expected[n]] == []
 

@@ -172,20 +172,20 @@ def test_damage_that_a_task_meets_is_reported_in_one_line(
     log.write_bytes(log.read_bytes()[:-1] + b"?")
     arguments = ["compact", "--path", str(tmp_path / "bucket"), "-o", "metadata=bucket"]
     arguments += ["--to", str(tmp_path / "copy"), "--run"]
-    told = {}
+    shown_as = {}
     for name, options in {"plain": [], "debug": ["--debug"]}.items():
         shown = io.StringIO()
         monkeypatch.setattr(sys, "argv", ["isotherm", "pipeline", *options, *arguments])
         with contextlib.redirect_stderr(shown), pytest.raises(SystemExit) as ended:
             main()
         assert ended.value.code == 3
-        told[name] = shown.getvalue()
+        shown_as[name] = shown.getvalue()
         run(["pipeline", *arguments[:-1], "--recover", "--run"])
-    assert told["plain"].startswith("isotherm: records cannot be read from the tier topic=t")
-    assert "batch fails its crc" in told["plain"]
-    assert told["plain"].count("\n") == 1
-    assert told["debug"].startswith(told["plain"])
-    assert "Traceback (most recent call last)" in told["debug"]
+    assert shown_as["plain"].startswith("isotherm: records cannot be read from the tier topic=t")
+    assert "batch fails its crc" in shown_as["plain"]
+    assert shown_as["plain"].count("\n") == 1
+    assert shown_as["debug"].startswith(shown_as["plain"])
+    assert "Traceback (most recent call last)" in shown_as["debug"]
 
 
 def test_topic_of_a_broker_is_compacted_in_place_under_its_readers(
@@ -256,10 +256,10 @@ def check_jobs_over_the_metadata(spark: SparkSession, broker: EmbeddedBroker) ->
     """Check that the history, in which a replacement is one more event, leads to the topic's states."""
     properties = {"bootstrap.servers": broker.bootstrap_servers}
     history = TopicMetadataLog(properties, REMOTE_LOG_METADATA_AUDIT_TOPIC)
-    with replay(spark, history) as told, replay(spark, TopicMetadataLog(properties)) as kept:
-        assert told.findings.collect() == []
-        assert verify(told.segments, kept.segments).collect() == []
-        assert told.segments.count() > 2
+    with replay(spark, history) as shown_as, replay(spark, TopicMetadataLog(properties)) as kept:
+        assert shown_as.findings.collect() == []
+        assert verify(shown_as.segments, kept.segments).collect() == []
+        assert shown_as.segments.count() > 2
     # Its exit code 0 means that it found nothing.
     audit = ["pipeline", "audit", "--history", REMOTE_LOG_METADATA_AUDIT_TOPIC]
     run([*audit, "-b", broker.bootstrap_servers])

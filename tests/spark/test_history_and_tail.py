@@ -237,8 +237,8 @@ def test_brokers_that_do_not_answer_are_reported(
     reader = spark.read.format("isotherm").options(
         **options, **{"kafka.socket.timeout.ms": "500", "fetchOffset.numRetries": "0"}
     )
-    told = f"no broker is reachable at 127.0.0.1:{unused_port}: connection refused"
-    with pytest.raises(AnalysisException, match=re.escape(told)):
+    message = f"no broker is reachable at 127.0.0.1:{unused_port}: connection refused"
+    with pytest.raises(AnalysisException, match=re.escape(message)):
         reader.load().count()
 
 

@@ -147,10 +147,10 @@ def test_what_is_wrong_with_a_topic_is_named(spark: SparkSession, tmp_path: Path
     write_dump(folder, 5, [(b"key", b"a record of another topic"), (None, b"another")])
     for spread in (False, True):
         with replay(spark, dump_of(folder), spread=spread) as found:
-            told = {
+            reported = {
                 (row.metadata_partition, row.kind, row.offset) for row in found.findings.collect()
             }
-        plain = {each for each in told if each[1] not in (MISPLACED, NO_METADATA)}
+        plain = {each for each in reported if each[1] not in (MISPLACED, NO_METADATA)}
         assert plain == {
             (1, HEAD_MISSING, 40),
             (2, DAMAGED_BATCH, 1),
@@ -160,8 +160,8 @@ def test_what_is_wrong_with_a_topic_is_named(spark: SparkSession, tmp_path: Path
             (5, DAMAGED_RECORD, 0),
             (5, DAMAGED_RECORD, 1),
         }
-        assert {(5, NO_METADATA)} == {each[:2] for each in told if each[1] == NO_METADATA}
-        misplaced = {each[0] for each in told if each[1] == MISPLACED}
+        assert {(5, NO_METADATA)} == {each[:2] for each in reported if each[1] == NO_METADATA}
+        misplaced = {each[0] for each in reported if each[1] == MISPLACED}
         assert len(misplaced) == 4, "user partition 0 has one place among six"
     with pytest.raises(UnknownTopicOrPartitionError, match=r"no file of the topic.*__remote"):
         replay(spark, DumpMetadataLog((settings_of(folder),), "__remote_log_metadata_audit"))
@@ -255,14 +255,14 @@ def test_every_difference_is_named(spark: SparkSession, tmp_path: Path) -> None:
         replay(spark, dump_of(tmp_path / "other")) as found,
     ):
         assert verify(history.segments, history.segments).count() == 0
-        told = verify(history.segments, found.segments).collect()
+        reported = verify(history.segments, found.segments).collect()
     names = {uuid_to_text(uuid.UUID(int=number)): number for number in range(9)}
-    assert {(names[row.segment_id], row.kind, row.field) for row in told} == {
+    assert {(names[row.segment_id], row.kind, row.field) for row in reported} == {
         (0, MISSING, "segment"),
         (1, DIFFERENT, "end_offset"),
         (3, DIFFERENT, "state"),
         (3, DIFFERENT, "event_timestamp_ms"),
         (4, EXTRA, "segment"),
     }
-    (state,) = [row for row in told if row.field == "state"]
+    (state,) = [row for row in reported if row.field == "state"]
     assert (state.expected, state.found) == ("COPY_SEGMENT_FINISHED", "COPY_SEGMENT_STARTED")

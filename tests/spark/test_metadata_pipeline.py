@@ -106,5 +106,5 @@ def segment_row_names() -> list[str]:
 
 
 def _as_json(row: dict[str, Any]) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(json.dumps(row, default=str))
-    return told
+    plain: dict[str, Any] = json.loads(json.dumps(row, default=str))
+    return plain

@@ -136,38 +136,38 @@ def test_job_over_manifests_names_each_that_has_impossible_numbers(
 
 
 IMPOSSIBLE_TOLD: dict[str, dict[str, object]] = {
-    "told-end-at-the-limit": {"end_offset_inclusive": LONG_MAX},
-    "told-end-below-the-start": {"end_offset_inclusive": 3},
-    "told-start-negative": {"start_offset": -1},
-    "told-start-at-the-least": {"start_offset": -LONG_MAX - 1},
-    "told-time-at-the-least": {"max_timestamp_ms": -LONG_MAX - 1},
-    "told-time-at-the-limit": {"max_timestamp_ms": LONG_MAX},
-    "told-event-time-at-the-least": {"event_timestamp_ms": -LONG_MAX - 1},
-    "told-event-time-at-the-limit": {"event_timestamp_ms": LONG_MAX},
-    "told-size-negative": {"segment_size_in_bytes": -1},
-    "told-size-zero": {"segment_size_in_bytes": 0},
-    "told-size-at-the-limit": {"segment_size_in_bytes": 2**31 - 1},
-    "told-no-epoch": {"segment_leader_epochs": {}},
-    "told-epoch-at-the-limit": {"segment_leader_epochs": {2**31 - 1: LONG_MAX}},
-    "told-epochs-that-fall": {"segment_leader_epochs": {2: LONG_MAX, 3: -LONG_MAX - 1}},
+    "stated-end-at-the-limit": {"end_offset_inclusive": LONG_MAX},
+    "stated-end-below-the-start": {"end_offset_inclusive": 3},
+    "stated-start-negative": {"start_offset": -1},
+    "stated-start-at-the-least": {"start_offset": -LONG_MAX - 1},
+    "stated-time-at-the-least": {"max_timestamp_ms": -LONG_MAX - 1},
+    "stated-time-at-the-limit": {"max_timestamp_ms": LONG_MAX},
+    "stated-event-time-at-the-least": {"event_timestamp_ms": -LONG_MAX - 1},
+    "stated-event-time-at-the-limit": {"event_timestamp_ms": LONG_MAX},
+    "stated-size-negative": {"segment_size_in_bytes": -1},
+    "stated-size-zero": {"segment_size_in_bytes": 0},
+    "stated-size-at-the-limit": {"segment_size_in_bytes": 2**31 - 1},
+    "stated-no-epoch": {"segment_leader_epochs": {}},
+    "stated-epoch-at-the-limit": {"segment_leader_epochs": {2**31 - 1: LONG_MAX}},
+    "stated-epochs-that-fall": {"segment_leader_epochs": {2: LONG_MAX, 3: -LONG_MAX - 1}},
 }
 
 
 # These make no valid segment: the record is damaged, and its segment unknown.
 REFUSED_TOLD = {
-    "told-end-below-the-start",
-    "told-start-negative",
-    "told-start-at-the-least",
-    "told-no-epoch",
+    "stated-end-below-the-start",
+    "stated-start-negative",
+    "stated-start-at-the-least",
+    "stated-no-epoch",
 }
 # The COPY_SEGMENT_FINISHED event has another time.
-SUPERSEDED_TOLD = {"told-event-time-at-the-least", "told-event-time-at-the-limit"}
+SUPERSEDED_STATED = {"stated-event-time-at-the-least", "stated-event-time-at-the-limit"}
 
 
 @pytest.fixture(scope="module")
-def impossibly_told(tmp_path_factory: pytest.TempPathFactory) -> PlantedBucket:
+def impossible_events(tmp_path_factory: pytest.TempPathFactory) -> PlantedBucket:
     """A topic for each impossible number in the metadata of its middle segment."""
-    bucket = PlantedBucket(tmp_path_factory.mktemp("told"))
+    bucket = PlantedBucket(tmp_path_factory.mktemp("stated"))
     bucket.add_sound_topics()
     for name, numbers in IMPOSSIBLE_TOLD.items():
         middle = bucket.add_topic(name).middle
@@ -176,24 +176,24 @@ def impossibly_told(tmp_path_factory: pytest.TempPathFactory) -> PlantedBucket:
             for place, event in enumerate(bucket.events)
             if getattr(event, "segment_id", None) == middle.segment_id
         )
-        told = copy.copy(bucket.events[place])
+        event = copy.copy(bucket.events[place])
         for field, number in numbers.items():
-            object.__setattr__(told, field, number)
-        bucket.events[place] = told
+            object.__setattr__(event, field, number)
+        bucket.events[place] = event
     bucket.write_dumps()
     return bucket
 
 
 @pytest.mark.parametrize("job", ["audit", "sweep", "scrub", "verify"])
 def test_job_over_metadata_goes_on_where_it_has_impossible_numbers(
-    spark: SparkSession, impossibly_told: PlantedBucket, job: str
+    spark: SparkSession, impossible_events: PlantedBucket, job: str
 ) -> None:
     place = {
-        "audit": ["--retention-ms", "told-time-at-the-least=1000"],
-        "verify": ["--against-dump", str(impossibly_told.sound_dump)],
+        "audit": ["--retention-ms", "stated-time-at-the-least=1000"],
+        "verify": ["--against-dump", str(impossible_events.sound_dump)],
     }
-    of_bucket = ["--path", str(impossibly_told.folder), "-o", "key.prefix=tiered/"]
-    source = ["--dump", str(impossibly_told.dump), "--json", *place.get(job, of_bucket)]
+    of_bucket = ["--path", str(impossible_events.folder), "-o", "key.prefix=tiered/"]
+    source = ["--dump", str(impossible_events.dump), "--json", *place.get(job, of_bucket)]
     result = CliRunner().invoke(app, ["pipeline", job, *source])
     assert result.exit_code == 3, result.output[-2000:] + str(result.exception)
     assert "end offset is below the start offset" in result.output
@@ -201,9 +201,9 @@ def test_job_over_metadata_goes_on_where_it_has_impossible_numbers(
     if job == "sweep":
         assert found == {}
         return
-    at_the_limit = {"told-end-at-the-limit": {"overlap"}}
+    at_the_limit = {"stated-end-at-the-limit": {"overlap"}}
     others = (
-        set(IMPOSSIBLE_TOLD) - REFUSED_TOLD - SUPERSEDED_TOLD if job != "audit" else at_the_limit
+        set(IMPOSSIBLE_TOLD) - REFUSED_TOLD - SUPERSEDED_STATED if job != "audit" else at_the_limit
     )
     assert set(found) == REFUSED_TOLD | set(others)
     of_refused = {"audit": "gap", "scrub": "history-gap", "verify": "extra"}[job]
@@ -236,12 +236,12 @@ def test_leftovers_are_reported_apart_from_damage(
     of_two.write_dumps()
     rows = run("scrub", of_two, *key_pair, exit_code=0)
     assert kinds_by_topic(rows) == {"twice": {"duplicate-segment"}}
-    told = rows[-1]["scrubbed"]
-    assert (told["findings"], told["damage"], told["leftovers"]) == (1, 0, 1)
+    counts = rows[-1]["scrubbed"]
+    assert (counts["findings"], counts["damage"], counts["leftovers"]) == (1, 0, 1)
     sound = of_two.topics["sound"]
     sound.flip_bit(sound.middle, "log", 150)
-    told = run("scrub", of_two, *key_pair, exit_code=3, source="--log-dir")[-1]["scrubbed"]
-    assert (told["findings"], told["damage"], told["leftovers"]) == (2, 1, 1)
+    counts = run("scrub", of_two, *key_pair, exit_code=3, source="--log-dir")[-1]["scrubbed"]
+    assert (counts["findings"], counts["damage"], counts["leftovers"]) == (2, 1, 1)
 
 
 def test_segment_of_given_up_epochs_is_damage_where_no_other_holds_its_offsets(

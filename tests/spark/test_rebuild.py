@@ -91,7 +91,7 @@ def run(*arguments: str, exit_code: int = 0) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def segments_told_by(broker: EmbeddedBroker, topic: str) -> set[tuple[Any, ...]]:
+def segments_listed_by(broker: EmbeddedBroker, topic: str) -> set[tuple[Any, ...]]:
     properties = {"bootstrap.servers": broker.bootstrap_servers}
     with closing(KafkaMetadataTopic(properties, topic=topic)) as metadata:
         caches = fold_metadata_topic(metadata, lambda _: True)
@@ -113,9 +113,9 @@ def check_events_in_a_topic(broker: EmbeddedBroker, bucket: str) -> None:
     # A manifest for each segment, and two objects for the producer state of each partition.
     assert [cost["gets"] for cost in costs] == [0, found["segments"] + 2 * found["partitions"]]
     assert costs[1]["bytes"] > 0
-    told = segments_told_by(broker, "rebuilt")
-    assert len(told) == found["segments"]
-    assert told <= segments_told_by(broker, METADATA)
+    listed = segments_listed_by(broker, "rebuilt")
+    assert len(listed) == found["segments"]
+    assert listed <= segments_listed_by(broker, METADATA)
     with pytest.raises(PolicyViolationError, match="never written to"):
         write_to_topic(
             SparkSession.getActiveSession().range(1),

@@ -114,16 +114,16 @@ def test_history_and_tail_are_read_and_the_password_is_nowhere(
         check=False,
         timeout=300,
     )
-    told = ran.stdout + ran.stderr
-    assert ran.returncode == 0, told[-3000:].replace(SECRET, "[the secret]")
+    printed = ran.stdout + ran.stderr
+    assert ran.returncode == 0, printed[-3000:].replace(SECRET, "[the secret]")
     result = json.loads(ran.stdout.rpartition("RESULT ")[2])
     assert (result["records"], result["values"], result["streamed"]) == (COUNT, COUNT, COUNT)
     assert "the login is refused user=alice mechanism=SCRAM-SHA-512" in result["refusal"]
     assert broker.address(kind) in result["refusal"]
     # The plans, the log at INFO, the event log of Spark's UI, the checkpoint and the files.
-    assert "== Physical Plan ==" in told
+    assert "== Physical Plan ==" in printed
     assert "SparkListenerSQLExecutionStart" in _texts(tmp_path / "events")
-    kept = {"output": told} | {
+    kept = {"output": printed} | {
         str(path.relative_to(tmp_path)): path.read_bytes().decode("latin-1")
         for path in tmp_path.rglob("*")
         if path.is_file()

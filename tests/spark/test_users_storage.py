@@ -133,7 +133,7 @@ def test_bucket_alone_times_and_functions_read_through_the_class(
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("Raises", "remote storage manager failed .*cause=.*the shelf has fallen down"),
         ("Short", "remote storage manager gave a wrong answer .*method=fetch_log_segment"),
@@ -144,9 +144,9 @@ def test_bucket_alone_times_and_functions_read_through_the_class(
     ],
 )
 def test_error_of_the_class_is_one_clear_error(
-    spark: SparkSession, shelf: Shelf, name: str, told: str
+    spark: SparkSession, shelf: Shelf, name: str, message: str
 ) -> None:
-    with pytest.raises(PySparkException, match=told):
+    with pytest.raises(PySparkException, match=message):
         shelf.load(spark, **{CLASS: f"sick_storage.{name}"})
 
 

@@ -139,7 +139,7 @@ def manifest_changed(
     return {path: json.dumps(members, separators=(",", ":")).encode()}
 
 
-def _segment_told(**fields: object) -> Callable[[ModelHistory, int], Changes]:
+def _manifest_with(**fields: object) -> Callable[[ModelHistory, int], Changes]:
     def plant(history: ModelHistory, number: int) -> Changes:
         return manifest_changed(
             history, number, lambda m: m["remoteLogSegmentMetadata"].update(fields)
@@ -148,10 +148,10 @@ def _segment_told(**fields: object) -> Callable[[ModelHistory, int], Changes]:
     return plant
 
 
-def _end_told(change: int) -> Callable[[ModelHistory, int], Changes]:
+def _end_changed_by(change: int) -> Callable[[ModelHistory, int], Changes]:
     def plant(history: ModelHistory, number: int) -> Changes:
         end = history.segments[number].end_offset_inclusive + change
-        return _segment_told(endOffset=end)(history, number)
+        return _manifest_with(endOffset=end)(history, number)
 
     return plant
 
@@ -159,13 +159,13 @@ def _end_told(change: int) -> Callable[[ModelHistory, int], Changes]:
 def _ends_a_batch_earlier(history: ModelHistory, number: int) -> Changes:
     log = history.objects(history.segments[number])[LOG].read_bytes()
     last = [header.base_offset for _, header in iterate_batches(log)][-1]
-    return _segment_told(endOffset=last - 1)(history, number)
+    return _manifest_with(endOffset=last - 1)(history, number)
 
 
-def _epoch_told(epoch: int) -> Callable[[ModelHistory, int], Changes]:
+def _epoch_changed_to(epoch: int) -> Callable[[ModelHistory, int], Changes]:
     def plant(history: ModelHistory, number: int) -> Changes:
         start = history.segments[number].start_offset
-        return _segment_told(segmentLeaderEpochs={str(epoch): start})(history, number)
+        return _manifest_with(segmentLeaderEpochs={str(epoch): start})(history, number)
 
     return plant
 
@@ -306,15 +306,15 @@ PLANTED: dict[str, Callable[[ModelHistory, int], Changes]] = {
     "largest-time-of-a-batch-altered": _header(
         _is_data, lambda h: h._replace(max_timestamp=h.max_timestamp - 1000)
     ),
-    "end-too-high": _end_told(1000),
-    "end-too-high-by-one": _end_told(1),
-    "end-at-the-limit": _segment_told(endOffset=2**63 - 1),
+    "end-too-high": _end_changed_by(1000),
+    "end-too-high-by-one": _end_changed_by(1),
+    "end-at-the-limit": _manifest_with(endOffset=2**63 - 1),
     "end-a-batch-too-low": _ends_a_batch_earlier,
-    "end-too-low": _end_told(-1),
-    "epoch-too-low": _epoch_told(0),
-    "epoch-too-high": _epoch_told(9),
-    "largest-time-too-low": _segment_told(maxTimestampMs=START_MS),
-    "largest-time-too-high": _segment_told(maxTimestampMs=2**62),
+    "end-too-low": _end_changed_by(-1),
+    "epoch-too-low": _epoch_changed_to(0),
+    "epoch-too-high": _epoch_changed_to(9),
+    "largest-time-too-low": _manifest_with(maxTimestampMs=START_MS),
+    "largest-time-too-high": _manifest_with(maxTimestampMs=2**62),
     "transaction-index-lost": _no_transactions(None),
     "transaction-index-misnamed": _no_transactions("transactioN"),
     "logs-swapped": _swapped(LOG),

@@ -254,8 +254,8 @@ class Simulation:
             if error is None:
                 found = future.result()
                 assert found is None or found.offset >= start
-            is_told = isinstance(error, RetriableError | OffsetOutOfRangeError)
-            assert error is None or is_told, repr(error)
+            is_known = isinstance(error, RetriableError | OffsetOutOfRangeError)
+            assert error is None or is_known, repr(error)
 
         self.asked.append((future, check))
 

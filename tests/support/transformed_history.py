@@ -41,24 +41,24 @@ def transformed_history(
 
 
 def _member(name: str, change: Callable[[Any], object]) -> Callable[[dict[str, Any]], None]:
-    def told(members: dict[str, Any]) -> None:
+    def edit(members: dict[str, Any]) -> None:
         members[name] = change(members.get(name))
 
-    return told
+    return edit
 
 
 def _index(name: str, change: Callable[[Any], object]) -> Callable[[dict[str, Any]], None]:
-    def told(members: dict[str, Any]) -> None:
+    def edit(members: dict[str, Any]) -> None:
         if name in members["chunkIndex"]:
             members["chunkIndex"][name] = change(members["chunkIndex"][name])
 
-    return told
+    return edit
 
 
 def _sizes(change: Callable[[list[int]], list[int]]) -> Callable[[dict[str, Any]], None]:
     """Other sizes of the stored chunks, in both kinds of index."""
 
-    def told(members: dict[str, Any]) -> None:
+    def edit(members: dict[str, Any]) -> None:
         index = members["chunkIndex"]
         if index["type"] == "variable":
             sizes = change(list(decode_chunk_sizes(index["transformedChunks"])))
@@ -67,15 +67,15 @@ def _sizes(change: Callable[[list[int]], list[int]]) -> Callable[[dict[str, Any]
             names = ("transformedChunkSize", "finalTransformedChunkSize")
             index.update(zip(names, change([index[name] for name in names]), strict=False))
 
-    return told
+    return edit
 
 
 def _encryption(name: str, change: Callable[[str], str]) -> Callable[[dict[str, Any]], None]:
-    def told(members: dict[str, Any]) -> None:
+    def edit(members: dict[str, Any]) -> None:
         if members.get("encryption"):
             members["encryption"][name] = change(members["encryption"][name])
 
-    return told
+    return edit
 
 
 def _other_kind(members: dict[str, Any]) -> None:
@@ -105,20 +105,22 @@ def _text_flipped(text: str) -> str:
 
 
 _MANIFEST_CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {
-    "compression-denied": _member("compression", lambda told: not told),
+    "compression-denied": _member("compression", lambda value: not value),
     "encryption-denied": _member("encryption", lambda _: None),
     "data-key-flipped": _encryption("dataKey", _text_flipped),
-    "data-key-of-another-pair": _encryption("dataKey", lambda told: "other:" + told.split(":")[1]),
-    "data-key-empty": _encryption("dataKey", lambda told: KEY_ID + ":"),
+    "data-key-of-another-pair": _encryption(
+        "dataKey", lambda value: "other:" + value.split(":")[1]
+    ),
+    "data-key-empty": _encryption("dataKey", lambda value: KEY_ID + ":"),
     "aad-flipped": _encryption("aad", _text_flipped),
     "aad-empty": _encryption("aad", lambda _: ""),
-    "chunk-size-doubled": _index("originalChunkSize", lambda told: 2 * told),
+    "chunk-size-doubled": _index("originalChunkSize", lambda value: 2 * value),
     "chunk-size-of-1": _index("originalChunkSize", lambda _: 1),
     "chunk-size-huge": _index("originalChunkSize", lambda _: 2**31 - 1),
-    "file-size-larger": _index("originalFileSize", lambda told: told + 1),
-    "file-size-smaller": _index("originalFileSize", lambda told: told - 1),
-    "file-size-larger-by-a-chunk": _index("originalFileSize", lambda told: told + _CHUNK_SIZE),
-    "file-size-smaller-by-a-chunk": _index("originalFileSize", lambda told: told - _CHUNK_SIZE),
+    "file-size-larger": _index("originalFileSize", lambda value: value + 1),
+    "file-size-smaller": _index("originalFileSize", lambda value: value - 1),
+    "file-size-larger-by-a-chunk": _index("originalFileSize", lambda value: value + _CHUNK_SIZE),
+    "file-size-smaller-by-a-chunk": _index("originalFileSize", lambda value: value - _CHUNK_SIZE),
     "file-size-huge": _index("originalFileSize", lambda _: 2**31 - 1),
     "stored-size-larger": _sizes(lambda sizes: [sizes[0] + 1, *sizes[1:]]),
     "stored-size-smaller": _sizes(lambda sizes: [sizes[0] - 1, *sizes[1:]]),
@@ -133,7 +135,9 @@ _MANIFEST_CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {
 }
 
 
-def _told(change: Callable[[dict[str, Any]], None]) -> Callable[[ModelHistory, int], Changes]:
+def _manifest_with(
+    change: Callable[[dict[str, Any]], None],
+) -> Callable[[ModelHistory, int], Changes]:
     return lambda history, number: manifest_changed(history, number, change)
 
 
@@ -142,10 +146,10 @@ def _of_another(*members: str) -> Callable[[ModelHistory, int], Changes]:
 
     def plant(history: ModelHistory, number: int) -> Changes:
         before = history.objects(history.segments[number - 1])[MANIFEST]
-        told = json.loads(before.read_bytes())
+        manifest = json.loads(before.read_bytes())
 
         def change(own: dict[str, Any]) -> None:
-            own.update({name: told[name] for name in members if name in told})
+            own.update({name: manifest[name] for name in members if name in manifest})
 
         return manifest_changed(history, number, change)
 
@@ -153,7 +157,7 @@ def _of_another(*members: str) -> Callable[[ModelHistory, int], Changes]:
 
 
 PLANTED_TRANSFORMS: dict[str, Callable[[ModelHistory, int], Changes]] = {
-    **{name: _told(change) for name, change in _MANIFEST_CHANGES.items()},
+    **{name: _manifest_with(change) for name, change in _MANIFEST_CHANGES.items()},
     "chunk-index-of-another": _of_another("chunkIndex"),
     "encryption-of-another": _of_another("encryption"),
     "places-of-indexes-of-another": _of_another("segmentIndexes"),

@@ -28,10 +28,10 @@ def main(servers: str, folder: str) -> None:
     found = op.input("input", flow, KafkaSource([servers], ["input"], batch_size=200))
     keyed = op.map("key", found, lambda message: (message.key.decode(), message.value))
     counted = op.stateful_map("count", keyed, count)
-    told = op.map("tell", counted, lambda each: KafkaSinkMessage(each[0].encode(), each[1]))
+    messages = op.map("tell", counted, lambda each: KafkaSinkMessage(each[0].encode(), each[1]))
     # A batch has to fit a segment.
     settings = {"enable.idempotence": True, "partitioner": "murmur2_random", "batch.size": 32768}
-    op.output("output", told, KafkaSink([servers], "output", settings))
+    op.output("output", messages, KafkaSink([servers], "output", settings))
     cli_main(
         flow,
         epoch_interval=timedelta(milliseconds=300),

@@ -326,13 +326,13 @@ def test_streams_and_groups_are_exact_while_coordinators_move(
         clients.await_groups(written)
     read = {group: clients.read_by(group) for group in clients.readers}
     count = clients.feed.count
-    told = {
+    figures = {
         "records": count,
         "kills": kills,
         "looks": clients.offsets.looks,
         "read again": {group: each.total() - len(each) for group, each in read.items()},
     }
-    print(json.dumps(told))
+    print(json.dumps(figures))
 
     expected: dict[str, list[str]] = defaultdict(list)
     for number in range(count):

@@ -122,17 +122,17 @@ def caches(topic: MemoryMetadataTopic) -> dict[TopicIdPartition, RemoteLogMetada
 def assert_compaction_changes_nothing(topic: MemoryMetadataTopic) -> None:
     before, after = caches(topic), caches(compacted(topic))
     for partition in PARTITIONS:
-        told = before.get(partition) or RemoteLogMetadataCache(partition)
+        expected = before.get(partition) or RemoteLogMetadataCache(partition)
         left = after.get(partition) or RemoteLogMetadataCache(partition)
-        assert left.segments() == told.segments()
-        for segment in told.segments():
+        assert left.segments() == expected.segments()
+        for segment in expected.segments():
             for epoch, *ends in epoch_spans(segment):
                 for offset in ends:
-                    found = told.find(epoch, offset)
+                    found = expected.find(epoch, offset)
                     if found is not None:
                         assert left.find(epoch, offset) is not None
         for epoch in range(3):
-            assert left.segments(epoch) == told.segments(epoch)
+            assert left.segments(epoch) == expected.segments(epoch)
 
 
 class Killed(Exception):
@@ -150,14 +150,14 @@ def test_migrated_partition_can_be_compacted_and_tells_the_same(
 ) -> None:
     topic = MemoryMetadataTopic(1)
     append(topic, before)
-    told = {partition: cache.segments() for partition, cache in caches(topic).items()}
+    expected = {partition: cache.segments() for partition, cache in caches(topic).items()}
     moving = PartitionMigration(topic, 0, clock=SystemClock())
     assert moving.run(rounds_max=2)
     assert moving.differences() == []
     assert {
         partition: [_without_key_epoch(each) for each in cache.segments()]
         for partition, cache in caches(topic).items()
-    } == told
+    } == expected
     assert_compaction_changes_nothing(topic)
     append(topic, meanwhile)
     assert moving.run(rounds_max=2)

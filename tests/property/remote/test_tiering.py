@@ -141,8 +141,8 @@ class History:
             self.check_audit()
 
     def check_audit(self) -> None:
-        told = states_of_audit(self.tiered.audit_topic)
-        assert told == {each.segment_id: each.state for each in self.tiered.segments()}
+        audited = states_of_audit(self.tiered.audit_topic)
+        assert audited == {each.segment_id: each.state for each in self.tiered.segments()}
 
     def check_records(self) -> None:
         log = self.tiered.log

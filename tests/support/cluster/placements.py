@@ -394,10 +394,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 cluster.start()
                 for act in chosen.acts:
                     stage = Stage(cluster, folder, SystemClock())
-                    told, problems = run_cell(stage, act, ACTS[act][1])
-                    cells[act, brokers] = f"**{problems[0]}**" if problems else told
+                    outcome, problems = run_cell(stage, act, ACTS[act][1])
+                    cells[act, brokers] = f"**{problems[0]}**" if problems else outcome
                     failed += bool(problems)
-                    print(f"{brokers} {act}: {told}", *problems[:5], sep="\n  ", file=sys.stderr)
+                    print(f"{brokers} {act}: {outcome}", *problems[:5], sep="\n  ", file=sys.stderr)
             finally:
                 cluster.close()
     print("| what | " + " | ".join(chosen.brokers) + " |")

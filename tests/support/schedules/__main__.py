@@ -127,7 +127,7 @@ class Figures:
 
     def __init__(self) -> None:
         self.began_s = _CLOCK.monotonic_s()
-        self._told_s = self.began_s
+        self._reported_s = self.began_s
         self.runs = 0
         self.points = 0
         self.checks = 0
@@ -150,8 +150,8 @@ class Figures:
 
     def tell_progress(self, total: int) -> None:
         now_s = _CLOCK.monotonic_s()
-        if now_s - self._told_s >= _PROGRESS_S:
-            self._told_s = now_s
+        if now_s - self._reported_s >= _PROGRESS_S:
+            self._reported_s = now_s
             rate = self.runs / (now_s - self.began_s)
             say(f"runs={self.runs}/{total} failed={len(self.failed)} rate={rate:.0f}/s", flush=True)
 

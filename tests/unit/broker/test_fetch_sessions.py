@@ -85,7 +85,7 @@ def begin(sessions: FetchSessionCache, size: int = 3, **more: Any) -> int:
     return exchange(sessions, request(0, INITIAL_EPOCH, *offsets, **more), now_ms=now_ms).session_id
 
 
-def told(response: FetchResponse) -> list[int]:
+def partitions_in(response: FetchResponse) -> list[int]:
     return [partition.partition for topic in response.topics for partition in topic.partitions]
 
 
@@ -100,7 +100,7 @@ def test_epoch_after_the_largest_is_1() -> None:
 def test_full_request_is_answered_whole_and_opens_a_session() -> None:
     sessions = cache()
     response = exchange(sessions, request(0, INITIAL_EPOCH, (0, 1), (1, 2)))
-    assert told(response) == [0, 1]
+    assert partitions_in(response) == [0, 1]
     assert response.session_id > 0
     assert (len(sessions), sessions.partition_count) == (1, 2)
 
@@ -110,7 +110,7 @@ def test_final_epoch_opens_no_session_and_closes_the_named_one() -> None:
     assert exchange(sessions, request(0, FINAL_EPOCH, (0, 0))).session_id == 0
     session_id = begin(sessions)
     response = exchange(sessions, request(session_id, FINAL_EPOCH, (0, 0)))
-    assert (told(response), response.session_id, len(sessions)) == ([0], 0, 0)
+    assert (partitions_in(response), response.session_id, len(sessions)) == ([0], 0, 0)
     assert sessions.partition_count == 0
 
 
@@ -131,16 +131,16 @@ def test_request_without_partitions_opens_no_session() -> None:
 def test_incremental_answer_names_only_what_the_client_does_not_know() -> None:
     sessions = cache()
     session_id = begin(sessions)
-    assert told(exchange(sessions, request(session_id, 1))) == []
+    assert partitions_in(exchange(sessions, request(session_id, 1))) == []
     moved = {
         0: FetchPartitionResponse(0, 0, 6, 6, 0),
         1: FetchPartitionResponse(1, 0, 5, 5, 2),
         2: with_records(2),
     }
     response = exchange(sessions, request(session_id, 2), moved)
-    assert (told(response), response.session_id) == ([0, 1, 2], session_id)
+    assert (partitions_in(response), response.session_id) == ([0, 1, 2], session_id)
     known = {index: moved[index]._replace(records=()) for index in moved}
-    assert told(exchange(sessions, request(session_id, 3), known)) == []
+    assert partitions_in(exchange(sessions, request(session_id, 3), known)) == []
 
 
 def test_error_and_divergence_are_in_every_response_and_the_next_change_too() -> None:
@@ -150,10 +150,10 @@ def test_error_and_divergence_are_in_every_response_and_the_next_change_too() ->
         0: FetchPartitionResponse(0, ErrorCode.fenced_leader_epoch),
         1: FetchPartitionResponse(1, 0, 5, 5, 0, diverging_epoch=EpochEndOffset(1, 2)),
     }
-    assert told(exchange(sessions, request(session_id, 1), bad)) == [0, 1]
-    assert told(exchange(sessions, request(session_id, 2), bad)) == [0, 1]
-    assert told(exchange(sessions, request(session_id, 3))) == [0, 1]
-    assert told(exchange(sessions, request(session_id, 4))) == []
+    assert partitions_in(exchange(sessions, request(session_id, 1), bad)) == [0, 1]
+    assert partitions_in(exchange(sessions, request(session_id, 2), bad)) == [0, 1]
+    assert partitions_in(exchange(sessions, request(session_id, 3))) == [0, 1]
+    assert partitions_in(exchange(sessions, request(session_id, 4))) == []
 
 
 def test_new_changed_and_forgotten_partitions_are_taken_over() -> None:
@@ -166,7 +166,7 @@ def test_new_changed_and_forgotten_partitions_are_taken_over() -> None:
         (7, 4),
     ]
     assert sessions.partition_count == 3
-    assert told(respond(context, {})) == [7]
+    assert partitions_in(respond(context, {})) == [7]
 
 
 def test_partition_that_gave_records_is_read_last_next_time() -> None:
@@ -201,7 +201,7 @@ def test_answer_after_another_connection_used_the_session_is_refused() -> None:
     exchange(sessions, request(session_id, 2))
     response = respond(waiting, {0: with_records(0)})
     assert response.error_code == ErrorCode.invalid_fetch_session_epoch
-    assert (response.session_id, told(response)) == (session_id, [])
+    assert (response.session_id, partitions_in(response)) == (session_id, [])
 
 
 def test_session_with_topic_ids_is_not_gone_on_with_by_name_nor_the_reverse() -> None:

@@ -58,7 +58,7 @@ class Broker:
         self.clock = CountingClock()
         self.config = BrokerConfig(log_dirs=dirs, num_replica_alter_log_dirs_threads=threads)
         self.control = ThreadPoolExecutor(1)
-        self.told: list[tuple[TopicIdPartition, LogDir]] = []
+        self.noted: list[tuple[TopicIdPartition, LogDir]] = []
         self.is_recorded = True
         self.bytes_per_second = 2**62
         self.quota_reads = 0
@@ -74,11 +74,11 @@ class Broker:
         view = dataclasses.replace(
             alone(self.clock),
             is_recorded=lambda place, log_dir: self.is_recorded,
-            note_directory=lambda *told: self.told.append(told),
+            note_directory=lambda *noted: self.noted.append(noted),
         )
         self.replicas = ReplicaManager(self.log_manager, cast("Any", NobodyWaits()), view)
         lead_topic(self.replicas, "t", TOPIC_ID, dict.fromkeys(range(partitions), 0), CONFIG)
-        self.told.clear()
+        self.noted.clear()
         self.one, self.two = self.log_manager.log_dirs()
         quota = ReplicationQuota(
             self.clock,
@@ -178,8 +178,8 @@ def test_replica_moves_when_the_controller_knows_the_directory(broker: Broker) -
     broker.append(100)
     broker.is_recorded = False
     broker.move(broker.two)
-    wait_for(lambda: bool(broker.told))
-    assert [log_dir for _, log_dir in broker.told] == [broker.two]
+    wait_for(lambda: bool(broker.noted))
+    assert [log_dir for _, log_dir in broker.noted] == [broker.two]
     wait_for(lambda: broker.replicas.future_replicas()[0].end_offset == 100)
     (copy,) = broker.replicas.future_replicas()
     assert (copy.topic_partition, copy.log_dir) == (PLACE, broker.two)
@@ -193,9 +193,9 @@ def test_move_that_is_given_up_leaves_nothing_behind(broker: Broker, tmp_path: P
     broker.append(100)
     broker.is_recorded = False
     broker.move(broker.two)
-    wait_for(lambda: bool(broker.told))
+    wait_for(lambda: bool(broker.noted))
     broker.move(broker.one)
-    assert [log_dir for _, log_dir in broker.told] == [broker.two, broker.one]
+    assert [log_dir for _, log_dir in broker.noted] == [broker.two, broker.one]
     assert broker.replicas.future_replicas() == []
     broker.log_manager.delete_marked_files()
     assert [each for each in (tmp_path / "two").iterdir() if each.is_dir()] == []
@@ -206,7 +206,7 @@ def test_deleted_topic_is_not_moved(broker: Broker, tmp_path: Path) -> None:
     broker.append(100)
     broker.is_recorded = False
     broker.move(broker.two)
-    wait_for(lambda: bool(broker.told))
+    wait_for(lambda: bool(broker.noted))
     broker.on_control(lambda: delete_topic(broker.replicas, "t"))
     assert broker.replicas.future_replicas() == []
     assert all(
@@ -216,7 +216,7 @@ def test_deleted_topic_is_not_moved(broker: Broker, tmp_path: Path) -> None:
         if each.is_dir()
     )
     # No assignment of a deleted replica is sent to the controller.
-    assert [log_dir for _, log_dir in broker.told] == [broker.two]
+    assert [log_dir for _, log_dir in broker.noted] == [broker.two]
 
 
 def test_quota_holds_a_move_back(broker: Broker) -> None:
@@ -235,7 +235,7 @@ def test_start_goes_on_with_a_move(broker: Broker, tmp_path: Path) -> None:
     broker.append(100)
     broker.is_recorded = False
     broker.move(broker.two)
-    wait_for(lambda: bool(broker.told))
+    wait_for(lambda: bool(broker.noted))
     broker.close()
     again = Broker(tmp_path)
     try:
@@ -249,11 +249,11 @@ def test_failed_target_leaves_the_replica_where_it_is(broker: Broker) -> None:
     broker.append(100)
     broker.is_recorded = False
     broker.move(broker.two)
-    wait_for(lambda: bool(broker.told))
+    wait_for(lambda: bool(broker.noted))
     broker.two.fail(OSError(5, "Input/output error"), "test")
     broker.append(100)
     wait_for(lambda: broker.replicas.future_replicas() == [])
-    assert broker.told[-1][1] is broker.one
+    assert broker.noted[-1][1] is broker.one
     broker.append()
     with pytest.raises(LogDirFailedError):
         broker.move(broker.two)
@@ -279,10 +279,10 @@ def test_target_that_fails_as_the_copy_is_completed_leaves_the_log_where_it_is(
     broker.append(100)
     broker.before_control = lambda: fail(broker.two)
     broker.move(broker.two)
-    wait_for(lambda: bool(broker.told))
+    wait_for(lambda: bool(broker.noted))
     broker.on_control(lambda: None)
     assert broker.partition.log.log_dir is broker.one
-    assert [log_dir for _, log_dir in broker.told] == [broker.one]
+    assert [log_dir for _, log_dir in broker.noted] == [broker.one]
     assert broker.replicas.future_replicas() == []
     broker.append()
     assert broker.partition.log.log_end_offset == 101
@@ -302,16 +302,16 @@ def test_log_whose_directory_fails_as_the_copy_is_completed_is_offline(broker: B
 
     wait_for(is_offline)
     assert broker.replicas.future_replicas() == []
-    assert broker.told == []
+    assert broker.noted == []
 
 
-def test_move_that_is_given_up_before_the_controller_knows_of_it_is_told_to_nobody(
+def test_move_that_is_given_up_before_the_controller_knows_of_it_is_not_noted(
     broker: Broker,
 ) -> None:
     broker.bytes_per_second = -1  # no rate is low enough
     broker.move(broker.two)
     broker.move(broker.one)
-    assert broker.told == []
+    assert broker.noted == []
 
 
 def test_move_that_is_given_up_while_its_thread_copies_another_log_is_not_begun(
@@ -324,7 +324,7 @@ def test_move_that_is_given_up_while_its_thread_copies_another_log_is_not_begun(
     targets = [broker.one if log.log_dir is broker.two else broker.two for log in logs]
     copies, goes_on, copy_some = threading.Event(), threading.Event(), LogCopy.copy_some
 
-    def copy_when_told(copy: LogCopy, size_max: int) -> int:
+    def copy_when_released(copy: LogCopy, size_max: int) -> int:
         if copy.log is logs[0]:
             copies.set()
             assert goes_on.wait(WAIT_S)
@@ -334,7 +334,7 @@ def test_move_that_is_given_up_while_its_thread_copies_another_log_is_not_begun(
         for place, target in zip(places, targets, strict=True):
             broker.replicas.move_replica(place, target)
 
-    monkeypatch.setattr(LogCopy, "copy_some", copy_when_told)
+    monkeypatch.setattr(LogCopy, "copy_some", copy_when_released)
     broker.is_recorded = False
     broker.bytes_per_second = -1
     try:

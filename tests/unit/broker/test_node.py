@@ -272,18 +272,18 @@ def test_settings_of_the_metadata_topics_without_effect_are_logged_at_the_start(
 ) -> None:
     assert warnings_of(tmp_path, caplog) == []
     replicas = {TOPIC_KEY + "replication.factor": "3", TOPIC_KEY + "min.isr": "2"}
-    told = warnings_of(tmp_path, caplog, **replicas)
-    assert [text.partition(" reason=")[0] for text in told] == [
+    warned = warnings_of(tmp_path, caplog, **replicas)
+    assert [text.partition(" reason=")[0] for text in warned] == [
         f"configuration key has no effect key={name}" for name in replicas
     ]
     assert warnings_of(tmp_path, caplog, **dict.fromkeys(replicas, "1")) == []
-    told = warnings_of(
+    warned = warnings_of(
         tmp_path,
         caplog,
         **{TOPIC_KEY + "retention.ms": "5", AUDIT_KEY + "retention.ms": "6"},
         **{"rlmm.config.remote.log.metadata.consumer.fetch.min.bytes": "1"},
     )
-    assert told == [
+    assert warned == [
         (
             "configuration key has no effect"
             " key=rlmm.config.remote.log.metadata.consumer.fetch.min.bytes"
@@ -315,7 +315,7 @@ def test_retention_of_the_metadata_topics_is_that_of_the_settings_when_they_are_
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "warned"),
     [
         ({}, None),
         ({TOPIC_KEY + "retention.ms": "5000"}, "retention.ms=5000"),
@@ -323,11 +323,11 @@ def test_retention_of_the_metadata_topics_is_that_of_the_settings_when_they_are_
     ],
 )
 def test_metadata_topic_that_loses_events_is_logged_at_every_start(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, str], told: str | None
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, str], warned: str | None
 ) -> None:
     for _ in range(2):
         texts = warnings_of(tmp_path, caplog, **settings, **{LEVEL_KEY: "0"})
-        assert [text.rpartition(" ")[2] for text in texts] == ([told] if told else [])
+        assert [text.rpartition(" ")[2] for text in texts] == ([warned] if warned else [])
         assert all("forgets events" in text for text in texts)
 
 

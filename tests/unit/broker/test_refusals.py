@@ -79,12 +79,12 @@ def test_what_is_asked_for_is_named_and_the_rest_is_blank_or_fixed() -> None:
         Refusal(CODE, None, {"low_watermark": -1}),
         [Items(("topics", "partitions"), ("topics", "partitions"))],
     )
-    told = [
+    refused = [
         (topic.name, each.partition_index, each.low_watermark, each.error_code)
         for topic in response.topics
         for each in topic.partitions
     ]
-    assert told == [("a", 0, -1, CODE), ("a", 2, -1, CODE), ("b", 1, -1, CODE)]
+    assert refused == [("a", 0, -1, CODE), ("a", 2, -1, CODE), ("b", 1, -1, CODE)]
 
 
 def test_plain_items_go_into_the_field_that_is_named() -> None:

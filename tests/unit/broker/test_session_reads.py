@@ -111,7 +111,7 @@ class Client:
         self.id, self.epoch = 0, 0
         # In the order of the session.
         self.asked = {index: FetchPartition(index, 0, 1 << 20) for index in range(PARTITIONS)}
-        self.told: dict[int, tuple[int, int]] = {}
+        self.last_sent: dict[int, tuple[int, int]] = {}
         self.isolation_level = 0
 
     def begin(self) -> None:
@@ -124,9 +124,9 @@ class Client:
 
     def note(self, each: FetchPartitionResponse) -> None:
         if each.error_code:
-            self.told.pop(each.partition, None)
+            self.last_sent.pop(each.partition, None)
         else:
-            self.told[each.partition] = each.high_watermark, each.log_start_offset
+            self.last_sent[each.partition] = each.high_watermark, each.log_start_offset
 
     def go_on(
         self, changed: dict[int, int], forgotten: tuple[int, ...] = (), max_bytes: int = 1 << 30
@@ -135,17 +135,17 @@ class Client:
         partition."""
         for index, offset in changed.items():
             self.asked[index] = FetchPartition(index, offset, 1 << 20)
-            self.told.setdefault(index, (-1, -1))
+            self.last_sent.setdefault(index, (-1, -1))
         for index in forgotten:
             self.asked.pop(index)
-            self.told.pop(index, None)
+            self.last_sent.pop(index, None)
         terms = {"isolation_level": self.isolation_level, "max_bytes": max_bytes}
         expected = []
         for each in partitions_of(
             self.run.fetch(request((0, -1), list(self.asked.values()), **terms))
         ):
-            told = self.told.get(each.partition)
-            is_news = told != (each.high_watermark, each.log_start_offset)
+            last_sent = self.last_sent.get(each.partition)
+            is_news = last_sent != (each.high_watermark, each.log_start_offset)
             if each.error_code or each.records or is_news:
                 expected.append(each)
             assert each.preferred_read_replica == NO_REPLICA
@@ -391,8 +391,8 @@ def test_append_ends_the_wait_of_a_session(parts: Any) -> None:
         run, client = at_rest(parts)
         future = await waiting(run, client)
         run.append(parts.replica_manager.find_partition(TOPIC, None, 2))
-        (told,) = partitions_of(await future)
-        assert (told.partition, told.high_watermark, len(told.records)) == (2, 1, 1)
+        (last_sent,) = partitions_of(await future)
+        assert (last_sent.partition, last_sent.high_watermark, len(last_sent.records)) == (2, 1, 1)
 
     parts.run(scenario)
 
@@ -409,8 +409,8 @@ def test_session_waits_for_min_bytes_of_all_its_partitions(parts: Any) -> None:
             partition.append(batch, required_acks=1, now_ms=run.now_ms)
             for _ in range(5):
                 await asyncio.sleep(0)
-        told = partitions_of(await future)
-        assert [(each.partition, len(each.records)) for each in told] == [(1, 1), (3, 1)]
+        last_sent = partitions_of(await future)
+        assert [(each.partition, len(each.records)) for each in last_sent] == [(1, 1), (3, 1)]
 
     parts.run(scenario)
 

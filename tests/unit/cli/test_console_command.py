@@ -154,7 +154,7 @@ def test_address_that_is_taken_is_an_error_of_the_options(
     assert "port=8613" in str(result.exception)
 
 
-def test_installation_without_the_extra_is_told_what_to_install(
+def test_installation_without_the_extra_names_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Another test may have loaded these modules.

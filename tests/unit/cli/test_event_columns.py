@@ -32,7 +32,7 @@ TOPICS = ("flights", "prices", "flights.2")
 
 
 @pytest.fixture
-def told() -> tuple[MemoryMetadataTopic, list[Row]]:
+def filled() -> tuple[MemoryMetadataTopic, list[Row]]:
     """A topic with records of every form, and the row expected for each."""
     rng = random.Random(1)
     topic = MemoryMetadataTopic(partition_count=1)
@@ -80,15 +80,15 @@ def told() -> tuple[MemoryMetadataTopic, list[Row]]:
         keyed = replace(segment, broker_leader_epoch=broker_leader_epoch)
         key = segment_key(partition, start + 9, broker_leader_epoch).encode()
         tell(key, encode_keyed_event(keyed), describe_event(keyed))
-        told_place = {
+        place = {
             "topic": name,
             "topic_id": describe_event(segment)["topic_id"],
             "partition": partition.partition,
         }
-        tell(key, None, {"type": "tombstone", **told_place})
+        tell(key, None, {"type": "tombstone", **place})
         if number % 20 == 0:
             tell(None, encode_event(deletion), describe_event(deletion))
-            tell(partition_key(partition).encode(), None, {"type": "tombstone", **told_place})
+            tell(partition_key(partition).encode(), None, {"type": "tombstone", **place})
             tell(
                 None,
                 b"\x07" * (broker_leader_epoch + 2),
@@ -103,11 +103,11 @@ BEFORE_COLUMNS = (0, 1, 10_000)
 
 @pytest.mark.parametrize("columnar_records_min", BEFORE_COLUMNS)
 def test_rows_by_columns_are_those_of_each_record(
-    told: tuple[MemoryMetadataTopic, list[Row]],
+    filled: tuple[MemoryMetadataTopic, list[Row]],
     columnar_records_min: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    topic, rows = told
+    topic, rows = filled
     monkeypatch.setattr(events, "DEFAULT_READ_MAX_BYTES", 20_000)
     damage: list[str] = []
     found = list(event_rows(topic, damage, columnar_records_min=columnar_records_min))
@@ -119,12 +119,12 @@ def test_rows_by_columns_are_those_of_each_record(
 @pytest.mark.parametrize("columnar_records_min", BEFORE_COLUMNS)
 @pytest.mark.parametrize("name", [*TOPICS, "none"])
 def test_one_topic_is_picked_and_damage_is_always_reported(
-    told: tuple[MemoryMetadataTopic, list[Row]],
+    filled: tuple[MemoryMetadataTopic, list[Row]],
     name: str,
     columnar_records_min: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    topic, rows = told
+    topic, rows = filled
     monkeypatch.setattr(events, "DEFAULT_READ_MAX_BYTES", 20_000)
     damage: list[str] = []
     found = list(event_rows(topic, damage, topic=name, columnar_records_min=columnar_records_min))

@@ -20,9 +20,9 @@ WRITING = {
 
 @pytest.mark.parametrize("job", JOBS)
 def test_help_of_a_job_has_an_example_and_its_exit_codes(job: str) -> None:
-    told = CliRunner().invoke(app, ["pipeline", job, "--help"], env={"COLUMNS": "100"})
-    assert told.exit_code == 0
-    text = " ".join(told.stdout.split())
+    shown = CliRunner().invoke(app, ["pipeline", job, "--help"], env={"COLUMNS": "100"})
+    assert shown.exit_code == 0
+    text = " ".join(shown.stdout.split())
     assert f"isotherm pipeline {job} " in text
     for code in ("Exit codes: 0 ", " · 1 failed", " · 2 wrong options", " · 3 "):
         assert code in text
@@ -30,8 +30,8 @@ def test_help_of_a_job_has_an_example_and_its_exit_codes(job: str) -> None:
 
 
 def test_the_jobs_are_those_of_the_list() -> None:
-    told = CliRunner().invoke(app, ["pipeline", "--help"]).stdout
-    assert all(f" {job} " in told for job in JOBS)
+    shown = CliRunner().invoke(app, ["pipeline", "--help"]).stdout
+    assert all(f" {job} " in shown for job in JOBS)
 
 
 @pytest.mark.parametrize("topic", sorted(REMOTE_LOG_METADATA_TOPICS))

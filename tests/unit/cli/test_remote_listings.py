@@ -92,8 +92,8 @@ def test_hole_is_a_row_and_a_line(topic: MemoryMetadataTopic, run: Run) -> None:
         copy(topic, FLIGHTS, start, end)
     done = run("segments", "flights", "--json")
     assert done.exit_code == 0
-    told = [(row["tier"], row["start_offset"], row["end_offset"]) for row in rows_of(done)]
-    assert told == [
+    listed = [(row["tier"], row["start_offset"], row["end_offset"]) for row in rows_of(done)]
+    assert listed == [
         ("remote", 0, 99),
         ("remote", 100, 199),
         ("hole", 200, 299),

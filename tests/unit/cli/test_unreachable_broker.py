@@ -32,10 +32,10 @@ def test_broker_that_is_not_there_is_one_line(
     (port,) = free_ports(1)
     address = f"127.0.0.1:{port}"
     assert run([*command, "-b", address], monkeypatch) == EXIT_FAILED
-    told = capfd.readouterr()
-    assert told.out == ""
+    captured = capfd.readouterr()
+    assert captured.out == ""
     expected = f"no broker is reachable at {address}: connection refused: nothing listens there"
-    assert told.err == f"isotherm: {expected}\n"
+    assert captured.err == f"isotherm: {expected}\n"
 
 
 def test_port_that_is_none_is_named(

@@ -51,7 +51,7 @@ def test_record_says_its_tier_and_its_segment(address: str) -> None:
     assert json_of(address, f"{PATH}?offset=12000&limit=1")["records"][0]["segment"] is None
 
 
-def test_cost_is_told_by_tier_and_source(address: str) -> None:
+def test_cost_is_given_by_tier_and_source(address: str) -> None:
     found = json_of(address, f"{PATH}?offset=8000&limit=500&header=trace")
     cost = {(each["tier"], each["source"]): each for each in found["cost"]}
     # Each fetch has 1000 offsets: one is of the remote tier, the others are of the local tier.

@@ -135,8 +135,8 @@ def test_process_waits_for_another_that_compiles_and_takes_what_that_has_made(
     ) as waiting:
         assert waiting.stdout is not None
         assert waiting.stderr is not None
-        told = iter(waiting.stderr)
-        assert any("another process that compiles" in line for line in told)
+        lines = iter(waiting.stderr)
+        assert any("another process that compiles" in line for line in lines)
         shutil.copytree(
             machine_code.chosen_folder(made),
             tmp_path / "cache" / "isotherm-kernels",
@@ -151,9 +151,9 @@ def test_process_of_the_lowest_priority_waits_for_none(
     copied: Path, tmp_path: Path, lock_held: contextlib.ExitStack
 ) -> None:
     program = f"import os; os.nice(19)\n{SCRIPT}"
-    printed, said = run("-c", program, path=copied, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+    printed, messages = run("-c", program, path=copied, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
     assert (DECODED | COMPILED).items() <= json.loads(printed).items()
-    assert "waited for" not in said
+    assert "waited for" not in messages
 
 
 def test_process_that_has_waited_long_enough_compiles(lock_held: contextlib.ExitStack) -> None:
@@ -189,8 +189,8 @@ def test_every_kernel_can_be_shipped_in_a_folder(zipped: Path, tmp_path: Path) -
     shutil.copytree(tmp_path / "made", tmp_path / "shipped")
     bare = {"HOME": "/nonexistent", "TMPDIR": str(tmp_path)}
     folder = str(tmp_path / "shipped")
-    said, _ = run("-m", "isotherm.kernels", path=zipped, NUMBA_CACHE_DIR=folder, **bare)
-    kernels, compiled = (word.partition("=")[2] for word in said.split()[:2])
+    printed, _ = run("-m", "isotherm.kernels", path=zipped, NUMBA_CACHE_DIR=folder, **bare)
+    kernels, compiled = (word.partition("=")[2] for word in printed.split()[:2])
     shipped = list((tmp_path / "shipped").glob("isotherm-kernels/*/*"))
     assert int(kernels) == len(shipped) > 10
     assert compiled == "0"
@@ -225,8 +225,8 @@ def test_where_nothing_can_be_written_a_process_compiles_and_says_so(
     temporary = tmp_path / "temporary"
     (temporary / f"isotherm-kernels-{os.getuid()}").mkdir(parents=True)
     (temporary / f"isotherm-kernels-{os.getuid()}").chmod(0o777)  # any user can write there
-    said, logged = run("-c", SCRIPT, path=zipped, HOME=str(zipped), TMPDIR=str(temporary))
-    assert json.loads(said)["offset"] == 102
+    printed, logged = run("-c", SCRIPT, path=zipped, HOME=str(zipped), TMPDIR=str(temporary))
+    assert json.loads(printed)["offset"] == 102
     assert logged.count("INFO kernels are compiled") == 1
     assert logged.count("WARNING compiled kernels are not kept") == 1
 

@@ -274,6 +274,6 @@ def test_state_of_a_log_has_the_start_of_its_local_records(
     assert [found.upper_bound_offset(index) for index in (0, 1)] == [20, 30]
 
 
-def test_deleted_segments_are_told_with_their_sizes_and_reasons() -> None:
+def test_deleted_segments_are_reported_with_their_sizes_and_reasons() -> None:
     plan = plan_retention(state(), TopicConfig(**(NEVER | {"retention_ms": 39})), NOW)
     assert deleted_segments(state().segments[:1], plan.deletions) == [(0, 100, DeletionReason.TIME)]

@@ -100,16 +100,16 @@ def test_records_and_kills_of_frameworks_are_those_of_their_tests() -> None:
         for records, kills in re.findall(r"= Load\(records=(\S+), kills=(\d+)", harness)
     ]
     page = " ".join(PAGE.split())
-    told = re.findall(r"([\d,]+) records(?: of 500 keys,| and) (\d+) kills", page)
-    assert sorted(told) == sorted(loads)
+    stated = re.findall(r"([\d,]+) records(?: of 500 keys,| and) (\d+) kills", page)
+    assert sorted(stated) == sorted(loads)
 
 
 def test_suites_are_counted_as_their_lists_say() -> None:
-    told = {}
+    stated = {}
     for line in PAGE.splitlines():
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
         if len(cells) == 6 and cells[1].isdigit():
-            told[cells[0]] = [int(cell) for cell in cells[1:]]
+            stated[cells[0]] = [int(cell) for cell in cells[1:]]
     counted = {}
     for path in INTEROP.rglob("kafka.txt"):
         cases = dict(
@@ -122,4 +122,4 @@ def test_suites_are_counted_as_their_lists_say() -> None:
         counted[path.parent.name] = [
             *(len(cases), len(on_kafka), len(passes), len(on_kafka - passes), len(in_ci))
         ]
-    assert told == counted
+    assert stated == counted

@@ -89,7 +89,7 @@ def test_connection_that_is_reset_before_tls_begins_is_closed(
         connected.wait(20)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
-    with server(reset) as port, warnings.catch_warnings(record=True) as told:
+    with server(reset) as port, warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         monkeypatch.setattr(socket, "create_connection", connect_and_await_reset)
         properties = {"bootstrap.servers": f"127.0.0.1:{port}", "security.protocol": "ssl"}
@@ -97,7 +97,7 @@ def test_connection_that_is_reset_before_tls_begins_is_closed(
         monkeypatch.undo()
         # A socket left open warns when it is collected.
         gc.collect()
-    assert [str(each.message) for each in told] == []
+    assert [str(each.message) for each in warned] == []
 
 
 def refusal(properties: dict[str, object], timeout_s: float = 20) -> str:

@@ -185,9 +185,9 @@ def test_epoch_is_the_one_that_the_metadata_give_the_offset() -> None:
     segment."""
     size = START + len(b"".join(GOOD))
     for epochs, right in (({0: 10}, 3), ({0: 15}, 3), ({0: 10, 1: 20}, 2), ({0: 10, 1: 12}, 1)):
-        told = replace(metadata(size), segment_leader_epochs=epochs)
+        claimed = replace(metadata(size), segment_leader_epochs=epochs)
         data = memoryview(b"".join(GOOD))
-        found = check_batches(told, data, START, START, size, 10)
+        found = check_batches(claimed, data, START, START, size, 10)
         assert found is not None
         assert len(found.positions) == right
 

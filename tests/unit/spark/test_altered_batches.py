@@ -50,8 +50,8 @@ def wrong_answers(history: ModelHistory, each: Altered) -> list[str]:
                 continue
             is_right = found == known if mode is MODES[0] else _is_part(found, known)
             if not is_right:
-                told = f"rows={len(found)} expected={len(known)}"
-                wrong.append(f"{each.segment=} {each.batch=} {isolation} {mode} {told}")
+                counts = f"rows={len(found)} expected={len(known)}"
+                wrong.append(f"{each.segment=} {each.batch=} {isolation} {mode} {counts}")
     return wrong
 
 

@@ -67,7 +67,7 @@ parent.postMessage(JSON.stringify({
 
 # A browser window is at least 500 pixels wide; a frame can be narrower.
 FRAME = """<!doctype html><title></title>
-<script>onmessage = (told) => { document.title = told.data; }</script>
+<script>onmessage = (dumped) => { document.title = dumped.data; }</script>
 <iframe src="audit.html" style="border:0;width:%dpx;height:900px"></iframe>
 """
 
@@ -224,8 +224,8 @@ def seen_by_chromium(path: Path) -> dict[str, Any]:
         "--window-size=1400,1000", f"--user-data-dir={path.parent / 'profile'}", "--virtual-time-budget=10000", "--dump-dom",
         path.as_uri(),
     ]  # fmt: skip
-    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    found = re.search(r"<title>(.*?)</title>", told.stdout, re.DOTALL)
+    dumped = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    found = re.search(r"<title>(.*?)</title>", dumped.stdout, re.DOTALL)
     assert found is not None
     seen: dict[str, Any] = json.loads(html.unescape(found[1]))
     return seen

@@ -523,9 +523,9 @@ class TestIceberg:
         snapshot = catalog_of(tmp_path).load_table("kafka.prices").current_snapshot()
         assert snapshot is not None
         assert snapshot.summary is not None
-        told = snapshot.summary.additional_properties
-        assert json.loads(told["isotherm.offsets"]) == {"0": 2}
-        assert told["total-records"] == "2"
+        stored = snapshot.summary.additional_properties
+        assert json.loads(stored["isotherm.offsets"]) == {"0": 2}
+        assert stored["total-records"] == "2"
 
 
 class TestDelta:

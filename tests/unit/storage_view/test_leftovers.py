@@ -9,7 +9,7 @@ from tests.support.scripted_cluster import NOW_MS, damaged_cluster, local_tier, 
 MIB = 1 << 20
 
 
-def test_each_cause_is_told_with_its_bytes_and_age() -> None:
+def test_each_cause_is_reported_with_its_bytes_and_age() -> None:
     sound, damaged = damaged_cluster(history=1).read().topics["orders"].partitions
     assert sound.state.local is not None
     assert list(leftovers(sound.state.local, sound.segments, NOW_MS)) == []

@@ -49,8 +49,8 @@ def test_writes_that_a_broker_has_met_are_tried_too_and_hits_are_counted() -> No
     schedule = CrashSchedule(1, random.Random(1))
     checkpoint = "checkpoint recovery-point-offset-checkpoint"
     point = CrashPoint(checkpoint, Side.AFTER)
-    said = lines(seen_line(checkpoint), "2026-11-22 INFO serves", kills_line(point))
-    assert schedule.learn(said) == point
+    output = lines(seen_line(checkpoint), "2026-11-22 INFO serves", kills_line(point))
+    assert schedule.learn(output) == point
     assert schedule.learn(lines(seen_line(checkpoint))) is None
     assert checkpoint in {schedule.choose().point.write for _ in range(200)}
     assert dict(schedule.hits) == {point: 1}

@@ -127,7 +127,7 @@ class KernelCompilation:
             return
         if self._is_stopped.is_set():  # `stop` may have run before the process existed
             self._process.terminate()
-        _, said = self._process.communicate()
+        _, errors = self._process.communicate()
         if self._process.returncode and not self._is_stopped.is_set():
-            last = said.strip().rpartition("\n")[2]
+            last = errors.strip().rpartition("\n")[2]
             logger.warning("kernels are compiled when they are needed: %s", last)

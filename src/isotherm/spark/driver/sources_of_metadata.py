@@ -203,7 +203,7 @@ class BucketSegmentSource:
 
         with ThreadPoolExecutor(MANIFEST_READ_THREADS, "isotherm-manifests") as pool:
             found = list(pool.map(read, listed))
-        said: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
+        described: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
         for outcome in found:
             if isinstance(outcome, DamagedSegment):
                 self._report(outcome)
@@ -211,10 +211,10 @@ class BucketSegmentSource:
                 # its place.
                 objects = outcome.objects
                 blank = BlankSegment.named(objects.segment_id, objects.start_offset)
-                said[objects.segment_id] = outcome.segment or blank
+                described[objects.segment_id] = outcome.segment or blank
             elif outcome is not None:
-                said[outcome.segment_id] = outcome
-        return said
+                described[outcome.segment_id] = outcome
+        return described
 
     def _report(self, damaged: DamagedSegment) -> None:
         partition = damaged.objects.segment_id.topic_id_partition

@@ -84,11 +84,11 @@ def test_new_cluster_starts_metadata_compaction_where_it_is_configured(
 def test_change_of_a_feature_is_reported(cluster_metadata):
     remote = RemoteLogManagerConfig(remote_log_metadata_compaction_initial_level=0)
     controller = cluster_metadata.start(BrokerConfig(remote=remote))
-    told = []
-    controller.add_listener(told.append)
+    seen_changes = []
+    controller.add_listener(seen_changes.append)
     controller.update_features([FeatureUpdate("remote.log.metadata.compaction", 1, 1)])
-    assert [change.features_changed for change in told] == [True]
-    assert told[0].image.features["remote.log.metadata.compaction"] == 1
+    assert [change.features_changed for change in seen_changes] == [True]
+    assert seen_changes[0].image.features["remote.log.metadata.compaction"] == 1
 
 
 def test_topic_is_made_with_the_brokers_defaults(cluster_metadata):

@@ -106,7 +106,7 @@ class Live:
     # ---- requests of one member
 
     def join(self, version: int = 9, member_id: str = "", **fields: Any) -> Awaitable[Any]:
-        said = {
+        defaults = {
             "group_id": "g",
             "session_timeout": TEN_S,
             "rebalance_timeout": TEN_S,
@@ -116,7 +116,7 @@ class Live:
             "protocols": [{"name": "range", "metadata": SUBSCRIPTION}],
             "reason": None,
         }
-        return self.call(ApiKey.JOIN_GROUP, version, **{**said, **fields})
+        return self.call(ApiKey.JOIN_GROUP, version, **{**defaults, **fields})
 
     async def joined(self, version: int = 9) -> Any:
         response = await self.join(version)
@@ -126,7 +126,7 @@ class Live:
         return response
 
     def sync(self, joined: Any, version: int = 5, **fields: Any) -> Awaitable[Any]:
-        said = {
+        defaults = {
             "group_id": "g",
             "generation_id": joined.generation_id,
             "member_id": joined.member_id,
@@ -135,7 +135,7 @@ class Live:
             "protocol_name": "range",
             "assignments": [{"member_id": joined.member_id, "assignment": MINE}],
         }
-        return self.call(ApiKey.SYNC_GROUP, version, **{**said, **fields})
+        return self.call(ApiKey.SYNC_GROUP, version, **{**defaults, **fields})
 
     async def stable(self) -> Any:
         joined = await self.joined()
@@ -144,7 +144,7 @@ class Live:
 
     async def commit(self, version: int = 9, offset: int = 5, **fields: Any) -> list[E]:
         """Commit offsets. Returns the codes of partitions 0, 1 and 9; 9 does not exist."""
-        said = {
+        defaults = {
             "group_id": "g",
             "generation_id_or_member_epoch": -1,
             "member_id": "",
@@ -166,7 +166,7 @@ class Live:
                 }
             ],
         }
-        response = await self.call(ApiKey.OFFSET_COMMIT, version, **{**said, **fields})
+        response = await self.call(ApiKey.OFFSET_COMMIT, version, **{**defaults, **fields})
         return [each.error_code for each in response.topics[0].partitions]
 
     async def fetch(self, version: int = 9, *, everything: bool = False, **fields: Any) -> Any:
@@ -477,7 +477,7 @@ def test_retention_that_a_client_asks_for_is_kept(live: Live) -> None:
 
 
 def beat(live: Live, version: int = 1, **fields: Any) -> Awaitable[Any]:
-    said = {
+    defaults = {
         "group_id": "g",
         "member_id": "m",
         "member_epoch": 0,
@@ -489,7 +489,7 @@ def beat(live: Live, version: int = 1, **fields: Any) -> Awaitable[Any]:
         "server_assignor": None,
         "topic_partitions": (),
     }
-    return live.call(ApiKey.CONSUMER_GROUP_HEARTBEAT, version, **{**said, **fields})
+    return live.call(ApiKey.CONSUMER_GROUP_HEARTBEAT, version, **{**defaults, **fields})
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.CONSUMER_GROUP_HEARTBEAT))

@@ -40,8 +40,8 @@ def group() -> ConsumerGroup:
 def code(
     group: ConsumerGroup, member_id: str, epoch: int, partition: int = 0, **fields: Any
 ) -> ErrorCode:
-    said = {"is_transactional": False, "api_version": 10, "group_instance_id": None, **fields}
-    check = offset_commit_check(group, member_id, epoch=epoch, **said)
+    defaults = {"is_transactional": False, "api_version": 10, "group_instance_id": None, **fields}
+    check = offset_commit_check(group, member_id, epoch=epoch, **defaults)
     return check(TOPIC, partition)
 
 

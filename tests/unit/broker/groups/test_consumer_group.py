@@ -64,8 +64,8 @@ class Driver:
         return result
 
     def join(self, member_id: str, **fields: Any) -> Any:
-        said = {"topic_names": frozenset({"t"}), "rebalance_timeout_ms": REBALANCE_MS}
-        return self.beat(member_id, 0, **{**said, "owned": frozenset(), **fields})
+        defaults = {"topic_names": frozenset({"t"}), "rebalance_timeout_ms": REBALANCE_MS}
+        return self.beat(member_id, 0, **{**defaults, "owned": frozenset(), **fields})
 
     def error(self, member_id: str, epoch: int, **fields: Any) -> ErrorCode:
         with pytest.raises(MemberRejectedError) as refused:
@@ -121,8 +121,8 @@ def test_partitions_move_only_once_their_holder_has_given_them_up(driver) -> Non
     assert (joined.epoch, joined.assigned) == (2, frozenset())
     assert driver.group.members["b"].state is MemberState.UNRELEASED_PARTITIONS
 
-    told = driver.beat("a", 1)
-    assert (told.epoch, len(told.assigned)) == (1, 2)
+    response = driver.beat("a", 1)
+    assert (response.epoch, len(response.assigned)) == (1, 2)
     assert driver.group.members["a"].state is MemberState.UNREVOKED_PARTITIONS
     assert driver.group.shown_state == "Reconciling"
     assert driver.beat("b", 2).assigned is None
@@ -130,10 +130,10 @@ def test_partitions_move_only_once_their_holder_has_given_them_up(driver) -> Non
     # While it still owns them, the member stays at its epoch. Once it has revoked them, it moves
     # on.
     assert driver.beat("a", 1, owned=parts(0, 1, 2, 3)).epoch == 1
-    assert driver.beat("a", 1, owned=told.assigned).epoch == 2
+    assert driver.beat("a", 1, owned=response.assigned).epoch == 2
     assert driver.group.shown_state == "Reconciling", "b has yet to get them"
     got = driver.beat("b", 2)
-    assert got.assigned == parts(0, 1, 2, 3) - told.assigned
+    assert got.assigned == parts(0, 1, 2, 3) - response.assigned
     assert driver.group.shown_state == "Stable"
 
 
@@ -148,8 +148,8 @@ def test_leaving_member_frees_its_partitions_for_the_others(driver) -> None:
     driver.group = changed
     assert result.epoch == -1
     assert [record.value for record in records[:3]] == [None, None, None]
-    told = driver.beat("a", 2)
-    assert (told.epoch, told.assigned) == (3, parts(0, 1, 2, 3))
+    response = driver.beat("a", 2)
+    assert (response.epoch, response.assigned) == (3, parts(0, 1, 2, 3))
 
 
 def test_silent_member_is_removed_after_the_session_timeout(driver) -> None:
@@ -237,8 +237,8 @@ def test_pattern_follows_the_topics_that_come_and_go(driver) -> None:
     assert driver.beat("a", 1).assigned == parts(0) | parts(0, topic=OTHER)
     assert driver.group.may_read("other")
     # An empty pattern removes the pattern.
-    told = driver.beat("a", 2, topic_names=frozenset({"t"}), topic_regex="")
-    assert told.assigned == parts(0)
+    response = driver.beat("a", 2, topic_names=frozenset({"t"}), topic_regex="")
+    assert response.assigned == parts(0)
 
 
 def test_pattern_that_cannot_be_read_is_refused(driver) -> None:

@@ -19,7 +19,7 @@ SESSION_MS = 10_000
 
 
 @pytest.fixture
-def said(caplog):
+def logged(caplog):
     caplog.set_level(logging.INFO, group_log.__name__)
 
     def take() -> list[str]:
@@ -30,9 +30,9 @@ def said(caplog):
     return take
 
 
-def test_classic_group_from_its_first_member_to_its_last(driver, said) -> None:
+def test_classic_group_from_its_first_member_to_its_last(driver, logged) -> None:
     (member_id,) = driver.stable("static")
-    *before, assigned = said()
+    *before, assigned = logged()
     assert before == [
         f"[GroupId g] Member {member_id} joins the group in Empty state.",
         "Preparing to rebalance group g in state Empty with old generation 0.",
@@ -43,26 +43,26 @@ def test_classic_group_from_its_first_member_to_its_last(driver, said) -> None:
         " The group has 1 members, 1 of which are static."
     )
     driver.leave((member_id, None))
-    assert said() == [
+    assert logged() == [
         f"[GroupId g] Member {member_id} has left group through explicit `LeaveGroup` request.",
         "Preparing to rebalance group g in state Stable with old generation 1.",
         "Group g with generation 2 is now empty.",
     ]
 
 
-def test_member_that_is_silent_has_failed(driver, said) -> None:
+def test_member_that_is_silent_has_failed(driver, logged) -> None:
     first, second = driver.stable(None, None)
     driver.pass_time(SESSION_MS - 1)
     driver.heartbeat(first, 1)
-    said()
+    logged()
     driver.pass_time(1)
-    assert said() == [
+    assert logged() == [
         f"[GroupId g] Member {second} has failed, removing it from the group.",
         "Preparing to rebalance group g in state Stable with old generation 1.",
     ]
 
 
-def test_consumer_group_logs_its_members_and_epochs(said) -> None:
+def test_consumer_group_logs_its_members_and_epochs(logged) -> None:
     empty = ConsumerGroup("g", ConsumerGroupSettings(45_000, 5_000, 10))
     joined = empty.copy()
     beat = MemberHeartbeat(
@@ -70,10 +70,10 @@ def test_consumer_group_logs_its_members_and_epochs(said) -> None:
     )
     joined.heartbeat(beat, TopicCatalog(MetadataImage()), 0, 0)
     group_log.consumer_group_changed(empty, joined)
-    assert said() == [
+    assert logged() == [
         "[GroupId g] Member m joins the consumer group using the consumer protocol.",
         "[GroupId g] Bumped group epoch to 1.",
         "[GroupId g] Computed a new target assignment for epoch 1 with 'uniform' assignor.",
     ]
     group_log.consumer_group_changed(joined, empty)
-    assert said()[0] == "[GroupId g] Member m left the consumer group."
+    assert logged()[0] == "[GroupId g] Member m left the consumer group."

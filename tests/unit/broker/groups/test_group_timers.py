@@ -142,7 +142,7 @@ def test_members_stay_until_the_log_takes_their_removal(
     run(scenario, noted)
 
 
-def test_consumer_group_that_is_not_there_is_told(noted: NotedTimers) -> None:
+def test_missing_consumer_group_is_reported(noted: NotedTimers) -> None:
     async def scenario(cluster: Cluster) -> None:
         consumer = cluster.coordinators[0].consumer
         for request in (

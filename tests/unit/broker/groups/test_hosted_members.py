@@ -84,17 +84,17 @@ class Driver:
         self._ids = itertools.count(1)
 
     def beat(self, member_id: str, epoch: int = 0, **fields: Any) -> Any:
-        said = {"topic_names": frozenset({"t"}), "rebalance_timeout_ms": REBALANCE_MS}
-        said |= {"owned": frozenset()} if epoch == 0 else {}
+        defaults = {"topic_names": frozenset({"t"}), "rebalance_timeout_ms": REBALANCE_MS}
+        defaults |= {"owned": frozenset()} if epoch == 0 else {}
         changed = self.group.copy()
-        beat = MemberHeartbeat(member_id, epoch, **{**said, **fields})
+        beat = MemberHeartbeat(member_id, epoch, **{**defaults, **fields})
         result, self.records = changed.heartbeat(beat, self.catalog, self.now_ms, 77)
         self.group = changed
         return result
 
     def join(self, member_id: str = "", *owned: int, **fields: Any) -> Any:
         """Send a JoinGroup. Returns the result, or the error code."""
-        said = {
+        defaults = {
             "instance_id": None,
             "protocol_type": "consumer",
             "protocols": (Protocol("cooperative-sticky", subscription(*owned)),),
@@ -104,14 +104,14 @@ class Driver:
         request = JoinRequest(
             None,
             member_id,
-            said["instance_id"],
+            defaults["instance_id"],
             "client",
             "/host",
-            said["protocol_type"],
-            said["protocols"],
+            defaults["protocol_type"],
+            defaults["protocols"],
             SESSION_MS,
             REBALANCE_MS,
-            said["known"],
+            defaults["known"],
             False,
             f"id-{next(self._ids)}",
         )

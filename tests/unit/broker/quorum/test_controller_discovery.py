@@ -105,8 +105,8 @@ def test_answer_tells_the_leader(known, answer, leader, verdict):
 
 
 def test_address_of_a_voter_comes_from_the_configuration():
-    told = hint(FENCED, 102, 3)
-    assert learn(FIRST, told, {102: B}).leader == QuorumLeader(3, 102, B)
+    hinted = hint(FENCED, 102, 3)
+    assert learn(FIRST, hinted, {102: B}).leader == QuorumLeader(3, 102, B)
 
 
 def test_two_leaders_of_one_epoch_are_an_error():

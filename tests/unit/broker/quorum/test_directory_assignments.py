@@ -97,12 +97,12 @@ def test_replicas_are_reported_together_and_once(broker):
     broker.assignments.assign(partition(0), FIRST)
     broker.assignments.assign(partition(1), SECOND)
     broker.assignments.assign(partition(2), FIRST)
-    told, answer = broker.next_request()
-    assert told == {FIRST: [0, 2], SECOND: [1]}
+    assigned, answer = broker.next_request()
+    assert assigned == {FIRST: [0, 2], SECOND: [1]}
     answer.set_result(accepted(0, 1, 2))
     broker.assignments.assign(partition(3), FIRST)
-    told, answer = broker.next_request()
-    assert told == {FIRST: [3]}
+    assigned, answer = broker.next_request()
+    assert assigned == {FIRST: [3]}
     answer.set_result(accepted(3))
 
 
@@ -112,8 +112,8 @@ def test_known_and_deleted_replicas_are_not_reported(broker):
     for each in (partition(0), gone, partition(7)):
         broker.assignments.assign(each, FIRST)
     broker.assignments.assign(partition(1), FIRST)
-    told, answer = broker.next_request()
-    assert told == {FIRST: [1]}
+    assigned, answer = broker.next_request()
+    assert assigned == {FIRST: [1]}
     answer.set_result(accepted(1))
 
 
@@ -129,7 +129,7 @@ def test_replica_of_another_broker_is_not_reported(broker):
 def test_failure_is_tried_again(broker, failure):
     broker.assignments.assign(partition(0), FIRST)
     broker.assignments.assign(partition(1), FIRST)
-    told, answer = broker.next_request()
+    assigned, answer = broker.next_request()
     if failure == "silence":
         answer.set_exception(PeerTimeoutError("no controller"))
     elif failure == "error":
@@ -137,9 +137,9 @@ def test_failure_is_tried_again(broker, failure):
         answer.set_result(blank_entity(response_class(ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0), stale))
     else:
         answer.set_result(accepted(0, refused=1))
-        told = {FIRST: [1]}
+        assigned = {FIRST: [1]}
     again, answer = broker.next_request()
-    assert again == told
+    assert again == assigned
     answer.set_result(accepted(0, 1))
 
 
@@ -179,8 +179,8 @@ def test_latest_directory_counts(broker):
     _, answer = broker.next_request()
     broker.assignments.assign(partition(0), SECOND)
     answer.set_result(accepted(0))
-    told, answer = broker.next_request()
-    assert told == {SECOND: [0]}
+    assigned, answer = broker.next_request()
+    assert assigned == {SECOND: [0]}
     answer.set_result(accepted(0))
 
 
@@ -189,9 +189,9 @@ def test_many_replicas_are_reported_in_several_requests(broker):
     broker.image = image(*[UNASSIGNED] * count)
     for number in range(count):
         broker.assignments.assign(partition(number), FIRST)
-    told, answer = broker.next_request()
-    assert len(told[FIRST]) <= PARTITIONS_PER_REQUEST_MAX
-    answer.set_result(accepted(*told[FIRST]))
+    assigned, answer = broker.next_request()
+    assert len(assigned[FIRST]) <= PARTITIONS_PER_REQUEST_MAX
+    answer.set_result(accepted(*assigned[FIRST]))
     rest, answer = broker.next_request()
-    assert sorted([*told[FIRST], *rest[FIRST]]) == list(range(count))
+    assert sorted([*assigned[FIRST], *rest[FIRST]]) == list(range(count))
     answer.set_result(accepted(*rest[FIRST]))

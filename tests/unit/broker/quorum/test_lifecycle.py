@@ -85,11 +85,11 @@ def test_second_request_to_stop_changes_nothing():
 def test_failed_directory_is_in_every_heartbeat_and_known_once_answered():
     lifecycle = in_state(BrokerState.RUNNING)
     lifecycle.note_offline(DIRECTORY)
-    told = lifecycle.wishes().offline_log_dirs
-    assert told == (DIRECTORY,)
+    offline = lifecycle.wishes().offline_log_dirs
+    assert offline == (DIRECTORY,)
     assert not lifecycle.controller_knows_offline(DIRECTORY)
     assert lifecycle.on_failure() == INTERVAL_MS
     assert not lifecycle.controller_knows_offline(DIRECTORY)
-    lifecycle.on_answer(RUNS, told)
+    lifecycle.on_answer(RUNS, offline)
     assert lifecycle.controller_knows_offline(DIRECTORY)
     assert lifecycle.wishes().offline_log_dirs == (DIRECTORY,)

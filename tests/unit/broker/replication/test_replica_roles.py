@@ -308,23 +308,23 @@ def test_log_is_not_made_anew_while_its_directory_may_be_offline(
 
 
 @pytest.mark.parametrize(
-    ("recorded", "is_told"), [(UNASSIGNED, True), (uuid.UUID(int=1000), False)]
+    ("recorded", "is_noted"), [(UNASSIGNED, True), (uuid.UUID(int=1000), False)]
 )
 def test_controller_gets_the_directory_of_a_log_if_the_metadata_lacks_it(
-    parts: Parts, recorded: uuid.UUID, is_told: bool
+    parts: Parts, recorded: uuid.UUID, is_noted: bool
 ) -> None:
     async def scenario() -> None:
         (log_dir,) = parts.log_manager.log_dirs()
-        told: list[tuple[TopicIdPartition, LogDir]] = []
+        noted: list[tuple[TopicIdPartition, LogDir]] = []
         parts.replica_manager._cluster = ClusterView(
             broker_id=ME,
             clock=parts.clock,
             find_log_dir=lambda asked: None if asked == UNASSIGNED else log_dir,
-            note_directory=lambda *place_and_directory: told.append(place_and_directory),
+            note_directory=lambda *place_and_directory: noted.append(place_and_directory),
         )
         member = Member(parts, topic("a", A, part(0, ME, directories=(recorded,))))
         member.start()
-        assert told == ([(TopicIdPartition(A, "a", 0), log_dir)] if is_told else [])
+        assert noted == ([(TopicIdPartition(A, "a", 0), log_dir)] if is_noted else [])
 
     parts.run(scenario)
 

@@ -606,8 +606,8 @@ def test_late_transaction_under_the_last_epoch_ends_with_a_new_producer_id(
         await broker.load()
         await broker.until(lambda: broker.state("tx") is S.COMPLETE_ABORT)
         assert len(refused) == 2
-        told = [each for each in caplog.records if "is not aborted yet" in each.message]
-        assert [(each.levelname, each.exc_info) for each in told] == [("WARNING", None)] * 2
+        logged = [each for each in caplog.records if "is not aborted yet" in each.message]
+        assert [(each.levelname, each.exc_info) for each in logged] == [("WARNING", None)] * 2
         assert "transactional_id=tx reason=no id now" in caplog.text
         new = broker.coordinator.describe("tx").producer
         assert (new.producer_id != old.producer_id, new.epoch) == (True, 0)

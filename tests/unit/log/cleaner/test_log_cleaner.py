@@ -211,7 +211,7 @@ def test_abort_ends_a_wait_for_the_throttle(logs: Any, make: Make, clock: SimClo
 
 
 @pytest.mark.parametrize("keyless", [0, 2])
-def test_records_without_a_key_are_told(
+def test_records_without_a_key_are_reported(
     logs: Any, make: Make, caplog: pytest.LogCaptureFixture, keyless: int
 ) -> None:
     stats = CleanerStats(0.0, invalid_messages_read=keyless)

@@ -240,7 +240,7 @@ def test_error_of_the_client_is_named_and_ends_the_stream(
         scripted.topic.offsets(0)
 
 
-def test_record_is_as_the_client_told_it(scripted: Scripted) -> None:
+def test_record_is_as_the_client_gave_it(scripted: Scripted) -> None:
     scripted.consumer.end = 2
     scripted.consumer.script = [[Told(0, None, key=b"k"), Told(1, b"v")]]
     tombstone, event = scripted.topic.read(1, 0, 100)

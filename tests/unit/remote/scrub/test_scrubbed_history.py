@@ -98,14 +98,14 @@ def test_every_entry_of_a_transaction_index_is_held_against_the_log_and_the_segm
     for number, segment in enumerate(history.segments):
         _, _, index = index_of(history, number, IndexType.TRANSACTION)
         for start in range(0, len(index), TRANSACTION_INDEX_ENTRY_SIZE):
-            (told,) = struct.unpack_from(">q", index, start + field)
+            (stored,) = struct.unpack_from(">q", index, start + field)
             other = bytearray(index)
-            struct.pack_into(">q", other, start + field, told - 1)
+            struct.pack_into(">q", other, start + field, stored - 1)
             (finding,) = found_with_index(history, number, IndexType.TRANSACTION, bytes(other))
             assert finding.kind == "wrong-transaction-index"
-            assert f"_offset={told - 1} expected={told}" in finding.detail
+            assert f"_offset={stored - 1} expected={stored}" in finding.detail
             assert finding.segment_id == uuid_to_text(segment.segment_id.id)
-            reaches_back += told < segment.start_offset
+            reaches_back += stored < segment.start_offset
     assert reaches_back
 
 
@@ -140,8 +140,8 @@ def test_every_field_of_a_producer_snapshot_is_held_against_the_log(
         _, _, snapshot = index_of(history, number, IndexType.PRODUCER_SNAPSHOT)
         entries = read_producer_snapshot(snapshot)
         for at, entry in enumerate(entries):
-            told = getattr(entry, field)
-            other = [*entries[:at], entry._replace(**{field: told + 1}), *entries[at + 1 :]]
+            stored = getattr(entry, field)
+            other = [*entries[:at], entry._replace(**{field: stored + 1}), *entries[at + 1 :]]
             found = found_with_index(
                 history, number, IndexType.PRODUCER_SNAPSHOT, encode_producer_snapshot(other)
             )

@@ -164,16 +164,16 @@ def test_transformed_segment_is_given_chunk_by_chunk(
     manager = ObjectStoreRemoteStorageManager(ObjectStoreSettings.from_config(config))
     segment = SegmentMaker(tmp_path / "segments").segment(size=40_000)
     manager.copy_log_segment_data(segment.metadata, segment.data)
-    buffer, told = memoryview(bytearray(30_000)), [0]
+    buffer, positions = memoryview(bytearray(30_000)), [0]
 
     def check(count: int) -> None:
         assert buffer[:count] == segment.log_bytes()[5_000 : 5_000 + count]
         assert not any(buffer[count:])
-        told.append(count)
+        positions.append(count)
 
     manager.fetch_log_segment_into(segment.metadata, 5_000, buffer, check)
     # The read begins 904 bytes into the chunk at 4096, so that chunk gives 3192 bytes.
-    assert told == [0, *range(3192, 30_000, 4096), 30_000]
+    assert positions == [0, *range(3192, 30_000, 4096), 30_000]
 
 
 def test_compressed_chunks_are_zstd_frames_with_their_size(setup: Setup) -> None:
