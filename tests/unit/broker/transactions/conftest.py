@@ -205,6 +205,23 @@ class Broker:
         )
         self.partition(index).append(batch, required_acks=1, now_ms=now_ms)
 
+    async def begin(
+        self, transactional_id: str = "tx", timeout_ms: int = 60_000
+    ) -> ProducerIdAndEpoch:
+        return await self.coordinator.init_producer_id(transactional_id, timeout_ms, None)
+
+    async def end(
+        self, producer: ProducerIdAndEpoch, *, commit: bool = True, version: int = 0
+    ) -> ProducerIdAndEpoch:
+        return await self.coordinator.end_transaction(
+            "tx", producer, commit=commit, client_version=version
+        )
+
+    def index_of(self, transactional_id: str = "tx") -> int:
+        """The partition of `__transaction_state` whose log has the id."""
+        (index,) = (each for each in range(2) if transactional_id in self.log.read(each))
+        return index
+
     def add(
         self, transactional_id: str, producer: ProducerIdAndEpoch, *indexes: int, topic: str = "t"
     ) -> None:

@@ -1,5 +1,5 @@
-"""The transaction coordinator: markers in every partition, restarts, timeouts, and epochs that run
-out."""
+"""The transaction coordinator: markers in every partition, restarts, timeouts, and ids that are
+forgotten."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from isotherm.broker.transactions import transaction_coordinator, transaction_en
 from isotherm.broker.transactions.transaction_endings import MARKERS_PER_TURN, EndMarker
 from isotherm.broker.transactions.transaction_log import TRANSACTION_STATE_TOPIC
 from isotherm.broker.transactions.transaction_state import (
-    EPOCH_EXHAUSTED,
-    EPOCH_MAX,
     ProducerIdAndEpoch,
     TransactionMetadata,
     TransactionState,
@@ -26,7 +24,6 @@ from isotherm.errors import (
     InvalidProducerIdMappingError,
     InvalidTransactionTimeoutError,
     InvalidTxnStateError,
-    NotControllerError,
     NotCoordinatorError,
     NotLeaderOrFollowerError,
     ProducerFencedError,
@@ -41,16 +38,6 @@ S = TransactionState
 TIMEOUT_MS = 60_000
 
 
-async def begin(broker: Any, transactional_id: str = "tx", timeout_ms: int = TIMEOUT_MS) -> Any:
-    return await broker.coordinator.init_producer_id(transactional_id, timeout_ms, None)
-
-
-async def end(broker: Any, producer: Any, *, commit: bool = True, version: int = 0) -> Any:
-    return await broker.coordinator.end_transaction(
-        "tx", producer, commit=commit, client_version=version
-    )
-
-
 def prepared(broker: Any, producer: ProducerIdAndEpoch, **fields: Any) -> TransactionMetadata:
     """The metadata of a decided commit of which no marker has been written."""
     known = broker.coordinator.describe("tx")
@@ -58,25 +45,19 @@ def prepared(broker: Any, producer: ProducerIdAndEpoch, **fields: Any) -> Transa
     return replace(known, state=S.PREPARE_COMMIT, **fields)
 
 
-def index_of(broker: Any, transactional_id: str = "tx") -> int:
-    """The partition of `__transaction_state` whose log has the id."""
-    (index,) = (each for each in range(2) if transactional_id in broker.log.read(each))
-    return index
-
-
 def test_ids_have_producers_of_their_own_and_rising_epochs(broker: Any) -> None:
     async def scenario() -> None:
-        first, other = await begin(broker), await begin(broker, "other")
+        first, other = await broker.begin(), await broker.begin("other")
         assert (first.epoch, other.epoch) == (0, 0)
         assert first.producer_id != other.producer_id
-        assert await begin(broker) == (first.producer_id, 1)
+        assert await broker.begin() == (first.producer_id, 1)
 
     broker.run(scenario)
 
 
 def test_two_producers_that_begin_at_once_get_different_epochs(broker: Any) -> None:
     async def scenario() -> None:
-        first, second = await asyncio.gather(begin(broker), begin(broker))
+        first, second = await asyncio.gather(broker.begin(), broker.begin())
         assert first.producer_id == second.producer_id
         assert {first.epoch, second.epoch} == {0, 1}
 
@@ -87,7 +68,7 @@ def test_two_producers_that_begin_at_once_get_different_epochs(broker: Any) -> N
 def test_timeout_out_of_bounds_is_refused(broker: Any, timeout_ms: int) -> None:
     async def scenario() -> None:
         with pytest.raises(InvalidTransactionTimeoutError):
-            await begin(broker, timeout_ms=timeout_ms)
+            await broker.begin(timeout_ms=timeout_ms)
         assert broker.log.partitions.partition_count is None
 
     broker.run(scenario)
@@ -97,18 +78,18 @@ def test_timeout_out_of_bounds_is_refused(broker: Any, timeout_ms: int) -> None:
 def test_end_writes_a_marker_into_every_partition(broker: Any, commit: bool) -> None:
     async def scenario() -> None:
         broker.create_topic(partitions=3)
-        producer = await begin(broker)
+        producer = await broker.begin()
         broker.add("tx", producer, 0, 2)
         broker.append(producer, 0)
         broker.append(producer, 2)
         assert broker.partition(0).log.last_stable_offset == 0
-        assert await end(broker, producer, commit=commit) == producer
+        assert await broker.end(producer, commit=commit) == producer
         wanted = ControlRecordType.COMMIT if commit else ControlRecordType.ABORT
         for index in (0, 2):
             ((producer_id, epoch, marker),) = broker.markers_in(index)
             assert (producer_id, epoch) == producer
             assert marker.type is wanted
-            assert marker.coordinator_epoch == broker.epoch_of(index_of(broker))
+            assert marker.coordinator_epoch == broker.epoch_of(broker.index_of())
             assert broker.partition(index).log.last_stable_offset == 2
         assert broker.markers_in(1) == []
         assert broker.state("tx") is (S.COMPLETE_COMMIT if commit else S.COMPLETE_ABORT)
@@ -119,10 +100,10 @@ def test_end_writes_a_marker_into_every_partition(broker: Any, commit: bool) -> 
 def test_marker_of_committed_offsets_reaches_the_group_coordinator(broker: Any) -> None:
     async def scenario() -> None:
         broker.create_topic("__consumer_offsets", partitions=2)
-        producer = await begin(broker)
+        producer = await broker.begin()
         # A name from a request is equal to the constant, and another object.
         broker.add("tx", producer, 1, topic=b"__consumer_offsets".decode())
-        await end(broker, producer)
+        await broker.end(producer)
         assert broker.groups.completed == [(1, producer.producer_id, True)]
         assert len(broker.markers_in(1, "__consumer_offsets")) == 1
 
@@ -132,16 +113,16 @@ def test_marker_of_committed_offsets_reaches_the_group_coordinator(broker: Any) 
 def test_producer_that_begins_again_aborts_what_was_open(broker: Any) -> None:
     async def scenario() -> None:
         broker.create_topic()
-        zombie = await begin(broker)
+        zombie = await broker.begin()
         broker.add("tx", zombie, 0)
         broker.append(zombie)
         with pytest.raises(ConcurrentTransactionsError):
-            await begin(broker)
+            await broker.begin()
         ((_, epoch, marker),) = broker.markers_in()
         assert (epoch, marker.type) == (1, ControlRecordType.ABORT)
-        assert await begin(broker) == (zombie.producer_id, 2)
+        assert await broker.begin() == (zombie.producer_id, 2)
         with pytest.raises(ProducerFencedError):
-            await end(broker, zombie)
+            await broker.end(zombie)
         with pytest.raises(ProducerFencedError):
             broker.add("tx", zombie, 0)
 
@@ -152,9 +133,9 @@ def test_large_transaction_is_ended_over_several_turns_of_the_loop(broker: Any) 
     async def scenario() -> None:
         count = MARKERS_PER_TURN * 2 + 1
         broker.create_topic(partitions=count)
-        producer = await begin(broker)
+        producer = await broker.begin()
         broker.add("tx", producer, *range(count))
-        ending = asyncio.ensure_future(end(broker, producer))
+        ending = asyncio.ensure_future(broker.end(producer))
         await asyncio.sleep(0)
         assert broker.state("tx") is S.PREPARE_COMMIT
         with pytest.raises(ConcurrentTransactionsError):
@@ -171,11 +152,11 @@ def test_partition_deleted_meanwhile_does_not_hold_up_the_end(broker: Any) -> No
     async def scenario() -> None:
         broker.create_topic("gone")
         broker.create_topic()
-        producer = await begin(broker)
+        producer = await broker.begin()
         broker.add("tx", producer, 0, topic="gone")
         broker.add("tx", producer, 0)
         broker.controller.delete_topics(["gone"])
-        await end(broker, producer)
+        await broker.end(producer)
         assert broker.state("tx") is S.COMPLETE_COMMIT
         assert len(broker.markers_in()) == 1
 
@@ -185,10 +166,10 @@ def test_partition_deleted_meanwhile_does_not_hold_up_the_end(broker: Any) -> No
 def test_partition_that_cannot_be_written_leaves_the_end_to_the_next_start(broker: Any) -> None:
     async def cut_off() -> None:
         broker.create_topic(partitions=2)
-        producer = await begin(broker)
+        producer = await broker.begin()
         broker.add("tx", producer, 0, 1)
         broker.partition(0).log.abandon()
-        await end(broker, producer)
+        await broker.end(producer)
         assert broker.state("tx") is S.PREPARE_COMMIT
         assert len(broker.markers_in(1)) == 1
 
@@ -209,14 +190,14 @@ def test_everything_is_there_after_a_restart(broker: Any) -> None:
     async def before() -> None:
         broker.create_topic(partitions=2)
         for name in ("tx", "other", "third"):
-            producer = await begin(broker, name)
+            producer = await broker.begin(name)
             broker.add(name, producer, 0, 1)
         known.extend(broker.coordinator.transactions())
 
     async def after() -> None:
         assert sorted(broker.coordinator.transactions(), key=str) == sorted(known, key=str)
         producer = broker.coordinator.describe("tx").producer
-        await end(broker, producer)
+        await broker.end(producer)
         assert len(broker.markers_in(0)) == len(broker.markers_in(1)) == 1
 
     broker.run(before)
@@ -228,11 +209,11 @@ def test_decided_end_is_carried_out_after_a_crash(broker: Any) -> None:
 
     async def cut_off() -> None:
         broker.create_topic(partitions=2)
-        producer = await begin(broker)
+        producer = await broker.begin()
         broker.add("tx", producer, 0, 1)
         broker.append(producer, 0)
         broker.append(producer, 1)
-        index = index_of(broker)
+        index = broker.index_of()
         epochs.append(broker.epoch_of(index))
         broker.store(index, prepared(broker, producer))
         # One marker was written before the crash. The restarted coordinator writes it again.
@@ -261,11 +242,11 @@ def test_requests_after_a_crash_wait_until_the_decided_end_is_carried_out(
 
     async def cut_off() -> None:
         broker.create_topic()
-        producer = await begin(broker)
+        producer = await broker.begin()
         broker.add("tx", producer, 0)
         broker.append(producer)
         broker.partition().log.abandon()
-        known.extend((producer, await end(broker, producer, commit=commit, version=version)))
+        known.extend((producer, await broker.end(producer, commit=commit, version=version)))
 
     async def taken_up() -> None:
         ended, following = known
@@ -278,17 +259,17 @@ def test_requests_after_a_crash_wait_until_the_decided_end_is_carried_out(
         assert broker.state("tx") is (S.PREPARE_COMMIT if commit else S.PREPARE_ABORT)
         for either in (True, False):
             with pytest.raises(ConcurrentTransactionsError):
-                await end(broker, ended, commit=either, version=version)
+                await broker.end(ended, commit=either, version=version)
         with pytest.raises(ConcurrentTransactionsError):
             broker.add("tx", following, 0)
         with pytest.raises(ConcurrentTransactionsError):
-            await begin(broker)
+            await broker.begin()
         broker.markers.append = append
         await broker.until(lambda: broker.state("tx").name.startswith("COMPLETE"))
         # The client retries, because the answer was lost.
-        assert await end(broker, ended, commit=commit, version=version) == following
+        assert await broker.end(ended, commit=commit, version=version) == following
         with pytest.raises(InvalidTxnStateError):
-            await end(broker, ended, commit=not commit, version=version)
+            await broker.end(ended, commit=not commit, version=version)
         broker.add("tx", following, 0)
         assert len(broker.markers_in()) == 1
 
@@ -299,7 +280,7 @@ def test_requests_after_a_crash_wait_until_the_decided_end_is_carried_out(
 def test_transaction_overdue_at_start_is_aborted(broker: Any) -> None:
     async def before() -> None:
         broker.create_topic()
-        producer = await begin(broker)
+        producer = await broker.begin()
         broker.add("tx", producer, 0)
 
     async def after() -> None:
@@ -313,21 +294,21 @@ def test_transaction_overdue_at_start_is_aborted(broker: Any) -> None:
 
 def test_requests_before_the_load_get_a_retriable_error(broker: Any) -> None:
     async def before() -> None:
-        await begin(broker)
+        await broker.begin()
 
     async def after() -> None:
         with pytest.raises(NotCoordinatorError):
-            await begin(broker)
+            await broker.begin()
         loading = asyncio.ensure_future(broker.load())
         await asyncio.sleep(0)
         with pytest.raises(CoordinatorLoadInProgressError):
-            await begin(broker)
+            await broker.begin()
         with pytest.raises(CoordinatorLoadInProgressError):
             broker.add("tx", ProducerIdAndEpoch(0, 0), 0)
         with pytest.raises(CoordinatorLoadInProgressError):
             list(broker.coordinator.transactions())
         await loading
-        assert (await begin(broker)).epoch == 1
+        assert (await broker.begin()).epoch == 1
 
     broker.run(before)
     broker.run(after, load=False)
@@ -338,8 +319,8 @@ def test_damaged_record_makes_only_its_partition_unavailable(broker: Any) -> Non
 
     async def before() -> None:
         for name in names:
-            await begin(broker, name)
-        damaged = index_of(broker, names[0])
+            await broker.begin(name)
+        damaged = broker.index_of(names[0])
         batch = build_batch([(broker.clock.now_ms(), b"\0\0", b"\0\x09", ())])
         broker.partition(damaged, TRANSACTION_STATE_TOPIC).append(
             batch,
@@ -371,7 +352,7 @@ def test_unassigned_id_is_not_known(broker: Any) -> None:
                 broker.add("unknown", ProducerIdAndEpoch(0, 0), 0)
             with pytest.raises(TransactionalIdNotFoundError):
                 broker.coordinator.describe("unknown")
-            await begin(broker)
+            await broker.begin()
 
     broker.run(scenario)
 
@@ -382,7 +363,7 @@ def test_unassigned_id_is_not_known(broker: Any) -> None:
 def test_transaction_is_aborted_once_its_timeout_has_passed(broker: Any) -> None:
     async def scenario() -> None:
         broker.create_topic()
-        producer = await begin(broker, timeout_ms=5)
+        producer = await broker.begin(timeout_ms=5)
         broker.add("tx", producer, 0)
         broker.append(producer)
         broker.clock.advance(4)
@@ -394,7 +375,7 @@ def test_transaction_is_aborted_once_its_timeout_has_passed(broker: Any) -> None
         ((_, epoch, marker),) = broker.markers_in()
         assert (epoch, marker.type) == (1, ControlRecordType.ABORT)
         with pytest.raises(ProducerFencedError):
-            await end(broker, producer)
+            await broker.end(producer)
 
     broker.run(scenario)
 
@@ -410,7 +391,7 @@ def test_timer_of_a_transaction_fires_at_its_timeout(
 
     async def scenario() -> None:
         broker.create_topic()
-        producer = await begin(broker, timeout_ms=1500)
+        producer = await broker.begin(timeout_ms=1500)
         loop = SimpleNamespace(call_later=call_later)
         monkeypatch.setattr(broker.coordinator, "_loop", loop)
         broker.add("tx", producer, 0)
@@ -427,9 +408,9 @@ def test_timer_of_a_transaction_fires_at_its_timeout(
 def test_ended_transaction_does_not_time_out(broker: Any) -> None:
     async def scenario() -> None:
         broker.create_topic()
-        producer = await begin(broker, timeout_ms=1)
+        producer = await broker.begin(timeout_ms=1)
         broker.add("tx", producer, 0)
-        await end(broker, producer)
+        await broker.end(producer)
         broker.clock.advance(10)
         # Real time, in which a timer that was not cancelled would fire.
         for _ in range(10):
@@ -442,11 +423,11 @@ def test_ended_transaction_does_not_time_out(broker: Any) -> None:
 def test_idle_id_is_forgotten_for_good(broker: Any) -> None:
     async def before() -> None:
         broker.create_topic()
-        await begin(broker, "idle")
-        producer = await begin(broker, "busy")
+        await broker.begin("idle")
+        producer = await broker.begin("busy")
         broker.add("busy", producer, 0)
         broker.clock.advance(1000)
-        await begin(broker, "recent")
+        await broker.begin("recent")
         names = {"idle", "busy", "recent"}
         await broker.until(
             lambda: {each.transactional_id for each in broker.coordinator.transactions()} != names
@@ -470,7 +451,7 @@ def test_idle_id_stays_until_the_log_takes_its_removal(
         raise NotCoordinatorError("moved")
 
     async def scenario() -> None:
-        await begin(broker)
+        await broker.begin()
         broker.clock.advance(1000)
         with monkeypatch.context() as patch:
             patch.setattr(broker.log, "forget", refuse)
@@ -491,7 +472,7 @@ def test_many_idle_ids_are_forgotten_batch_by_batch(
 
     async def scenario() -> None:
         for index in range(8):
-            await begin(broker, f"idle {index}")
+            await broker.begin(f"idle {index}")
         broker.clock.advance(1000)
         forget = broker.log.forget
 
@@ -511,163 +492,16 @@ def test_many_idle_ids_are_forgotten_batch_by_batch(
 def test_deleted_topic_takes_its_transactions_along(broker: Any) -> None:
     async def scenario() -> None:
         broker.create_topic()
-        producer = await begin(broker, timeout_ms=1)
+        producer = await broker.begin(timeout_ms=1)
         broker.add("tx", producer, 0)
         broker.controller.delete_topics([TRANSACTION_STATE_TOPIC])
         broker.clock.advance(10)
         for _ in range(10):  # its timer fires
             await asyncio.sleep(0.001)
         with pytest.raises(InvalidProducerIdMappingError):
-            await end(broker, producer)
-        again = await begin(broker)
+            await broker.end(producer)
+        again = await broker.begin()
         assert again.epoch == 0
         assert again.producer_id != producer.producer_id
 
     broker.run(scenario)
-
-
-# ---- epochs run out
-
-
-def test_exhausted_epoch_gives_a_new_producer_id(broker: Any) -> None:
-    first: list[int] = []
-
-    async def before() -> None:
-        producer = await begin(broker)
-        first.append(producer.producer_id)
-        known = broker.coordinator.describe("tx")
-        broker.store(index_of(broker), replace(known, producer_epoch=EPOCH_EXHAUSTED))
-
-    async def after() -> None:
-        producer = await begin(broker)
-        assert producer.epoch == 0
-        assert producer.producer_id != first[0]
-
-    broker.run(before)
-    broker.run(after)
-
-
-def test_end_of_version_2_with_the_last_epoch_gives_a_new_producer_id(broker: Any) -> None:
-    async def before() -> None:
-        broker.create_topic()
-        producer = await begin(broker)
-        broker.add("tx", producer, 0)
-        known = broker.coordinator.describe("tx")
-        broker.store(index_of(broker), replace(known, producer_epoch=EPOCH_EXHAUSTED))
-
-    async def after() -> None:
-        old = broker.coordinator.describe("tx").producer
-        new = await end(broker, old, version=2)
-        assert new.epoch == 0
-        assert new.producer_id != old.producer_id
-        ((producer_id, epoch, _),) = broker.markers_in()
-        assert (producer_id, epoch) == (old.producer_id, old.epoch + 1)
-        assert await end(broker, old, version=2) == new
-
-    broker.run(before)
-    broker.run(after)
-
-
-def begun_under_the_last_epoch(broker: Any) -> ProducerIdAndEpoch:
-    """Store an open transaction under the last epoch that times out before the next start. Returns
-    its producer."""
-    producers: list[ProducerIdAndEpoch] = []
-
-    async def before() -> None:
-        broker.create_topic()
-        producer = await begin(broker)
-        broker.add("tx", producer, 0)
-        known = broker.coordinator.describe("tx")
-        broker.store(index_of(broker), replace(known, producer_epoch=EPOCH_EXHAUSTED))
-        producers.append(ProducerIdAndEpoch(producer.producer_id, EPOCH_EXHAUSTED))
-
-    broker.run(before)
-    broker.clock.advance(TIMEOUT_MS)
-    return producers[0]
-
-
-def test_late_transaction_under_the_last_epoch_ends_with_a_new_producer_id(
-    broker: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(transaction_coordinator, "ABORT_RETRY_S", 0.001)
-    old = begun_under_the_last_epoch(broker)
-
-    async def scenario() -> None:
-        new_producer_id = broker.coordinator.new_producer_id
-        refused: list[None] = []
-
-        async def refused_at_first() -> int:
-            if len(refused) < 2:
-                refused.append(None)
-                raise NotControllerError("no id now")
-            return int(await new_producer_id())
-
-        broker.coordinator.new_producer_id = refused_at_first
-        await broker.load()
-        await broker.until(lambda: broker.state("tx") is S.COMPLETE_ABORT)
-        assert len(refused) == 2
-        logged = [each for each in caplog.records if "is not aborted yet" in each.message]
-        assert [(each.levelname, each.exc_info) for each in logged] == [("WARNING", None)] * 2
-        assert "transactional_id=tx reason=no id now" in caplog.text
-        new = broker.coordinator.describe("tx").producer
-        assert (new.producer_id != old.producer_id, new.epoch) == (True, 0)
-        ((producer_id, epoch, marker),) = broker.markers_in()
-        assert (producer_id, epoch) == (old.producer_id, EPOCH_EXHAUSTED + 1)
-        assert marker.type is ControlRecordType.ABORT
-        assert await end(broker, old, commit=False, version=2) == new
-
-    broker.run(scenario, load=False)
-
-
-@pytest.mark.parametrize("is_refused", [True, False])
-def test_late_transaction_that_is_ended_while_an_id_is_asked_for_stays_as_it_ended(
-    broker: Any, monkeypatch: pytest.MonkeyPatch, is_refused: bool
-) -> None:
-    monkeypatch.setattr(transaction_coordinator, "ABORT_RETRY_S", 0.001)
-    old = begun_under_the_last_epoch(broker)
-
-    async def scenario() -> None:
-        asked, may_answer = asyncio.Event(), asyncio.Event()
-
-        async def slowly() -> int:
-            asked.set()
-            await may_answer.wait()
-            if is_refused:
-                raise NotControllerError("no id now")
-            return 12345
-
-        broker.coordinator.new_producer_id = slowly
-        await broker.load()
-        await asked.wait()
-        await end(broker, old)
-        broker.add("tx", old, 0)
-        may_answer.set()
-        for _ in range(10):
-            await asyncio.sleep(0.001)
-        # The next transaction has not timed out. Both ends were under the producer's own epoch.
-        assert broker.state("tx") is S.ONGOING
-        assert [epoch for _, epoch, _ in broker.markers_in()] == [EPOCH_EXHAUSTED]
-
-    broker.run(scenario, load=False)
-
-
-def test_late_transaction_under_the_epoch_that_is_kept_for_fencing_is_ended(broker: Any) -> None:
-    """An older version wrote the record. The marker's epoch cannot be higher than the records'."""
-
-    async def before() -> None:
-        broker.create_topic()
-        producer = await begin(broker)
-        broker.add("tx", producer, 0)
-        broker.append(ProducerIdAndEpoch(producer.producer_id, EPOCH_MAX))
-        known = broker.coordinator.describe("tx")
-        broker.store(index_of(broker), replace(known, producer_epoch=EPOCH_MAX))
-
-    async def after() -> None:
-        await broker.until(lambda: broker.state("tx") is S.COMPLETE_ABORT)
-        assert [epoch for _, epoch, _ in broker.markers_in()] == [EPOCH_MAX]
-        assert broker.partition().log.last_stable_offset == 2
-        assert broker.coordinator.describe("tx").producer.epoch == 0
-
-    broker.run(before)
-    broker.clock.advance(TIMEOUT_MS)
-    broker.run(after)
