@@ -157,6 +157,24 @@ def test_records_that_are_no_batch_are_not_asked_for(broker: Any, records: bytes
     broker.run(scenario)
 
 
+@pytest.mark.parametrize(("epoch", "is_asked"), [(999, True), (1000, False), (1001, True)])
+def test_open_transaction_of_another_epoch_admits_nothing(
+    broker: Any, epoch: int, is_asked: bool
+) -> None:
+    async def scenario() -> None:
+        leader = Leader(broker)
+        broker.append(ProducerIdAndEpoch(7, 1000))
+        request = request_of(0, sequence=1, producer=ProducerIdAndEpoch(7, epoch))
+        producing = leader.produce(11, request)
+        await asyncio.sleep(0)
+        assert bool(leader.coordinator.asked) is is_asked
+        for each in leader.coordinator.answers:
+            each.set_exception(ProducerFencedError())
+        assert await producing == [E.invalid_producer_epoch if is_asked else E.none]
+
+    broker.run(scenario)
+
+
 def test_producers_of_one_partition_are_asked_for_each_by_itself(broker: Any) -> None:
     async def scenario() -> None:
         leader = Leader(broker)

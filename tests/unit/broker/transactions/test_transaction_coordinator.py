@@ -405,6 +405,30 @@ def test_timer_of_a_transaction_fires_at_its_timeout(
     broker.run(scenario)
 
 
+def test_late_transaction_stays_open_until_the_log_takes_its_end(
+    broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise NotCoordinatorError("moved")
+
+    async def scenario() -> None:
+        broker.create_topic()
+        broker.add("tx", await broker.begin(), 0)
+        (shard,) = (each for each in broker.coordinator._shards.active() if "tx" in each.by_id)
+        broker.clock.advance(TIMEOUT_MS)
+        first = shard.timeouts["tx"]
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.log, "append", refuse)
+            broker.coordinator._on_timeout(shard, "tx")
+        assert broker.state("tx") is S.ONGOING
+        assert (first.cancelled(), shard.timeouts["tx"].cancelled()) == (True, False)
+        broker.coordinator._on_timeout(shard, "tx")
+        assert broker.state("tx") is S.COMPLETE_ABORT
+        assert shard.timeouts == {}
+
+    broker.run(scenario)
+
+
 def test_ended_transaction_does_not_time_out(broker: Any) -> None:
     async def scenario() -> None:
         broker.create_topic()

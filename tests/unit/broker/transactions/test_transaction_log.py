@@ -134,10 +134,11 @@ def test_damaged_batch_is_not_believed(tmp_path: Path) -> None:
     log.close()
 
 
-def test_record_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("value", [b"", b"\0", b"\0\1", b"\0\x63"])
+def test_record_that_cannot_be_read_is_named(tmp_path: Path, value: bytes) -> None:
     first = metadata("a", 1, TransactionState.EMPTY)
     bad = build_batch(
-        [(NOW_MS, encode_key("b"), b"\0\x63", ())], base_offset=1, partition_leader_epoch=0
+        [(NOW_MS, encode_key("b"), value, ())], base_offset=1, partition_leader_epoch=0
     )
     log = written_log(tmp_path / "log" / "__transaction_state-0", batch("a", first), bad)
     with pytest.raises(CorruptMetadataError, match="partition=__transaction_state-0 offset=1"):
