@@ -399,6 +399,15 @@ def test_group_assigns_while_its_target_is_of_an_earlier_epoch(driver) -> None:
     assert driver.group.shown_state == "Stable"
 
 
+def test_epochs_are_equal_numbers_not_the_same_objects(driver) -> None:
+    driver.join("a")
+    driver.group.members["a"] = replace(driver.group.members["a"], epoch=int("1000"))
+    driver.group.group_epoch, driver.group.target_epoch = int("1000"), int("1000")
+    assert driver.group.shown_state == "Stable"
+    assert driver.beat("a", int("1000")).epoch == 1000
+    assert driver.records == []
+
+
 def test_members_that_are_removed_together_raise_the_epoch_once(driver) -> None:
     for member_id in "abc":
         driver.join(member_id)
