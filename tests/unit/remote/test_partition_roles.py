@@ -261,6 +261,22 @@ def test_deletion_that_cannot_be_struck_off_the_list_is_tried_again(
     assert pending.partitions() == []
 
 
+def test_deletion_waits_until_the_metadata_is_read(
+    manager: RemoteLogManager, partition: TieredPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition.copy_task.run()
+    is_ready, looks = partition.metadata.is_ready, []
+
+    def not_at_first(asked: TopicIdPartition) -> bool:
+        looks.append(asked)
+        return len(looks) > 2 and is_ready(asked)
+
+    monkeypatch.setattr(partition.metadata, "is_ready", not_at_first)
+    stopped = manager.stop_partitions([partition.partition], delete_remote=True)
+    run_after(partition, 1_000, stopped.done)
+    assert partition.object_names() == []
+
+
 def test_deletion_that_is_asked_for_while_a_stop_ends_is_carried_out(
     manager: RemoteLogManager, partition: TieredPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,27 +111,29 @@ def test_new_configuration_resizes_every_pool(
     threads = CountingThreads()
     manager = open_manager(
         threads,
-        remote_log_reader_threads=2,
+        remote_log_reader_threads=15,
         remote_log_manager_copier_thread_pool_size=3,
         remote_log_manager_expiration_thread_pool_size=4,
     )
     before = dict(threads.counts)
-    manager.update_config(
-        replace(
-            RemoteLogManagerConfig(),
-            remote_log_reader_threads=20,
-            remote_log_manager_copier_thread_pool_size=30,
-            remote_log_manager_expiration_thread_pool_size=40,
-        )
+    changed = replace(
+        RemoteLogManagerConfig(),
+        remote_log_reader_threads=20,
+        remote_log_manager_copier_thread_pool_size=1,
+        remote_log_manager_expiration_thread_pool_size=2,
     )
+    manager.update_config(changed)
     pools = {
-        "remote-log-reader": (2, 20),
-        READ_AHEAD_POOL: (2 + AHEAD_AT_ONCE, 20 + AHEAD_AT_ONCE),
-        "remote-log-copy": (3, 30),
-        "remote-log-expiration": (4, 40),
+        "remote-log-reader": (15, 20),
+        READ_AHEAD_POOL: (15 + AHEAD_AT_ONCE, 20 + AHEAD_AT_ONCE),
+        "remote-log-copy": (3, 1),
+        "remote-log-expiration": (4, 2),
     }
     assert before == {name: old for name, (old, _) in pools.items()}
     assert threads.counts == {name: new for name, (_, new) in pools.items()}
+    threads.counts.clear()
+    manager.update_config(changed)
+    assert threads.counts == {}, "a pool of the right size is kept"
 
 
 def test_quotas_of_the_configuration_hold_and_change_while_running(
