@@ -91,7 +91,9 @@ class PartitionRoles:
         # Partitions that start once a stop is done, with a token of the last call that requested
         # it.
         self._restarts: dict[TopicIdPartition, object] = {}
+        # The last stop of each partition that is being stopped, and all stops that are not done.
         self._stopping: dict[TopicIdPartition, Future[None]] = {}
+        self._open_stops: set[Future[None]] = set()
         self._closed = False
 
     def leads(self, partition: TopicIdPartition) -> bool:
@@ -220,6 +222,8 @@ class PartitionRoles:
             role = self._roles.pop(partition, None)
             earlier = self._stopping.get(partition)
             self._stopping[partition] = done
+            self._open_stops.add(done)
+        done.add_done_callback(self._forget_stop)
         running = [earlier] if earlier is not None else []
         if role is not None:
             for task in role.tasks:
@@ -250,6 +254,10 @@ class PartitionRoles:
 
         self._schedule.expirations.schedule(("stop", partition, id(done)), stop)
         return done
+
+    def _forget_stop(self, done: Future[None]) -> None:
+        with self._lock:
+            self._open_stops.discard(done)
 
     def _delete_remote(self, partition: TopicIdPartition) -> bool:
         """Returns False, with nothing done, while the partition's metadata is being read."""
@@ -310,8 +318,8 @@ class PartitionRoles:
         """End the stops that are not done with RemoteStorageNotReadyError. Call it after `close`,
         when the schedule has ended: the next process carries them out."""
         with self._lock:
-            stopping = list(self._stopping.values())
-        for future in stopping:
+            open_stops = list(self._open_stops)
+        for future in open_stops:
             with suppress(InvalidStateError):  # done meanwhile, by work that `close` left behind
                 future.set_exception(_closed_error())
 

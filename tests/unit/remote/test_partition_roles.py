@@ -338,6 +338,18 @@ def test_closed_manager_leaves_a_stop_to_the_next_process(
         stopped.result(0)
 
 
+def test_closed_manager_leaves_stops_that_meet_to_the_next_process(
+    manager: RemoteLogManager, partition: TieredPartition
+) -> None:
+    """Both deletions wait for metadata that are never read."""
+    other = replace_partition(partition, 1)
+    stops = [manager.stop_partitions([other], delete_remote=True) for _ in range(2)]
+    manager.close()
+    for stopped in stops:
+        with pytest.raises(RemoteStorageNotReadyError, match="is closed"):
+            stopped.result(0)
+
+
 def replace_partition(partition: TieredPartition, number: int) -> TopicIdPartition:
     return TopicIdPartition(partition.partition.topic_id, partition.partition.topic, number)
 
