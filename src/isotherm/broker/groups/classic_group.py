@@ -116,7 +116,6 @@ class ClassicGroup:
         self._sync_received(member.member_id)
         if self.state is GroupState.STABLE:
             # A retry, or a member that is slower than the leader. The assignment already exists.
-            member.reset_session_timeout(now_ms)
             self._effects.append(Answer(request.reply, self._sync_result(member)))
             return self._take_effects()
         self._drop_sync(member, ErrorCode.rebalance_in_progress)

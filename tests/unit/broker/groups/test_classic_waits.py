@@ -307,17 +307,22 @@ def test_group_in_which_all_have_synced_waits_for_no_sync(driver) -> None:
     assert (driver.group.state, driver.group.generation_id) == (GroupState.STABLE, 1)
 
 
-@pytest.mark.parametrize("action", ["sync", "commit"])
-def test_sync_and_commit_count_as_heartbeats(driver, action) -> None:
+def test_commit_counts_as_a_heartbeat(driver) -> None:
     _, follower = driver.stable(None, None)
     driver.pass_time(SESSION_MS - 1)
-    if action == "sync":
-        driver.sync("again", follower, 1)
-    else:
-        driver.group.offsets_committed(follower, driver.now_ms)
-        driver.group.offsets_committed("nobody", driver.now_ms)
+    driver.group.offsets_committed(follower, driver.now_ms)
+    driver.group.offsets_committed("unknown", driver.now_ms)
     driver.pass_time(1)
     assert members_of(driver) == [follower]
+
+
+def test_sync_that_is_repeated_in_stable_is_no_heartbeat(driver) -> None:
+    """Kafka's GroupMetadataManager.classicGroupSyncToClassicGroup answers it and does nothing else."""
+    _, follower = driver.stable(None, None)
+    driver.pass_time(SESSION_MS - 1)
+    driver.sync("again", follower, 1)
+    driver.pass_time(1)
+    assert members_of(driver) == []
 
 
 def test_dead_group_waits_for_nothing(driver) -> None:
