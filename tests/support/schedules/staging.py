@@ -70,7 +70,7 @@ def stage_again(durable: Durable, old: RemoteLogSegmentMetadata, folder: Path, r
 def _files_of(
     storage: ScheduledStorage, segment: RemoteLogSegmentMetadata, folder: Path
 ) -> LogSegmentData:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir()
 
     def write(name: str, content: bytes | memoryview) -> Path:
         path = folder / name
