@@ -81,7 +81,7 @@ FURTHER = (
     Task("remote_quota", 1.0),
     Task("store_faults", 3.0),
     Task("fault_histories", 4.0),
-    Task("spark_cold_read", 3.0),
+    Task("spark_cold_read", 7.0),
     Task("spark_scale", 6.0),
     Task("spark_handover", 2.0),
     Task("compact", 3.0),
