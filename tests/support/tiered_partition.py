@@ -34,6 +34,7 @@ from isotherm.record.batch import (
     iterate_batches,
     read_records,
 )
+from isotherm.remote.futures import done_future
 from isotherm.remote.indexes.index_cache import DIRECTORY_NAME, RemoteIndexCache
 from isotherm.remote.indexes.rebuilt_transactions import TransactionIndexRebuild
 from isotherm.remote.metadata.exclusive import exclusive_metadata
@@ -108,9 +109,7 @@ def deletion_at_once(tier: RemoteTierAccess, partition: TopicIdPartition) -> Fut
     """Delete the partition's segments in the caller's thread, as `begin_deletion` of a
     TierCleanupTarget."""
     delete_remote_partition(tier, partition)
-    done: Future[None] = Future()
-    done.set_result(None)
-    return done
+    return done_future()
 
 
 class TieredPartition:

@@ -17,7 +17,7 @@ Source: Kafka RemoteLogManager.onLeadershipChange and stopPartitions.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +26,7 @@ from typing import Protocol
 
 from isotherm.errors import RemoteStorageNotReadyError
 from isotherm.log.partition_log import PartitionLog
+from isotherm.remote.futures import all_done
 from isotherm.remote.remote_tier_metrics import Expirations
 from isotherm.remote.task_schedule import TaskSchedule
 from isotherm.remote.tasks.copy import CopyTask
@@ -201,7 +202,7 @@ class PartitionRoles:
                 self._restarts.pop(each, None)
         if delete_remote:
             self._pending_deletions.add(stopped)
-        return _all_done(
+        return all_done(
             [self._stop(partition, delete_remote=delete_remote) for partition in stopped]
         )
 
@@ -334,31 +335,3 @@ def _tiered(logs: Iterable[PartitionLog]) -> dict[TopicIdPartition, PartitionLog
         for log in logs
         if log.remote_log_enabled and log.topic_id is not None
     }
-
-
-def _all_done(futures: Sequence[Future[None]]) -> Future[None]:
-    """A future that is done when all of these are, with the error of the first one that failed."""
-    together: Future[None] = Future()
-    lock = threading.Lock()
-    remaining = len(futures)
-
-    def count_down(_: Future[None]) -> None:
-        nonlocal remaining
-        with lock:
-            remaining -= 1
-            is_last = remaining == 0
-        if is_last:
-            settle()
-
-    def settle() -> None:
-        errors = [error for each in futures if (error := each.exception()) is not None]
-        if errors:
-            together.set_exception(errors[0])
-        else:
-            together.set_result(None)
-
-    for each in futures:
-        each.add_done_callback(count_down)
-    if not futures:
-        settle()
-    return together

@@ -12,6 +12,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 
 from isotherm.clock import Clock
+from isotherm.remote.futures import done_future
 from isotherm.remote.threads import SYSTEM_THREADS, Threads
 
 Tick = Callable[[], float | None]
@@ -81,7 +82,7 @@ class PeriodicTasks:
         with self._lock:
             scheduled = self._scheduled.pop(key, None)
             if scheduled is None or not scheduled.is_running:
-                return _done()
+                return done_future()
             scheduled.is_cancelled = True
             return scheduled.stopped
 
@@ -124,9 +125,3 @@ class PeriodicTasks:
         if is_over:
             scheduled.stopped.set_result(None)
         self._wakeup.set()
-
-
-def _done() -> Future[None]:
-    future: Future[None] = Future()
-    future.set_result(None)
-    return future

@@ -37,6 +37,7 @@ from isotherm.errors import (
     UnsupportedVersionError,
 )
 from isotherm.metrics.registry import Metrics
+from isotherm.remote.futures import done_future
 from isotherm.remote.metadata.api import ConditionalMetadataTopic
 from isotherm.remote.metadata.folding.fold import fold_metadata_partition
 from isotherm.remote.metadata.settings import TopicBasedSettings
@@ -188,7 +189,7 @@ class TopicBasedRemoteLogMetadataManager:
         already."""
         current = self._store.deletion(metadata.topic_id_partition)
         if current is not None and metadata.state < current.state:
-            return _done()
+            return done_future()
         return self._publish(metadata.topic_id_partition, metadata)
 
     def predecessor(self, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
@@ -314,7 +315,7 @@ class TopicBasedRemoteLogMetadataManager:
             reader.check_room()
             offset = self._write(number, reader, partition, event)
         if offset is None:
-            return _done()
+            return done_future()
         # The write lock is free again, unless the caller holds it: reading back must not delay
         # other writers of this metadata partition.
         wait_s = self._settings.remote_log_metadata_consume_wait_ms / 1000
@@ -547,9 +548,3 @@ class TopicBasedRemoteLogMetadataManager:
         else:
             self._unreadable.discard(number)
         reader.expire(self._clock.monotonic_s())
-
-
-def _done() -> Future[None]:
-    future: Future[None] = Future()
-    future.set_result(None)
-    return future

@@ -20,6 +20,7 @@ from typing import Protocol, TypeAlias, TypeVar
 from isotherm.clock import Clock
 from isotherm.errors import EventOvertakenError, RemoteStorageNotReadyError
 from isotherm.metrics.broker_topic_metrics import BrokerTopicMetrics, TopicMeter
+from isotherm.remote.futures import done_future
 from isotherm.remote.metadata.api import ExclusiveMetadata, RemoteLogMetadataManager
 from isotherm.remote.quota import RemoteQuota
 from isotherm.remote.remote_tier_metrics import RetentionShares
@@ -48,12 +49,6 @@ its metadata, so it reads memory only and never waits."""
 def in_any_case(_: RemoteLogSegmentMetadata) -> bool:
     """A `StillDue` for deletions that depend only on the state of the segment."""
     return True
-
-
-def _done() -> Future[None]:
-    done: Future[None] = Future()
-    done.set_result(None)
-    return done
 
 
 class CachedIndexes(Protocol):
@@ -174,7 +169,7 @@ class RemoteTierAccess:
                 )
                 return None
             if metadata.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
-                return _done()
+                return done_future()
             return self.metadata.update_remote_log_segment_metadata(started)
 
         stored = self.decided(metadata.topic_id_partition, decide)
