@@ -15,7 +15,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -40,6 +40,9 @@ from isotherm.broker.groups.group_records import GroupRecord
 from isotherm.broker.groups.topic_catalog import TopicCatalog
 from isotherm.errors import RejectedError
 from isotherm.types import TimestampMs
+
+if TYPE_CHECKING:
+    from isotherm.broker.metadata.image import TopicImage
 
 ASSIGNORS: Mapping[str, Assignor] = {
     uniform.NAME: uniform.assign,
@@ -155,6 +158,11 @@ class ConsumerGroup:
             return member.topic_names
         return member.topic_names | self.regexes.get(member.topic_regex, frozenset())
 
+    def _topics_of(self, member: ConsumerMember, catalog: TopicCatalog) -> list[TopicImage]:
+        """The topics of the member's subscription that exist."""
+        found = map(catalog.find, self.subscribed_names(member))
+        return [topic for topic in found if topic is not None]
+
     def may_read(self, topic: str) -> bool:
         """Whether members may be reading the topic; True if that is not known yet."""
         return any(
@@ -210,8 +218,7 @@ class ConsumerGroup:
             self._compute_target(catalog, records, wall_ms)
         subscribed = None
         if has_new_subscription:
-            found = map(catalog.find, self.subscribed_names(member))
-            subscribed = frozenset(topic.topic_id for topic in found if topic is not None)
+            subscribed = frozenset(each.topic_id for each in self._topics_of(member, catalog))
         member = self._reconcile(member, owned, subscribed, now_ms, records, force=is_new)
         self.reset_session_timeout(member, now_ms)
         return member
@@ -382,11 +389,7 @@ class ConsumerGroup:
         topics = {}
         subscriptions = {}
         for member_id, member in self.members.items():
-            found = [
-                topic
-                for name in self.subscribed_names(member)
-                if (topic := catalog.find(name)) is not None
-            ]
+            found = self._topics_of(member, catalog)
             topics.update({topic.topic_id: len(topic.partitions) for topic in found})
             subscriptions[member_id] = MemberSubscription(
                 member.instance_id,
