@@ -61,6 +61,7 @@ def find_batch(
         # Only these header bytes are needed of a batch. Its records are skipped, not read.
         if position + _SPAN.size > window_position + len(window):
             window, window_position = file.read_at(position, SCAN_WINDOW_SIZE), position
+            # The log was truncated after the caller's look at its size.
             if len(window) < _SPAN.size:
                 break
         base_offset, length, delta = _SPAN.unpack_from(window, position - window_position)

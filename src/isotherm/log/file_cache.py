@@ -47,6 +47,7 @@ class BoundedCache(Generic[Value]):
         # Without the lock: loading is I/O, and readers of other keys must not wait for it.
         value = load()
         with self._lock:
+            # Another thread may have loaded it meanwhile. Its weight must not count twice.
             self._forget(key)
             self._values[key] = value
             self._weight += self._weigh(value)

@@ -86,6 +86,8 @@ class FollowerRecords(NamedTuple):
         start = 0
         while start < len(ends):
             position = int(self.batches["position"][start])
+            # Positions and offsets rise (`check_follower_records`), so a binary search finds each
+            # end.
             fitting = int(ends.searchsorted(position + size_max, side="right"))
             base_offset = int(self.batches["base_offset"][start])
             near = int(last_offsets.searchsorted(base_offset + RELATIVE_OFFSET_MAX, side="right"))
@@ -96,6 +98,7 @@ class FollowerRecords(NamedTuple):
     def _slice(self, start: int, end: int) -> FollowerRecords:
         if start == 0 and end == len(self.batches):
             return self
+        # A copy: the positions become relative to the piece, and other pieces use the table still.
         batches = self.batches[start:end].copy()
         position = int(batches["position"][0])
         size = int(batches["size"].sum())
@@ -153,6 +156,7 @@ def check_follower_records(
             epochs[row],
             leader_epoch,
         )
+        # All later batches go too: the log must have no gap.
         batches, epochs = batches[:row], epochs[:row]
     last_offsets = batches["base_offset"] + batches["last_offset_delta"]
     wrong = np.flatnonzero(batches["base_offset"][1:] <= last_offsets[:-1])
@@ -162,6 +166,7 @@ def check_follower_records(
             f"offsets of fetched batches do not rise partition={topic_partition}"
             f" base_offset={batches['base_offset'][row]} after={last_offsets[row - 1]}"
         )
+    # Last: it costs the most, for each byte, and batches that are left out need none.
     verify_crcs(records, batches)
     size = int(batches["position"][-1] + batches["size"][-1]) if len(batches) else 0
     return FollowerRecords(records[:size], batches, epochs)

@@ -249,6 +249,7 @@ class OsFileSystem:
             file = self.open_readable(path)
         except FileNotFoundError:
             return
+        # fsync writes all of a file, whichever descriptor it is called on.
         file.sync()
 
     def sync_directory(self, path: Path) -> None:

@@ -84,6 +84,7 @@ class LockedDir:
             recovery_points[log.topic_partition] = log.recovery_point
         self._write(fs, RECOVERY_POINT_CHECKPOINT_NAME, recovery_points)
         self.save_log_starts(fs, logs, offline)
+        # Forces the write: the three files are written together, and a missing one counts as lost.
         self.stored_high_watermarks.clear()
         self.save_high_watermarks(fs, logs, offline)
         self.named.clear()
@@ -94,6 +95,7 @@ class LockedDir:
     ) -> None:
         """Write the file of log starts only, and confirm it to the logs. Raises OSError."""
         log_start_offsets = _of(self.log_start_offsets or {}, offline)
+        # Read once: a log start may move during the write, and only what is written is confirmed.
         starts = [(log, log.log_start_offset_to_store) for log in logs]
         for log, log_start_offset in starts:
             # For other logs the base of the first segment is enough. A tiered log may start far

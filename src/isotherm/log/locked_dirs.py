@@ -100,6 +100,7 @@ class LockedDirs:
                     locked.log_dir.try_to(
                         "shut down", partial(save_clean_shutdown, self._fs, path, broker_epoch)
                     )
+                # Last: the next process must find the marker.
                 locked.lock.release()
             self._locked.clear()
             self._loaded.clear()

@@ -52,6 +52,7 @@ class LogCopy:
         self.log_dir = log_dir
         self.directory = directory
         self._fs = fs
+        # Read before the first byte is copied: a truncation after this makes the copy begin anew.
         self._removals = log.removals
         # Bytes of each segment's `.log` that are copied, and the bases of segments copied as a
         # whole.
@@ -122,6 +123,8 @@ class LogCopy:
         """Mark the complete copy and give it the log's name. The rename is the last step: from there
         on a start uses the copy, and so must this process."""
         with self.log_dir.errors_fail_it(f"move {self.log.topic_partition}"):
+            # Durable before the rename: after a crash a start that finds both directories must
+            # find it.
             mark = self.directory / MOVED_MARK
             self._fs.write_bytes(mark, b"")
             self._fs.sync_file(mark)

@@ -98,6 +98,7 @@ class LogDir:
 
     def fail(self, error: Exception, action: str) -> None:
         if self.failure is None:
+            # Before the callback: whatever that stops must find the directory offline.
             self.failure = error
             logger.error(
                 "log directory goes offline dir=%s action=%s error=%s", self.path, action, error

@@ -129,6 +129,7 @@ class _LogLoader:
         ends = self._load_segments(names)
         epochs = self._epochs.epochs
         if self._has_recovered:
+            # Listed again only then: a start lists each directory once.
             names = self._fs.list_names(self._directory)
         snapshots = ProducerSnapshots(self._fs, self._directory, names)
         log_start_offset = self._log_start_offset(ends)
@@ -143,6 +144,7 @@ class _LogLoader:
         self._transaction_indexes.begin(segments[:-1], with_index)
         if self._has_recovered:
             self._transaction_indexes.store()
+        # A clean stop has flushed the log to its end.
         recovery_point = log_end_offset
         if not self._checkpoints.clean_shutdown:
             recovery_point = min(self._checkpoints.recovery_point, log_end_offset)
@@ -167,6 +169,7 @@ class _LogLoader:
                 transaction_indexes=self._transaction_indexes,
             ),
         )
+        # Limited to the log: an unflushed end may be lost.
         log.update_high_watermark(self._checkpoints.high_watermark)
         return log
 
@@ -227,6 +230,7 @@ class _LogLoader:
             clean_shutdown=self._checkpoints.clean_shutdown,
         )
         ends = self._check_flushed(files, segments, first)
+        # Before the recovery of later segments: epochs are noted in the order of the log.
         self._epochs.read(segments[:first])
         for segment in segments[first:]:
             ends.append(self._recover(segment))
@@ -362,6 +366,7 @@ class _LogLoader:
         Later snapshots are removed if the segment was not flushed: they may include lost batches.
         """
         self._has_recovered = True
+        # Listed anew for each segment: the recovery of the one before has written a snapshot.
         snapshots = ProducerSnapshots(self._fs, self._directory)
         producers = ProducerStateManager(
             self._topic_partition, self._environment.producer_id_expiration_ms
@@ -394,6 +399,8 @@ class _LogLoader:
         size, next_offset = 0, segment.base_offset
         try:
             for found in segment.scan_sound():
+                # The CRC does not cover the base offset. A damaged one shows only by the offsets
+                # around it.
                 is_wrong = found.starts_below(next_offset)
                 is_wrong |= found.next_offsets - 1 - segment.base_offset > RELATIVE_OFFSET_MAX
                 possible = found.before(is_wrong)
@@ -434,6 +441,9 @@ class _LogLoader:
         segments = [each.segment for each in ends]
         if ends:
             log_end_offset = ends[-1].next_offset
+            # As in Kafka's LogLoader. The log start is written to its checkpoint also while the
+            # records around it are not flushed, and a follower's log may begin anew above its old
+            # end.
             if log_end_offset < log_start_offset:
                 logger.warning(
                     "log ends below its start and is emptied partition=%s"

@@ -358,6 +358,7 @@ class LogManager:
     def delete_log(self, topic_partition: TopicPartition) -> None:
         """Remove a log. Its files are removed after file.delete.delay.ms. No error without a
         log."""
+        # A round must not write segments into a directory that gets another name.
         with self.cleaner_manager.paused(topic_partition):
             log = self._logs.get(topic_partition)
             if log is not None and log.log_dir.is_online:
@@ -373,7 +374,11 @@ class LogManager:
             log = self._logs.pop(topic_partition, None)
             if log is None:
                 return
+            # Closed first: a thread that still has the log must not write into the renamed
+            # directory.
             log.abandon()
+            # Its files stay. The next start with this directory finds that the topic was deleted
+            # (docs/decisions/0019).
             if not log.log_dir.is_online:
                 return
             self._retired.retire(log.place, log.config.file_delete_delay_ms)
@@ -408,6 +413,7 @@ class LogManager:
         source = copy.log
         topic_partition = source.topic_partition
         with self._lock:
+            # Closed for good: what is appended after the last bytes are copied would be lost.
             source.close()
             at_close = LogCheckpoints(
                 source.log_end_offset,
@@ -453,6 +459,7 @@ class LogManager:
     def truncate_log(self, log: PartitionLog, offset: Offset) -> None:
         """Drop the records at `offset` and above, and lower the cleaner's checkpoint."""
         if offset >= log.log_end_offset:
+            # No record is dropped, so a crash finds nothing that the checkpoints contradict.
             log.truncate_to(offset)
             return
         with self._truncating(log, offset):
@@ -488,6 +495,8 @@ class LogManager:
                 yield
             # The log start may have changed. A start that finds an older one may empty the log.
             self.checkpoint()
+            # The first dirty offset is at most the base of the active segment, as in Kafka's
+            # LogManager.truncateTo.
             active = log.segments()[-1]
             self.cleaner_manager.truncate_checkpoint(log, active.base_offset)
 

@@ -154,6 +154,8 @@ def aborted_transactions(
 ) -> list[AbortedTransaction]:
     """Aborted transactions in these segments that overlap [fetch_offset, upper_bound_offset)."""
     found: list[AbortedTransaction] = []
+    # A transaction is in the index of the segment with its marker, which may come after that of
+    # its records.
     for segment in segments:
         aborted, complete = collect_aborted_transactions(
             segment.aborted_transactions(), fetch_offset, upper_bound_offset

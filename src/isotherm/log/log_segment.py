@@ -135,6 +135,8 @@ class LogSegment:
 
         `discard_indexes` starts with empty indexes, for a rebuild.
         """
+        # Created before its indexes: a start takes an index without a log file as a lost log
+        # (docs/decisions/0074).
         self._file = self._fs.open_writable(self.log_path)
         if discard_indexes:
             for path in (self.offset_index_path, self.time_index_path, self.transaction_index_path):
@@ -205,6 +207,7 @@ class LogSegment:
 
     def index_sound(self, sound: SoundBatches, index_interval_bytes: int) -> None:
         """Index batches that are in the file; see `index_batch`."""
+        # Imported here: the kernels are loaded with the first records (docs/decisions/0062).
         from isotherm.kernels.filter import WRITTEN
 
         found = sound.batches
@@ -497,6 +500,7 @@ class LogSegment:
             return
         # Reset first: a write that happens meanwhile sets it again, for the next sync.
         self._is_dirty = False
+        # Read once: a roll may set the fields to None meanwhile. It leaves the files open.
         file, offset_index, time_index = self._file, self._offset_index, self._time_index
         if file is not None and offset_index is not None and time_index is not None:
             file.sync()

@@ -67,6 +67,7 @@ class LogSegments:
 
     def check_replaceable(self, segments: Sequence[LogSegment]) -> None:
         """Raise LogCleaningAbortedError unless these are adjacent, closed segments of the log."""
+        # By identity: another segment may have the base offset by now.
         first = next((i for i, each in enumerate(self.all) if each is segments[0]), 0)
         if tuple(segments) != self.all[first:-1][: len(segments)]:
             raise LogCleaningAbortedError(
@@ -101,5 +102,6 @@ class LogSegments:
     def _begin(self, base_offset: Offset, config: TopicConfig, now_ms: TimestampMs) -> LogSegment:
         segment = LogSegment(self._environment.cache, self._directory, base_offset, now_ms=now_ms)
         segment.activate(config.segment_index_bytes)
+        # Drawn for each segment, as in Kafka.
         self.jitter_ms = roll_jitter_ms(config, self._environment.rng)
         return segment

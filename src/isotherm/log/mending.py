@@ -131,6 +131,7 @@ def _mend_indexes(log: PartitionLog, segment: LogSegment) -> None:
         for aborted in all_aborted:
             made.append_aborted_transaction(aborted)
     made.deactivate()
+    # One by one: each is right by itself, so a crash between two renames does no harm.
     for source, target in (
         (made.offset_index_path, segment.offset_index_path),
         (made.time_index_path, segment.time_index_path),
@@ -142,6 +143,7 @@ def _mend_indexes(log: PartitionLog, segment: LogSegment) -> None:
         else:
             fs.remove(target)
     made.delete_files()
+    # The cache may have the old indexes.
     segment.release_files()
 
 

@@ -118,6 +118,7 @@ def plan_start(
     replaced = replaced_by_moves(fs, partitions)
     partitions = [each for each in partitions if each not in replaced]
     identified = identify(fs, partitions, catalog)
+    # Looked for in all log directories: a checkpoint may still name a log that was moved.
     missing = missing_directories(locked, {each.topic_partition for each in partitions}, catalog)
     return StartPlan(
         identified.loaded,
@@ -137,6 +138,7 @@ def find_directories(fs: FileSystem, log_dir: LogDir) -> FoundDirectories:
         names = fs.list_names(log_dir.path)
     for name in names:
         parsed = parse_partition_directory(name)
+        # The metadata log is loaded before all others, since it has their configurations.
         if parsed is None or parsed.topic_partition == CLUSTER_METADATA_PARTITION:
             continue
         directory = PartitionDirectory(log_dir, log_dir.path / name, parsed.topic_partition)
@@ -163,6 +165,7 @@ def replaced_by_moves(
     for found in by_partition.values():
         if len(found) > 1:
             moved = [each for each in found if _has_moved(fs, each)]
+            # With no mark, or two, nothing shows which one is the log: none is deleted.
             replaced += [each for each in found if each not in moved] if len(moved) == 1 else []
     return replaced
 
@@ -223,6 +226,7 @@ def _identify(
         _name_again(fs, directory, current, fault, found_twice)
         found.loaded.append((directory, current))
     elif topic_id is None:
+        # Without an id nothing shows whether its topic was deleted.
         logger.error("directory is left alone, there is no such partition dir=%s", path)
     elif catalog.was_removed(topic_id):
         logger.warning("log of a deleted topic is deleted dir=%s", path)

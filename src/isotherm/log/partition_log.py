@@ -346,6 +346,7 @@ class PartitionLog:
         UnexpectedAppendOffsetError if they begin below the log end. Nothing is appended then. Only
         one thread fetches for a log.
         """
+        # Without the lock: the CRCs of a whole answer take long, and every read takes the lock.
         checked = check_follower_records(records, leader_epoch, self.topic_partition)
         if not len(checked.batches):
             return NOTHING_APPENDED
@@ -524,6 +525,7 @@ class PartitionLog:
     def _roll(self, now_ms: TimestampMs, base_offset: Offset | None = None) -> LogSegment:
         """The new segment. `base_offset` is its start if it is above the log end."""
         base_offset = self._log_end_offset if base_offset is None else base_offset
+        # The snapshot gets its name from it: that of the segment that begins here.
         self.producers.map_end_offset = base_offset
         # A snapshot at each segment's start: recovery and copies to the remote tier need it.
         self.snapshots.take(self.producers)
@@ -596,12 +598,15 @@ class PartitionLog:
             with held_remotely as held_end_offset, self._lock:
                 # Planned again under the lock: the log may have changed while it was released.
                 state = self._retention_state().confirmed(held_end_offset)
+                # At most the `count` segments that the remote tier was asked about.
                 deletions = plan_retention(state, self.config, now_ms).deletions[:count]
                 doomed = self._segments.remove_first(len(deletions))
                 first_base = self._segments.first_base_offset
                 # A tiered log keeps its start: the remote tier still has the removed offsets.
                 if not self.remote_log_enabled and first_base > self._log_start_offset:
                     self._raise_log_start(first_base)
+            # Renamed without the log's lock, for which appends would wait. Readers with an older
+            # view read the `.deleted` files.
             self._mark_for_deletion(doomed, now_ms)
             # Stores the epochs without those that the durable log start has cut off.
             self.leader_epochs.flush(self._log_end_offset)
@@ -641,6 +646,8 @@ class PartitionLog:
         Raises LogCleaningAbortedError, with nothing changed, if they are not in the log any more.
         """
         with self._deletions.lock, self._lock, self._errors_fail_dir("replace segments"):
+            # With the log's lock until the list is replaced: in between it does not match the file
+            # names.
             self._segments.check_replaceable(old)
             fs, now_ms = self.environment.cache.fs, self.environment.clock.now_ms()
             due_ms = now_ms + self.config.file_delete_delay_ms

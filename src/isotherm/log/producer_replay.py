@@ -46,6 +46,7 @@ def _replay(producers: ProducerStateManager, segment: LogSegment, end_offset: Of
         if header.base_offset >= end_offset:
             return
         if header.has_producer_id:
+            # Only markers are read. Other batches change the state by their headers.
             batch = segment.read_batch(position, header) if header.is_control else b""
             producers.apply(header, batch, 0)
 

@@ -67,6 +67,7 @@ class ProducerSnapshots:
 
     def put(self, offset: Offset, entries: Sequence[ProducerSnapshotEntry]) -> None:
         """Write a snapshot, which must not exist yet."""
+        # Written before it is listed: copies to the remote tier open what is listed.
         self._fs.write_bytes(self.path(offset), encode_producer_snapshot(entries))
         with self._lock:
             insort(self._offsets, offset)

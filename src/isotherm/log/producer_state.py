@@ -180,10 +180,12 @@ class ProducerStateManager:
             )
 
     def _check_sequence(self, state: ProducerState, header: BatchHeader) -> None:
+        # As in Kafka: no batch of this producer is known, so any sequence may be its next.
         if state.epoch == NO_PRODUCER_EPOCH:
             return
         is_new_epoch = header.producer_epoch != state.epoch
         # A new epoch starts again at 0 (KIP-360). Sequences wrap from 2^31 - 1 to 0.
+        # NO_SEQUENCE is -1: an epoch that has begun with a marker expects 0 as well.
         expected = 0 if is_new_epoch else (state.last_sequence + 1) & SEQUENCE_MAX
         if header.base_sequence != expected:
             raise OutOfOrderSequenceError(
@@ -215,6 +217,7 @@ class ProducerStateManager:
 
     def apply_batch(self, header: BatchHeader) -> None:
         """Apply a data batch that was written, or is replayed."""
+        # The look-up saves a call for each batch but a producer's first (docs/decisions/0136).
         state = self._producers.get(header.producer_id) or self._state_of(header.producer_id)
         if header.producer_epoch != state.epoch:
             state.move_to_epoch(header.producer_epoch)
@@ -281,6 +284,7 @@ class ProducerStateManager:
             self._forget_transactions_below(log_start_offset)
 
     def remove_expired(self, now_ms: TimestampMs) -> None:
+        # `_ongoing` stays as it is: a producer with an open transaction does not expire.
         self._producers = {
             producer_id: state
             for producer_id, state in self._producers.items()
@@ -319,6 +323,7 @@ class ProducerStateManager:
         return state
 
     def _forget_transactions_below(self, offset: Offset) -> None:
+        # `>=`: a marker at the high watermark is not replicated yet.
         self._unreplicated = [done for done in self._unreplicated if done.last_offset >= offset]
         self._refresh_first_unstable_offset()
 
@@ -345,6 +350,7 @@ class ProducerStateManager:
 
 
 def _snapshot_entry(state: ProducerState) -> ProducerSnapshotEntry:
+    # Kafka's format has room for the last batch only.
     last = state.batches[-1] if state.batches else ProducerBatch(NO_SEQUENCE, UNKNOWN_OFFSET, 0, -1)
     first_offset = state.transaction_first_offset
     return ProducerSnapshotEntry(

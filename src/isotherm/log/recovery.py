@@ -69,6 +69,7 @@ def plan_leftovers(names: Iterable[str]) -> LeftoverPlan:
     swaps: set[Offset] = set()
     for file in files:
         is_swap = file.temporary_suffix == SWAP_SUFFIX
+        # A `.cleaned` at or below shows that not all were renamed: the old ones are still there.
         if is_swap and min_cleaned is not None and file.base_offset >= min_cleaned:
             rolled_back.append(segment_file_name(*file))
         elif file.temporary_suffix in (DELETED_SUFFIX, CLEANED_SUFFIX):
@@ -99,6 +100,7 @@ def plan_swaps(names: Iterable[str], swapped_ranges: Sequence[tuple[Offset, Offs
         elif file.temporary_suffix == SWAP_SUFFIX:
             source = segment_file_name(*file)
             renames.append((source, segment_file_name(file.base_offset, file.suffix)))
+        # Producer snapshots as well, as in Kafka: the load makes the needed ones again.
         elif start <= file.base_offset < end:
             deletions.append(segment_file_name(*file))
     return SwapPlan(tuple(deletions), tuple(renames))

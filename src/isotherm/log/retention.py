@@ -158,6 +158,7 @@ def plan_retention(
             # The active segment is never copied, so retention would wait for it forever.
             if is_active and not is_empty and state.remote_log_enabled:
                 roll_active = True
+            # An empty active segment would only be replaced by another one.
             if (is_active and is_empty) or not _may_go(state, config, index):
                 break
             deletions.append(SegmentDeletion(state.segments[index].base_offset, reason))
@@ -189,6 +190,8 @@ def _breaches(
         (DeletionReason.LOG_START, _log_start_breach(state))
     ]
     copies = _copies_to_remote(state, config)
+    # With an empty cleanup.policy the local limits apply still, as in Kafka's deleteOldSegments:
+    # only the remote segments are kept for ever.
     if config.deletes or (not config.cleanup_policy and copies):
         bytes_limit, ms_limit = local_retention_limits(config, remote_copy_enabled=copies)
         breaches.append((DeletionReason.SIZE, _size_breach(state, bytes_limit)))
@@ -201,6 +204,7 @@ def _log_start_breach(state: RetentionState) -> _Breach:
 
     def breach(index: int) -> bool:
         following = index + 1
+        # `<=`: a segment ends before the base of the next one.
         return following < len(state.segments) and state.segments[following].base_offset <= start
 
     return breach
@@ -214,6 +218,8 @@ def _size_breach(state: RetentionState, limit: int) -> _Breach:
     sizes_from.reverse()
 
     def breach(index: int) -> bool:
+        # A segment goes only if those after it reach the limit, as in Kafka: at least
+        # retention.bytes stay.
         return 0 <= limit <= sizes_from[index + 1]
 
     return breach
@@ -242,5 +248,6 @@ def _may_go(state: RetentionState, config: TopicConfig, index: int) -> bool:
         return True
     held_end_offset = state.highest_offset_in_remote_storage + 1
     return _copies_to_remote(state, config) and (
+        # `0 <`: while the highest remote offset is unknown the end is 0, as that of an empty log.
         0 < state.upper_bound_offset(index) <= held_end_offset
     )

@@ -91,6 +91,7 @@ def _check_end(fs: FileSystem, segment: LogSegment) -> Offset:
         )
     entry = _index_end(fs, segment.time_index_path, TIME_INDEX_ENTRY_SIZE)
     youngest = last_time_index_entry(entry, base_offset)
+    # The final entry of a closed segment has its largest timestamp: this one is not the final.
     if youngest.timestamp_ms < largest_ms:
         raise CorruptIndexError(
             f"time index ends too early timestamp_ms={youngest.timestamp_ms}"

@@ -52,8 +52,10 @@ def swap_segments(
     # Highest first: the names then show whether all were renamed before a crash.
     for segment in reversed(new):
         segment.rename_files(SWAP_SUFFIX)
+    # The producer snapshots at the new base offsets stay: the state there is as it was.
     mark_for_deletion(old, reused_base_offsets={segment.base_offset for segment in new})
     if cover is not None:
+        # Before the others lose `.swap`: a start that finds it alone takes it for a segment.
         fs.remove(cover)
     for segment in new:
         segment.rename_files("")

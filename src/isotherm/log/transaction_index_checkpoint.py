@@ -80,6 +80,7 @@ class TransactionIndexCheckpoint:
         """Apply the present set of closed segments. Indexes of known ones are not read again."""
         known = self._contents
         self._contents = {
+            # By segment, not by base offset: compaction gives that to another one.
             segment: known.get(segment) or _content_of(segment.transaction_index)
             for segment in closed
         }

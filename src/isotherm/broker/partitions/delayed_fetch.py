@@ -57,12 +57,16 @@ def expected_size(target: FetchTarget, reader: FetchReader) -> int:
     partition, asked, isolation = target.partition, target.asked, reader.isolation
     assert partition is not None
     if (
+        # With other replicas bytes may become visible below the fetch offset. They are not for
+        # this reader. Without others the high watermark is the log end, and never below it.
         isolation is not FetchIsolation.LOG_END
         and not partition.is_alone
         and partition.log.high_watermark <= asked.fetch_offset
     ):
         return target.read_size
     if reader.follower is not None and reader.follower.is_held_back(partition):
+        # A read would return no records. Without this the fetch would wake, find nothing, and wait
+        # again with each append, as in Kafka's DelayedFetch.
         return target.read_size
     if isolation is FetchIsolation.TXN_COMMITTED:
         stable = partition.log.last_stable_offset

@@ -44,6 +44,7 @@ class DelayedProduce:
     def try_complete(self, key: Hashable | None) -> bool:
         """Check the appends to the partition `key`, or all appends if `key` is None."""
         for index, (partition, end_offset, term) in enumerate(self._awaited):
+            # Decided once: a later loss of the leadership does not take an acknowledgement back.
             if index in self._outcomes or key not in (None, partition.topic_partition):
                 continue
             outcome = partition.acks_outcome(end_offset, term)

@@ -174,6 +174,8 @@ class FetchReader(NamedTuple):
             found.reads.append(read)
             if size:
                 found.size += size
+                # May fall below 0, by a first batch above the limit. The limits of the next reads
+                # are then 0.
                 max_bytes -= size
                 min_one_message = False
                 if read.remote is not None:
@@ -204,6 +206,7 @@ class FetchReader(NamedTuple):
         if self.rack is not None or asked.last_fetched_epoch != NO_LEADER_EPOCH:
             elsewhere = _elsewhere(partition, asked, self.rack)
             if elsewhere is not None:
+                # A diverging follower's fetch is not recorded: its offset is of another history.
                 return elsewhere
         try:
             read = partition.log.read(
@@ -222,6 +225,8 @@ class FetchReader(NamedTuple):
             need = RemoteNeed(partition, asked.fetch_offset, max_bytes, min_one_message)
             return _remote_read(need, asked)
         if follower is not None:
+            # After the read, as in Kafka: an offset that cannot be read does not show which
+            # records the follower has.
             read = _follower_read(follower, partition, asked, read, is_first=is_first)
         size, transactions = len(read.records), read.aborted_transactions
         response = FetchPartitionResponse(
@@ -279,6 +284,8 @@ def _diverging_epoch(partition: Partition, asked: FetchPartition) -> EpochEndOff
             f"epoch is not known partition={partition.topic_partition}"
             f" last_fetched_epoch={asked.last_fetched_epoch}"
         )
+    # Before the comparison of epochs, as in Kafka's Partition.readRecords: a follower below the
+    # log start begins anew. A truncation would not bring it into the log.
     if asked.fetch_offset < log.log_start_offset:
         raise OffsetOutOfRangeError(
             f"offset is below the log start partition={partition.topic_partition}"

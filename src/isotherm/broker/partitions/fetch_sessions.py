@@ -409,6 +409,7 @@ class FetchSessionCache:
         if not session.partitions:
             self._close(session.session_id)
             return SessionlessFetch({})
+        # Touched first: `update` has changed the number of partitions that the cache counts.
         self._touch(session, now_ms)
         if self._partition_count > self._partitions_max:
             # The client then tries to create a new session.
@@ -417,6 +418,8 @@ class FetchSessionCache:
         if terms is None or terms != session.terms:
             session.unread.update(session.partitions.values())
         session.terms = terms
+        # Raised by the request, not by its answer: while the request waits, a second one with the
+        # same epoch is refused.
         session.epoch = next_epoch(session.epoch)
         return IncrementalFetch(session, session.epoch)
 
@@ -447,6 +450,8 @@ class FetchSessionCache:
         self._partition_count += size - session.counted_size
         session.counted_size = size
         is_old = now_ms - session.created_ms > self._eviction_ms
+        # Computed at each use and not at an eviction, as in Kafka's FetchSessionCache.touch: a
+        # session that is not used keeps its rank.
         session.is_evictable_by_all = is_old
         session.is_evictable_by_privileged = is_old or not session.is_privileged
 
@@ -466,6 +471,7 @@ class FetchSessionCache:
             self._close(oldest.session_id)
             return True
         least = self._least_evictable(is_privileged=is_privileged)
+        # 0 is below every id: a session of the same rank and size stays.
         if least is None or (is_privileged, size, NO_SESSION_ID) < _worth(least):
             return False
         self._close(least.session_id)

@@ -155,6 +155,7 @@ class LogDirMoves:
             thread.join()
 
     def _end(self, move: _Move) -> None:
+        # Waits for one chunk, or one flush, of a thread that copies.
         with move.lock:
             move.is_over = True
             copy, move.copy = move.copy, None
@@ -168,6 +169,7 @@ class LogDirMoves:
             return  # cancelled meanwhile, or left to the next start
         del self._moves[move.place.topic_partition]
         with move.lock:
+            # A thread may have this move in its list still, and looks at `is_over` with the lock.
             move.is_over, move.copy = True, None
             try:
                 moved = move.partition.replace_log(lambda: self._log_manager.move_log(copy))
@@ -176,6 +178,8 @@ class LogDirMoves:
                 self._on_lost(move.partition)
                 return
             finally:
+                # After the log is replaced: the cleaner would otherwise begin a round on segments
+                # that are about to be closed.
                 move.holds.close()
         self._cluster.note_directory(move.place, moved.log_dir)
         if moved.log_dir is move.log_dir:
@@ -190,6 +194,8 @@ class LogDirMoves:
         while not self._stopping.is_set():
             with self._begun:
                 self._begun.wait_for(lambda: self._moves or self._stopping.is_set())
+            # A copy, which CPython makes atomically: the control thread adds and removes moves
+            # meanwhile. `sum`, because `any` would stop at the first move that advances.
             if not sum(self._copy_some(each) for each in tuple(self._moves.values())):
                 self._clock.wait(self._stopping, IDLE_INTERVAL_S)
 
@@ -222,9 +228,13 @@ class LogDirMoves:
             move.holds.enter_context(pause)
             move.copy = self._log_manager.begin_copy(move.partition.log, move.log_dir)
         size = move.copy.copy_some(CHUNK_SIZE)
+        # Clients wait while the rest is copied, since that needs the partition's lock: one chunk
+        # at most.
         if move.copy.missing_size < CHUNK_SIZE and self._is_recorded(move):
             # Flushed on this thread, so that the control thread has little left to make durable.
             move.partition.log.flush()
+            # Set before the act is submitted: no thread may copy once the control thread has
+            # begun.
             move.is_finishing = True
             self._submit(lambda: self._finish(move))
         return size

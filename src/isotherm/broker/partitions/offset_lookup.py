@@ -102,6 +102,7 @@ def _earliest_pending_upload(partition: Partition) -> FoundOffset:
     log = partition.log
     highest = log.highest_offset_in_remote_storage
     if highest != UNKNOWN_OFFSET:
+        # DeleteRecords may have raised the log start above what is uploaded.
         return _at(partition, max(highest + 1, log.log_start_offset))
     if log.local_log_start_offset == log.log_start_offset:
         return _at(partition, log.log_start_offset)

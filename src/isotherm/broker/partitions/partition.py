@@ -101,6 +101,8 @@ class Partition:
         self._replicas = InSyncReplicas(cluster.broker_id)
         self.waits = PartitionWaits(self.topic_partition, waiting, self._is_committed)
         log.on_moved = self.waits.mark
+        # Taken before the log's lock. `on_moved` is called with the latter, so `mark` takes no
+        # lock of the partition.
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -128,6 +130,8 @@ class Partition:
         epochs than this log then truncates to the right offset.
         """
         with self._lock:
+            # An equal epoch is applied: an answer of the controller may have brought its ISR here
+            # before the image came.
             if image.partition_epoch < self._replicas.partition_epoch:
                 return False
             is_new_leader, is_first = not self.is_leader, self._replicas.partition_epoch < 0
@@ -148,6 +152,7 @@ class Partition:
                 self.visible_size = self.appended_size
             else:
                 self._raise_high_watermark(now_ms)
+        # Nothing can wait for a partition that had no role before.
         if not is_first:
             self.waits.changed()
         return is_new_leader
@@ -186,6 +191,7 @@ class Partition:
         with self._lock:
             self.log = log = replace()
         log.on_moved = self.waits.mark
+        # After `on_moved` is set: this mark stands for a change before that.
         self.waits.mark()
         return log
 
@@ -255,6 +261,8 @@ class Partition:
         origin: AppendOrigin,
     ) -> AppendInfo:
         self.check_is_leader()
+        # The committed ISR, not the maximal one: the controller may refuse the follower that
+        # joins.
         in_sync, required = len(self._replicas.committed), self._min_isr()
         if required_acks == ACKS_ALL and in_sync < required:
             raise NotEnoughReplicasError(
@@ -315,6 +323,8 @@ class Partition:
                 return ErrorCode.not_leader_or_follower
             if self.log.high_watermark < end_offset:
                 return None
+            # The ISR was large enough at the append and has shrunk since, as in Kafka's
+            # checkEnoughReplicasReachOffset: the records are committed, but on too few replicas.
             if len(self._replicas.maximal) < self._min_isr():
                 return ErrorCode.not_enough_replicas_after_append
             return ErrorCode.none
@@ -381,6 +391,7 @@ class Partition:
         A broker that sends the right leader epoch may know an assignment that has not arrived here yet.
         UnknownLeaderEpochError makes it retry.
         """
+        # Without the lock: `lead` and `follow` replace the mapping as a whole.
         if follower in self._replicas.followers:
             return
         kind = (
@@ -431,6 +442,7 @@ class Partition:
                 now_ms=now_ms,
             )
             self._replicas.note_fetch(follower, state)
+            # Before the high watermark rises: it must not pass a follower that joins.
             change = self._replicas.expand(
                 follower,
                 high_watermark=self.log.high_watermark,
@@ -471,6 +483,7 @@ class Partition:
             change.isr,
             change.partition_epoch,
         )
+        # Without the lock: the answer may come within the call, and takes the lock.
         self._cluster.alter_isr(
             self.topic_id_partition, change, lambda answer: self._on_isr_answer(change, answer)
         )

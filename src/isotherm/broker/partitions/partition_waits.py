@@ -101,6 +101,8 @@ class PartitionWaits:
 
     def wake_commits(self) -> None:
         """Settle the commits on their event loop. Any thread."""
+        # One call serves all: their futures are of one loop. A slice, because the loop may empty
+        # the list at any time.
         for wait in tuple(self.commits[:1]):
             wait.future.get_loop().call_soon_threadsafe(self._settle_commits)
 

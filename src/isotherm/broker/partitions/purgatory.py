@@ -102,6 +102,8 @@ class Purgatory(Generic[Key]):
 
     def _try_notified(self) -> None:
         with self._lock:
+            # Emptied before the operations are tried: a change that comes meanwhile schedules
+            # another call.
             notified, self._notified = self._notified, set()
         for key in notified:
             for operation in tuple(self.watched.get(key, ())):

@@ -81,6 +81,7 @@ class ReplicaManager:
         self._remote_log_manager: RemoteLogManager | None = None
         self._moves: LogDirMoves | None = None
         # Directories from AlterReplicaLogDirs for replicas that are not on this broker yet.
+        # At most one for each partition of the cluster.
         self._wanted_log_dirs: dict[TopicPartition, LogDir] = {}
         self._topics: dict[str, HostedTopic] = {}
         self._names: dict[uuid.UUID, str] = {}
@@ -239,6 +240,7 @@ class ReplicaManager:
         partitions, offline = dict(known.partitions), set(known.offline)
         taken = []
         for image in images:
+            # Stays offline until `bring_online` or a restart: another image does not repair it.
             if image.partition in known.offline:
                 continue
             partition = partitions.get(image.partition)
@@ -255,6 +257,7 @@ class ReplicaManager:
             logger.error(
                 "partitions are offline topic=%s partitions=%s", topic.name, sorted(offline)
             )
+        # Once, at the end: a look-up finds a new partition only after it has its role.
         self._topics[topic.name] = replace(known, partitions=partitions, offline=frozenset(offline))
         self._names[topic.topic_id] = topic.name
         return taken
@@ -418,6 +421,8 @@ class ReplicaManager:
         is_tiered = is_remote_log_enabled(
             hosted.name, hosted.config, system_enabled=self._remote_log_manager is not None
         )
+        # Before the logs are deleted: their remote deletion is on the disk then. Until that, the
+        # directories are the only trace by which a start can resume it.
         if self._remote_log_manager is not None and is_tiered:
             self._remote_log_manager.stop_partitions(places, delete_remote=delete_remote)
         for each in places:

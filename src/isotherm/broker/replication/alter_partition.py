@@ -94,6 +94,7 @@ class AlterPartitionManager:
             if is_first:
                 self._waiting[partition] = _Asked(change, on_answer)
                 self._has_work.notify()
+        # Without the lock: it waits for the partition's lock, which appends hold while they write.
         if not is_first:
             on_answer(IsrAnswer(ErrorCode.operation_not_attempted))
 
@@ -101,6 +102,8 @@ class AlterPartitionManager:
         while True:
             with self._has_work:
                 self._has_work.wait_for(lambda: self._waiting or self._stopped.is_set())
+                # A copy. Changes stay in `_waiting` until they are answered, so a failed request
+                # sends them again, together with those that were submitted meanwhile.
                 asked = dict(self._waiting)
             if self._stopped.is_set():
                 return
@@ -117,6 +120,8 @@ class AlterPartitionManager:
         """Send all of `asked` and pass the answers on; returns whether there was no error."""
         request = self._request(asked)
         try:
+            # Waits without a limit of its own: the channel's future fails after the timeout, and
+            # once the channel stops.
             response = self._send(request, timeout_s=REQUEST_TIMEOUT_S).result()
         except IsothermError as error:
             logger.info("AlterPartition is not answered, and is sent again: %s", error)
@@ -134,6 +139,7 @@ class AlterPartitionManager:
         is_clean = asked.keys() <= answers.keys()
         for partition, each in asked.items():
             answer = answers.get(partition)
+            # Sent again, as in Kafka: the controller may have changed the ISR.
             if answer is None:
                 continue
             with self._has_work:
@@ -151,6 +157,8 @@ class AlterPartitionManager:
             request_class(ApiKey.ALTER_PARTITION, VERSION),
             {
                 "broker_id": self._broker_id,
+                # Read for each request: after a new registration the controller refuses the old
+                # epoch, and a request with it would be sent for ever.
                 "broker_epoch": self._broker_epoch(),
                 "topics": [
                     {"topic_id": topic_id, "partitions": changed}

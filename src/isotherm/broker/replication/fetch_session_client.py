@@ -67,6 +67,8 @@ class FetchSessionClient:
             changed = {
                 place: asked for place, asked in wanted.items() if self._asked.get(place) != asked
             }
+            # A partition that backs off is not in `wanted`. It leaves the session, so that the
+            # leader sends nothing for it meanwhile, as in Kafka.
             forgotten = [place for place in self._asked if place not in wanted]
         self._asked = dict(wanted)
         return SessionRequest(
@@ -93,6 +95,8 @@ class FetchSessionClient:
         if self._epoch == _FULL and not fault and answered != known:
             fault = "it lacks partitions of a full request"
         if fault:
+            # A full request has closed the session that it named. The session of this answer is
+            # not used; the leader evicts it.
             self._begin_anew(NO_SESSION if self._epoch == _FULL else self._session_id)
             return fault
         if response.session_id == NO_SESSION:
@@ -100,6 +104,7 @@ class FetchSessionClient:
         elif self._epoch == _FULL:
             self._session_id, self._epoch = response.session_id, _FIRST_INCREMENTAL
         else:
+            # Wraps to 1, since 0 is a full request.
             self._epoch = _FIRST_INCREMENTAL if self._epoch == _EPOCH_MAX else self._epoch + 1
         return ""
 

@@ -37,6 +37,7 @@ def append_fetched(
             f"leader sent no complete batch partition={log.topic_partition}"
             f" size={len(records)} leader_epoch={leader_epoch}"
         )
+    # Flushed before the next fetch, which tells the leader that the records are here.
     if info.needs_flush:
         log.flush()
     # After the append, because an update limits the high watermark to the log end.
@@ -68,5 +69,7 @@ def _append(
         first_offset,
         log.log_start_offset,
     )
+    # The log start falls to the base of the batch. `append_fetched` raises it to the leader's as
+    # soon as the high watermark of this log has passed that.
     log_manager.truncate_log_fully_and_start_at(log, first_offset)
     return log.append_as_follower(records, leader_epoch)

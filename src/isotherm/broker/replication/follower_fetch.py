@@ -65,6 +65,8 @@ class FetchState(NamedTuple):
         # -1 says that nothing was appended, so the last record of the log is the same as before.
         if last_epoch == NO_LEADER_EPOCH:
             last_epoch = self.last_fetched_epoch
+        # Not below 0: the leader's high watermark is behind this end while other in-sync replicas
+        # lack these records.
         lag = max(0, leader_high_watermark - end_offset)
         return FetchState(self.leader_epoch, end_offset, last_epoch, lag)
 
@@ -189,9 +191,13 @@ def truncation_offset(
     next fetch asks about that epoch.
     """
     if leader_end.end_offset == UNKNOWN_OFFSET:
+        # As in Kafka's getOffsetTruncationState. The fetch offset is the log end, so nothing is
+        # dropped.
         return fetch_offset
     own = end_offset_for(leader_end.epoch)
     if own.end_offset == UNKNOWN_OFFSET:
+        # All epochs of this log are above the leader's, so only the leader's end limits what can
+        # be common.
         return min(leader_end.end_offset, log_end_offset)
     # The follower has no records of the leader's epoch, so only records of earlier epochs can be common.
     if own.epoch != leader_end.epoch:

@@ -142,6 +142,7 @@ class InSyncReplicas:
         if image.leader_epoch == self.leader_epoch:
             return
         self.leader_epoch = image.leader_epoch
+        # The caller holds the partition's lock, so nothing of this epoch is appended yet.
         self.epoch_start_offset = log_end_offset
         for each, state in self._followers.items():
             self._followers[each] = state.elected(
@@ -184,6 +185,8 @@ class InSyncReplicas:
         maximal = self.maximal
         lowest = log_end_offset
         for follower, state in self._followers.items():
+            # Offsets first: every append comes here, and only a follower that lags outside the ISR
+            # then costs a look-up of its broker.
             if state.log_end_offset < lowest and (
                 follower in maximal
                 or (
@@ -202,6 +205,8 @@ class InSyncReplicas:
             broker = find_broker(follower)
             # A fenced broker would delay DeleteRecords until it is back.
             if broker is not None and not broker.fenced:
+                # -1 for a follower that has not fetched yet, as in Kafka: its log start is
+                # unknown.
                 lowest = min(lowest, state.log_start_offset)
         return lowest
 
@@ -257,6 +262,8 @@ class InSyncReplicas:
     def _propose(
         self, isr: tuple[BrokerId, ...], joins: BrokerId | None, broker_epoch: int
     ) -> IsrChange:
+        # A member that has not fetched from this leader yet has no known epoch. The controller
+        # accepts -1 for it (KIP-903).
         epochs = {
             each: ANY_BROKER_EPOCH if state.broker_epoch is None else state.broker_epoch
             for each, state in self._followers.items()
@@ -284,6 +291,8 @@ class InSyncReplicas:
         if answer.error:
             return AnswerEffect.RETRY
         if (
+            # An equal partition epoch is accepted, as in Kafka: the controller had this ISR
+            # already, and wrote no record.
             answer.leader_epoch != self.leader_epoch
             or answer.partition_epoch < self.partition_epoch
         ):

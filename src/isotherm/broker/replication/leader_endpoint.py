@@ -113,6 +113,8 @@ class LeaderEndpoint:
 
     def fetch(self, request: FetchRequest) -> FetchResponse:
         version = self._versions().fetch
+        # The fetch has codecs of its own and one receive buffer that is used again: it carries the
+        # records. Look-ups are rare and take the generic ones.
         body = bytearray()
         _fetch_writer(version)(request, self._broker_epoch(), body)
         answer = self._connection.exchange(

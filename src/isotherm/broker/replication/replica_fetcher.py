@@ -232,6 +232,7 @@ class ReplicaFetcher:
     def _fetch_once(self) -> bool:
         """Send one request and process its answer. Returns False if no partition is ready."""
         with self._lock:
+            # The session itself needs no lock: only this thread uses it.
             request = self._session.request(self._wanted())
         if request.is_empty:
             return False
@@ -343,6 +344,7 @@ class ReplicaFetcher:
         # (docs/decisions/0100).
         if first.truncate_to is not None:
             self._log_manager.truncate_log(log, first.truncate_to)
+        # The log ends below `truncate_to` if that was inside a batch, which is dropped as a whole.
         followed.state = first.state._replace(fetch_offset=log.log_end_offset)
 
     def _append(
@@ -387,6 +389,8 @@ class ReplicaFetcher:
             answer.diverging_epoch,
         )
         self._log_manager.truncate_log(log, offset)
+        # Both are read after the truncation: the next fetch must ask about the epoch that is last
+        # now.
         followed.state = state.moved(log.log_end_offset, followed.latest_epoch)
 
     # ---- the thread: changes that need look-ups at the leader
@@ -465,6 +469,9 @@ class ReplicaFetcher:
         if isinstance(error, LookUpError):
             reaction = reaction_to_error(error.error_code)
         elif followed.state is not None and isinstance(error, RetriableError | CorruptRecordError):
+            # Corrupt records may be a passing state of the leader's log or of the connection, so
+            # they are fetched again, as in Kafka. Without a state there is nothing that a back-off
+            # could delay, and the next request would fail at once.
             reaction = Reaction.BACK_OFF
         if not isinstance(error, IsothermError):
             logger.error(
@@ -487,6 +494,7 @@ class ReplicaFetcher:
             reason,
         )
         place = followed.place
+        # Failed partitions leave the requests; the fetcher continues for the others (KIP-461).
         self._followed.pop(_Key(place.topic_id, place.partition), None)
         self._failed.add(place.topic_partition)
 

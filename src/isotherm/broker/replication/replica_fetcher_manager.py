@@ -46,6 +46,8 @@ class Address(Protocol):
     def port(self) -> int: ...
 
 
+# The address belongs to the key: a leader that has registered at another one gets a new fetcher,
+# as in Kafka's addFetcherForPartitions.
 class _FetcherKey(NamedTuple):
     leader: BrokerId
     address: PeerAddress
@@ -62,6 +64,7 @@ class ReplicaFetcherManager:
     def __init__(self, context: FetcherContext, connect: Connect) -> None:
         self._context = context
         self._connect = connect
+        # Taken before the lock of a fetcher. A fetcher calls nothing of its manager.
         self._lock = threading.Lock()
         self._fetchers_per_leader = context.config.num_replica_fetchers
         self._fetchers: dict[_FetcherKey, ReplicaFetcher] = {}
@@ -99,10 +102,12 @@ class ReplicaFetcherManager:
             if self._is_stopped or fetchers_per_leader == self._fetchers_per_leader:
                 return
             self._fetchers_per_leader = fetchers_per_leader
+            # Under the lock throughout: `_add` would bring back a partition that was removed.
             moved = []
             for key, fetcher in list(self._fetchers.items()):
                 followed = fetcher.followed
                 moved += [(key.leader, key.address, each) for each in followed]
+                # All are removed before one is added: only one thread may append to a log.
                 self._remove(
                     key, fetcher, [each.topic_id_partition.topic_partition for each in followed]
                 )
@@ -134,6 +139,7 @@ class ReplicaFetcherManager:
             self._is_stopped = True
             fetchers = [*self._fetchers.values(), *self._ending]
             self._fetchers, self._ending = {}, []
+        # Without the lock: metrics take it, and a late fetcher would hold them up.
         for fetcher in fetchers:
             fetcher.stop()
         deadline_s = self._context.clock.monotonic_s() + timeout_s

@@ -101,6 +101,7 @@ def plan_roles(broker_id: BrokerId, change: MetadataChange, hosted: HostedPartit
     for topic in change.deleted:
         for image in _hosted_of(topic, hosted):
             was_led = image.leader == broker_id
+            # One broker deletes the remote segments of a partition: the one that led it last.
             (deleted if was_led else unassigned).append(_place(topic, image))
     grown = {topic.topic_id for topic in (*change.created, *change.grown)}
     changed = {topic.topic_id: topic for topic in (*change.created, *change.grown, *change.moved)}
@@ -215,6 +216,7 @@ class ReplicaRoles:
         for topic in (*change.deleted, *change.created, *change.grown, *change.moved):
             here = self._replica_manager.topic(topic.name)
             if here is not None:
+                # By the id that is here: a topic that was created again has another one.
                 hosted[here.topic_id] = {
                     **{index: each.image for index, each in here.partitions.items()},
                     **dict.fromkeys(here.offline),
@@ -262,8 +264,11 @@ class ReplicaRoles:
         )
         led = [taken for roles in plan.leaders for taken in self._take(roles)]
         followed = [taken for roles in plan.followers for taken in self._take(roles)]
+        # In the same leader epoch, as after a change of the ISR, fetching goes on: the answer in
+        # flight is still of the right leader.
         restarted = [taken.partition for taken in followed if taken.is_news]
         if restarted:
+            # The fetcher of the old leader ends first: two fetchers must not append to one log.
             self._remove_fetchers(each.topic_partition for each in restarted)
             self._fetch(restarted, image)
         self._replica_manager.notify_remote_tier(taken.partition for taken in (*led, *followed))

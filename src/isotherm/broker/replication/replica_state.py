@@ -80,6 +80,8 @@ class ReplicaState(NamedTuple):
         self, leader_end_offset: Offset, now_ms: TimestampMs, lag_time_max_ms: int
     ) -> bool:
         return (
+            # A follower with all records is in sync however long ago it fetched, as in Kafka. If
+            # its broker is dead, the controller fences it, which removes it from the ISR.
             self.log_end_offset == leader_end_offset
             or now_ms - self.last_caught_up_ms <= lag_time_max_ms
         )
@@ -103,6 +105,7 @@ def is_stale_fetch(broker_epoch: int, broker: BrokerImage | None) -> bool:
     return (
         broker_epoch != ANY_BROKER_EPOCH
         and broker is not None
+        # As in Kafka's getAliveBrokerEpoch, the epoch of a fenced broker is not compared.
         and not broker.fenced
         and broker_epoch < broker.broker_epoch
     )

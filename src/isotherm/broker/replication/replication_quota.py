@@ -54,6 +54,8 @@ class ReplicationQuota:
 
     def record(self, partition: TopicPartition, size: int) -> None:
         """Count `size` copied bytes of a partition, if the partition is throttled."""
+        # The configuration is looked at before the lock: without throttled replicas, which is the
+        # usual case, no fetch takes it.
         if size and self._is_throttled(partition):
             with self._lock:
                 self._rate.record(size, self._clock.monotonic_s() * 1000)

@@ -136,6 +136,9 @@ class TierHistoryFollower:
             if pending.offset != UNKNOWN_OFFSET:
                 return pending
         local = leader.find_offset(place, leader_epoch, EARLIEST_LOCAL)
+        # -1 says that nothing is uploaded only if the leader's local log begins at its log start.
+        # Else the leader has not learned it yet, and a start at its local log would copy what the
+        # tier has.
         if self.begins_behind_uploads(log, leader_end) and local.offset != start_offset:
             raise RemoteStorageNotReadyError(
                 f"leader does not know yet what is uploaded partition={place}"
@@ -174,4 +177,6 @@ def _epoch_before(
     if begin.leader_epoch <= 0:
         return begin.leader_epoch
     earlier = leader.find_epoch_end(place, leader_epoch, begin.leader_epoch - 1)
+    # Segments are looked up by epoch, and the offset before `begin` may be of the epoch before, as
+    # in Kafka's TierStateMachine.
     return earlier.epoch if earlier.end_offset > begin.offset - 1 else begin.leader_epoch

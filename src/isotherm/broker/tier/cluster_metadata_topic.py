@@ -147,6 +147,7 @@ class ClusterMetadataTopic:
         while True:
             batches = self._fetch(partition, position, max_bytes)
             records, next_offset = records_of_batches(batches, partition, start_offset)
+            # As in `read_metadata_records`: batches that the cleaner has emptied are not the end.
             if records or next_offset <= position:
                 return records
             position = next_offset
@@ -221,6 +222,8 @@ class ClusterMetadataTopic:
                 "forgotten_topics_data": (),
             },
         )
+        # KIP-207 guards ListOffsets, not Fetch: a new leader's high watermark may be below what
+        # the leader before it committed. Its answer would look like the end of the events.
         floor = self._read_floors.get(partition, 0)
         if answer.high_watermark < floor:
             raise RemoteStorageNotReadyError(

@@ -77,6 +77,7 @@ class EmbeddedMetadataTopic:
             origin=AppendOrigin.COORDINATOR,
             expected_end=expected_end,
         )
+        # Without the partition's lock: other appends do not wait for the disk.
         hosted.log.flush()
         return info.first_offset
 

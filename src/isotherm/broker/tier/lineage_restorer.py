@@ -99,6 +99,7 @@ class LineageRestorer:
                 continue  # the topic was deleted, or created again with fewer partitions
             place = TopicIdPartition(topic.topic_id, *topic_partition)
             try:
+                # Asked again in each run: the eligible replicas of the metadata may have changed.
                 if place in self._given_up:
                     self._begin_anew(place)
                 else:
@@ -140,6 +141,8 @@ class LineageRestorer:
             )
 
     def _begin_anew(self, place: TopicIdPartition) -> bool:
+        # On the control thread, which applies the metadata: the replica is not fetched meanwhile,
+        # and so enters no set from which the controller elects (docs/decisions/0120).
         has_begun: bool = self._run_control(lambda: self._roles.begin_anew(place)).result()
         return has_begun
 
@@ -226,6 +229,7 @@ def segment_before(
             f" offset={local_start - 1} segments={','.join(str(each.segment_id) for each in holding)}",
             RESTORE_HINT,
         )
+    # All agree on the epoch there, and so on the history below it: one epoch has one leader.
     return holding[-1]
 
 

@@ -35,6 +35,7 @@ class MemberMetadataLevels:
 
     def level(self, _: int = 0) -> int:
         """The level, which all metadata partitions share."""
+        # Looked up until it holds: the level is final, and every write asks for it.
         if not self._is_compacted:
             topics = self._cluster_metadata.image.topics_by_name
             self._is_compacted = (

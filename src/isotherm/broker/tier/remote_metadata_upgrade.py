@@ -71,6 +71,7 @@ class MetadataUpgrade:
                 return
             if self._levels.level(number) == 0:
                 self._migrate(number)
+        # Last: compaction drops the records without keys, of which level 0 consists.
         self._run_control(lambda: compact_metadata_topic(self._controller, self._settings)).result()
         _logger.info("metadata topic is at level 1: it is compacted from now on")
 
@@ -86,6 +87,7 @@ class MetadataUpgrade:
                     "keyed records do not match all records of a metadata partition"
                     f" metadata_partition={number} differences={migration.differences()[:10]}"
                 )
+            # Within the lock: an event of level 0 after the comparison would have no keyed record.
             self._levels.set_migrated(number)
         # Closes the segment, so that the next cleaning can remove the events without waiting for segment.ms.
         self._topic.roll(number)

@@ -149,6 +149,8 @@ def open_remote_tier(
         work.append(restorer_upkeep(restorer, clock))
     upkeep = RemoteMetadataUpkeep(work)
     _publish_counters(metrics)
+    # Before the partitions are assigned: one that is tiered again waits for the deletion of its
+    # old segments (docs/decisions/0035).
     remote_log_manager.resume_deletions(partitions_removed_last)
     replica_manager.start_tiering(remote_log_manager)
     # Last: its tasks use the partitions that the manager has been given.
@@ -192,6 +194,7 @@ def _open_parts(
     storage = load_storage_manager(
         remote.remote_log_storage_manager_class_name, place(remote.rsm_config)
     )
+    # A bucket that cannot be used stops the start, not each copy (docs/decisions/0076).
     if isinstance(storage, ObjectStoreRemoteStorageManager):
         storage.check_usable()
     return _Parts(own, metadata, storage)

@@ -75,6 +75,7 @@ class LogToClean:
 
     def must_be_cleaned(self, min_cleanable_dirty_ratio: float) -> bool:
         """Whether the dirty ratio is exceeded, or the lag is and there is something to clean."""
+        # `>`, as in Kafka: with min.cleanable.dirty.ratio=0 a clean log is not due.
         return self.cleanable_ratio > min_cleanable_dirty_ratio or (
             self.compaction_delay_ms > 0 and self.cleanable_size > 0
         )

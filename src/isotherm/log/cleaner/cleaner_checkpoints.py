@@ -50,6 +50,8 @@ class CleanerCheckpoints:
         if offset is not None:
             offsets[topic_partition] = offset
         if offsets != before:
+            # Before the write: if that fails, the directory is offline, and the file is read again
+            # by the next process.
             self._offsets[log_dir] = offsets
             with log_dir.errors_fail_it("checkpoint the cleaner"):
                 path = log_dir.path / CLEANER_OFFSET_CHECKPOINT_NAME

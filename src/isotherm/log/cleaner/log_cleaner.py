@@ -83,6 +83,7 @@ class CleanerWorker:
         # A failed round leaves the checkpoint unchanged.
         end_offset = to_clean.first_dirty_offset
         try:
+            # Within the `try`: the reservation ends too if there is no memory for the buffers.
             if self._cleaner is None:
                 self._cleaner = self._make_cleaner()
             with self._failure_marks(log, "clean"):
@@ -92,6 +93,8 @@ class CleanerWorker:
                     throttle=lambda size: self._pay(cleaning, size),
                     check_abort=cleaning.check_abort,
                 )
+                # A round that finds nothing dirty ends at 0, and moves no checkpoint back
+                # (docs/decisions/0024).
                 end_offset = max(end_offset, cleaned.end_offset)
                 self.last_stats = cleaned.stats
                 _report(log, to_clean, cleaned)
@@ -100,6 +103,7 @@ class CleanerWorker:
 
     def _pay(self, cleaning: Cleaning, size: int) -> None:
         self._throttle.pay(size, cleaning.aborted)
+        # An abort ends the wait (docs/decisions/0024).
         cleaning.check_abort()
 
     @contextmanager

@@ -122,6 +122,7 @@ class LogCleanerManager:
         with self._lock:
             deletable = [log for log in self._logs() if self._is_free(log)]
             for log in deletable:
+                # None: retention has no abort. A pause waits for its end.
                 self._cleaning[log.topic_partition] = None
         try:
             yield deletable
@@ -174,6 +175,7 @@ class LogCleanerManager:
             retained = [
                 log
                 for log in self._logs()
+                # A round may still run on a log whose policy has just ceased to be compact.
                 if not log.config.compacts and log.topic_partition not in self._cleaning
             ]
             self._pauses.update(log.topic_partition for log in retained)
@@ -192,6 +194,7 @@ class LogCleanerManager:
         with self._lock:
             checkpoint = self.cleaner_checkpoint(source)
             if checkpoint is not None:
+                # A crash between the two writes costs a repeated round.
                 self._save_checkpoint(source, None)
                 self._save_checkpoint(log, checkpoint)
 

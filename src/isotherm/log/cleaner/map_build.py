@@ -39,6 +39,9 @@ def build_offset_map(
     first = max(0, floor_index(segments, start_offset))
     dirty = [segment for segment in segments[first:] if segment.base_offset < end_offset]
     transactions = CleanedTransactions()
+    # From the start of the dirty section, not of its segment as in Kafka: the markers below are
+    # not read, and what those producers committed later would count as aborted
+    # (docs/decisions/0023).
     transactions.add_aborted(aborted_transactions(segments[first:], start_offset, end_offset))
     for index, segment in enumerate(dirty):
         found = segment.find_batch(start_offset)

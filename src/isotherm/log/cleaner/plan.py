@@ -70,6 +70,7 @@ def _fits(
         and sum(each.offset_index_size for each in together) <= index_size_max
         and sum(each.time_index_size for each in together) <= index_size_max
         and (
+            # As in Kafka: an empty segment adds no offset to the new one.
             segment.size_in_bytes == 0
             or end_offset - 1 - group[0].base_offset <= RELATIVE_OFFSET_MAX
         )

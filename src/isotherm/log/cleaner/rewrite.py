@@ -148,6 +148,7 @@ def _filter(
         cleaning.delete_retention_ms,
         last_records,
         # The batch with the last cleaned offset stays, even empty: it keeps the range of offsets.
+        # As in Kafka 4.1 to 4.3; 4.4 asks for the high watermark (docs/decisions/0023).
         kept_when_empty=chunk.last_offsets + 1 == cleaning.upper_bound_offset,
         in_map=is_in_map,
         is_verified=is_in_map & (chunk.batches["base_offset"] >= cleaning.first_dirty_offset),
