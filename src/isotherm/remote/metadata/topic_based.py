@@ -194,6 +194,7 @@ class TopicBasedRemoteLogMetadataManager:
 
     def predecessor(self, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
         key = key_of_start(metadata)
+        # After everything stored is read: the caller deletes objects because of this answer.
         with self.exclusively(metadata.topic_id_partition):
             cache = self._cache(metadata.topic_id_partition)
             found = cache.find_by_key(key.end_offset, key.broker_leader_epoch)
@@ -296,6 +297,7 @@ class TopicBasedRemoteLogMetadataManager:
         # The lock is reentrant: inside of `exclusively` the caller has decided, and only the caller
         # can decide anew.
         with self._writer.lock(number):
+            # Under the lock an entry can only be this thread's own.
             is_decided_here = number not in self._decided_at
         attempts = DECISIONS_MAX if is_decided_here else 1
         for attempt in range(attempts):
@@ -311,6 +313,8 @@ class TopicBasedRemoteLogMetadataManager:
     ) -> Future[None]:
         with self._deciding(number):
             is_keyed = self._writer.is_keyed(number)
+            # At level 1 the record is the state after this event, so the cache must have the event
+            # before it. At level 0 many events may wait to be read back.
             reader = self._catch_up(number, partition, own_writes=is_keyed)
             reader.check_room()
             offset = self._write(number, reader, partition, event)
@@ -321,6 +325,7 @@ class TopicBasedRemoteLogMetadataManager:
         wait_s = self._settings.remote_log_metadata_consume_wait_ms / 1000
         future = reader.expect(offset, self._clock.monotonic_s() + wait_s)
         try:
+            # Without waiting: a thread that polls now, or the next tick, completes the future.
             reader.poll(wait=False)
         except RetriableError as error:
             _logger.info("metadata event is read back later partition=%s: %s", partition, error)
@@ -355,6 +360,8 @@ class TopicBasedRemoteLogMetadataManager:
             # The event is audited, and another broker has applied it from there.
             self._decided_at[number] = Ends(ends.audit + 1, self._settle(number, reader).state)
             return None
+        # Both appends were conditional, so nothing else lies before these ends. Later decisions of
+        # this block rest on them.
         self._decided_at[number] = Ends(ends.audit + 1, end)
         self._writer.note_settled(number, self._decided_at[number])
         self._written[number] = end - 1
@@ -388,6 +395,7 @@ class TopicBasedRemoteLogMetadataManager:
                 f"metadata of a partition that is not assigned partition={partition}"
             )
         if not self._writer.is_keyed(number):
+            # Asked before the read, which then returns everything stored until now.
             is_current = self._topic.is_current(number)
             self._read(number, reader)
         else:
@@ -408,6 +416,7 @@ class TopicBasedRemoteLogMetadataManager:
     def _read(self, number: int, reader: MetadataPartitionReader) -> None:
         """Read to the end, and open the partitions whose metadata is then whole."""
         reader.poll()
+        # The usual look needs no write lock, which an append may hold for long.
         if not self._writer.is_torn(number) and not reader.unopened():
             return
         with self._writer.lock(number):
@@ -419,6 +428,7 @@ class TopicBasedRemoteLogMetadataManager:
                 except RemoteStorageNotReadyError as error:
                     _logger.debug("metadata is not whole yet: %s", error)
             elif self._topic.is_current(number):
+                # Again, under the lock: an event may have been recorded since the first poll.
                 reader.poll()
                 if reader.failure is None:
                     reader.open(reader.unopened())
@@ -465,6 +475,8 @@ class TopicBasedRemoteLogMetadataManager:
         """Whether the last audited event was applied below `end` already. Otherwise apply it, and
         return False: the caller reads it back."""
         event, decided_at = audited.event, audited.decided_at
+        # The metadata partition ends beyond `decided_at` only if it has the state of this event
+        # (docs/decisions/0103).
         if event is None or (decided_at is not None and decided_at < end):
             return True
         partition = partition_of(event)
@@ -528,6 +540,7 @@ class TopicBasedRemoteLogMetadataManager:
             self._clock.wait(
                 self._wakeup, self._settings.remote_log_metadata_poll_interval_ms / 1000
             )
+            # Cleared before the next look, so that no assignment during the look is missed.
             self._wakeup.clear()
 
     def _tick(self, number: int, reader: MetadataPartitionReader) -> None:

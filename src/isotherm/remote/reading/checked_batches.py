@@ -171,6 +171,7 @@ def check_place(
             f" base_offset={header.base_offset} epoch={header.partition_leader_epoch}"
             f" expected_epoch={expected.at(base)[0]}"
         )
+    # Not `!=`: a compacted tier has gaps between batches (docs/decisions/0066).
     if header.base_offset < next_offset:
         raise CorruptRecordError(
             f"batch offsets go back position={position} base_offset={header.base_offset}"
@@ -185,6 +186,8 @@ def _right_headers(window: memoryview) -> BatchTable:
         return read_batch_table(window)[0]
     except CorruptRecordError:
         # Rare: bisect for the first wrong batch instead of checking each batch in Python.
+        # A prefix that ends within a batch is no error. So prefixes are right up to a place in the
+        # wrong header, and wrong from there on.
         good, bad = 0, len(window)
         while bad - good > 1:
             middle = (good + bad) // 2
@@ -217,9 +220,12 @@ def _count_in_place(
         # the wrong one: it is trusted only if it begins where the one before it ends.
         starts = (next_offset, metadata.start_offset)
         follows = base_offsets == np.append(base_offsets[0], last_offsets[:-1] + 1)
+        # The batches before the first one end at `next_offset`. If none is known, the batch may
+        # begin its segment.
         follows[0] = base_offsets[0] in starts
         is_wrong[1:] |= overlaps
         is_wrong[:-1] |= overlaps & ~follows[:-1]
+    # A slice: the table may be empty.
     is_wrong[:1] |= base_offsets[:1] < next_offset
     expected = ExpectedEpochs(metadata.segment_leader_epochs)
     is_wrong |= expected.wrong(leader_epochs(window, table), base_offsets)

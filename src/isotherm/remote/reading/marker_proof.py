@@ -50,6 +50,8 @@ def contradicted_transaction(
             if fact is not None:
                 return TransactionContradiction(int(table["base_offset"][0]), fact)
     markers = np.concatenate([marker_types(piece, table) for piece, table in tables])
+    # A COMMIT marker needs no entry: consumers take the records of an unnamed transaction for
+    # committed.
     if not (markers == ControlRecordType.ABORT).any():
         return None
     producers, offsets, attributes = (
@@ -59,6 +61,7 @@ def contradicted_transaction(
     named = {(each.producer_id, each.last_offset): each for each in aborted}
     is_relevant = (markers != NO_MARKER) | ((attributes & TRANSACTIONAL_FLAG) != 0)
     rows = np.flatnonzero(is_relevant)
+    # Stable: the batches of each producer stay in the order of the log.
     rows = rows[np.argsort(producers[rows], kind="stable")]
     begins = 0
     for place in np.flatnonzero(markers[rows] != NO_MARKER).tolist():
@@ -68,9 +71,12 @@ def contradicted_transaction(
         begins += int(producers[rows[begins : place + 1]].searchsorted(producer_id))
         is_empty, first = begins == place, int(offsets[rows[begins]])
         begins = place + 1
+        # A marker without records proves nothing: its transaction may have none in this partition,
+        # or only before this answer.
         if is_empty or markers[row] != ControlRecordType.ABORT:
             continue
         entry = named.get((producer_id, marker_offset))
+        # An entry that begins earlier is right: the transaction may have begun before this answer.
         if entry is None or entry.first_offset > first:
             fact = "names no such transaction" if entry is None else "has it begin later"
             return TransactionContradiction(

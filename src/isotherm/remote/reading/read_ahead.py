@@ -202,6 +202,7 @@ class ReadAhead:
     def note_read(self, metadata: RemoteLogSegmentMetadata, end: Position) -> None:
         """Note that a reader has read bytes up to `end`."""
         with self._lock:
+            # The byte before `end`: `end` itself may be the start of the next range.
             read = self._find(metadata.segment_id, end - 1)
             if read is not None:
                 held = self._held[read]
@@ -263,6 +264,7 @@ class ReadAhead:
         """Fill a range. The readers that wait for it get the error if it fails."""
         try:
             wanted.fetch(self._storage, self._memory)
+        # Of any kind: a failed range that stays held would answer later readers with this error.
         except BaseException as error:
             with self._lock:
                 held = self._held.get(wanted)
@@ -333,11 +335,14 @@ class ReadAhead:
     ) -> _Plan | None:
         """Plan the next ranges; None if it is too early."""
         segment_id = metadata.segment_id
+        # At the border of two ranges the next one may not be in memory yet.
         reading = self._find(segment_id, position) or self._before(segment_id, position)
         if reading is None:
             return None
         held = self._held[reading]
         run = held.run
+        # Before the returns below: a run counts for the shares from its first continued read on.
+        # Otherwise readers that begin together evict each other's ranges.
         run.read_size += size
         run.read_at_s = self._clock.monotonic_s()
         if position < held.plan_from:
@@ -376,6 +381,8 @@ class ReadAhead:
                     break
                 self._ahead.append(found)
             plan.ahead_size += found.end - at
+            # The last range of a segment may be short. The next segment continues from the largest
+            # size so far.
             plan.last_size = max(plan.last_size, found.size)
             at = found.end
         return at

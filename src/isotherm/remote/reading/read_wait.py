@@ -41,10 +41,13 @@ class ReadWait:
 
     def stop(self, *, has_left: bool) -> None:
         """End all waiting reads, now and later, with RequestTimedOutError."""
+        # Under the lock that `waiting` takes: a read that registers too late to be woken sees
+        # `_is_over`.
         with self._lock:
             self._is_over = True
             self._has_left = self._has_left or has_left
             wakes = tuple(self._wakes)
+        # Without the lock: `wake` takes the lock of a range.
         for wake in wakes:
             wake()
 

@@ -71,6 +71,7 @@ class RemoteReaderPool:
             config.remote_log_reader_max_pending_tasks,
             threads,
         )
+        # No bound on the waiting fetches: the memory of the read-ahead bounds them.
         self._fetches = BoundedPool(
             READ_AHEAD_POOL, self._thread_count + AHEAD_AT_ONCE, None, threads
         )
@@ -103,6 +104,8 @@ class RemoteReaderPool:
                 succeeded = True  # the consumer caused it, not the tier
                 raise
             except IsothermError as error:
+                # A read that was stopped fails because of its client, or of a timeout, and not
+                # because of the tier.
                 if not asked.wait.is_over:
                     self._failures.note(asked.partition, asked.offset, error)
                 raise
@@ -124,6 +127,7 @@ class RemoteReaderPool:
         found = None
         with suppress(IsothermError):
             found = self._reader.read(asked._replace(wait=NO_WAIT))
+        # Counted only if it answers: otherwise `read` follows and counts the request.
         if found is not None:
             self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_REQUESTS, asked.partition.topic)
             self._times.end(began_s)
@@ -160,5 +164,6 @@ class RemoteReaderPool:
 
     def close(self) -> None:
         """Cancel the reads that have not begun, and wait for the rest. Idempotent."""
+        # The readers first: a reader whose fetch is cancelled could wait for ever.
         self._pool.close()
         self._fetches.close()

@@ -139,6 +139,7 @@ class RemoteLogReader:
         store.
         """
         log, partition = asked.log, asked.partition
+        # Before any look-up: a segment that is not known yet would look like a hole.
         check_ready(self._metadata, partition)
         # A copy: the log's epochs may change during the read.
         asked = asked._replace(lineage=without_empty_epochs(log.leader_epochs.entries))
@@ -222,6 +223,8 @@ class RemoteLogReader:
                 next_offset, span = self._past_end(asked, ended_early, span, next_offset)
                 continue
             next_offset = span.end_offset
+            # From the local log start on the next fetch reads the local log. Without records the
+            # read continues: an empty answer would bring the same request again.
             is_enough = room <= 0 or next_offset >= asked.log.local_log_start_offset
             if not found.run.is_last or (has_records and is_enough):
                 break
@@ -253,6 +256,8 @@ class RemoteLogReader:
         records are lost: raises CorruptObjectError if an index of a segment in `ended_early` names
         an offset there (docs/decisions/0066).
         """
+        # Before the listing too: it decodes every segment of the partition, which is not for the
+        # event loop.
         _check_may_fetch_index(asked)
         others = self._overlapping(asked, ended_early, span, offset)
         holder = next((each for each in others if each.start_offset <= offset), None)
@@ -280,6 +285,7 @@ class RemoteLogReader:
     ) -> list[RemoteLogSegmentMetadata]:
         """The lineage's other segments with offsets of `span` from `offset` on."""
         entry = epoch_for_offset(asked.lineage, offset)
+        # Each step adds a segment that is not looked at again, so the steps end.
         known = {each.segment_id for each in ended_early}
         return [
             each
@@ -288,6 +294,7 @@ class RemoteLogReader:
             and each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
             and each.start_offset < span.end_offset
             and each.end_offset_inclusive >= offset
+            # The segment must hold `offset` in the same leader epoch, not in a later one.
             and entry is not None
             and each.segment_leader_epochs.get(entry.epoch, span.end_offset)
             <= max(offset, each.start_offset)
@@ -326,6 +333,7 @@ class RemoteLogReader:
             return 0, metadata.start_offset
         with self._lock:
             stop = self._stops.get((asked.partition, offset))
+        # Another segment may hold the offset by now, with other positions.
         if stop is not None and stop.segment_id == metadata.segment_id:
             return stop.position, offset
         _check_may_fetch_index(asked)
@@ -428,6 +436,7 @@ class RemoteLogReader:
         """`aborted`, if the batches do not contradict it. Otherwise rebuild the contradicted
         indexes and look up again. Raises CorruptObjectError if the batches still contradict the
         indexes."""
+        # Each round rebuilds the index of one segment of the answer.
         for _ in taken:
             if self._agrees_with_markers(taken, aborted):
                 return aborted
@@ -467,6 +476,7 @@ class RemoteLogReader:
                 metadata = self._metadata.next_segment_with_txn_index(partition, entry.epoch, at)
                 if metadata is None:
                     break
+                # A segment that spans two epochs is found in both.
                 if metadata.segment_id not in seen:
                     seen.add(metadata.segment_id)
                     yield metadata

@@ -79,6 +79,7 @@ class RemoteOffsetLookup:
         records were older, too. Raises what the storage and metadata managers raise, and
         CorruptObjectError.
         """
+        # Before any look-up: a segment that is not known yet would look like a hole.
         check_ready(self._metadata, partition)
         lineage = without_empty_epochs(log.leader_epochs.entries)
         first_local = log.segments()[0]
@@ -86,6 +87,8 @@ class RemoteOffsetLookup:
         found, holder = self._find(
             log, segments, lineage, first_local.base_offset, timestamp_ms, starting_offset
         )
+        # The answer, if there is one, is not in the first local segment. So no hole lies right
+        # before it.
         if holder is None and first_local.largest_timestamp_ms < timestamp_ms:
             return None
         offset = (holder.start_offset if holder is not None else first_local.base_offset) - 1
@@ -110,6 +113,7 @@ class RemoteOffsetLookup:
     ) -> tuple[TimestampAndOffset | None, RemoteLogSegmentMetadata | None]:
         """The record, and the segment that holds it."""
         for metadata in segments:
+            # Segments that are still local are left to the local log (docs/decisions/0034).
             if metadata.start_offset >= first_local_offset:
                 break
             if (
@@ -134,6 +138,7 @@ class RemoteOffsetLookup:
             older = indexes.entries_before(timestamp_ms)
             # The search begins at the first of two entries; both are compared with their batches.
             start = older[0].offset if len(older) == 2 else metadata.start_offset
+            # If the search begins at the starting offset, no entry has let it skip a batch.
             skipped_by = SkippedBy(older if start > starting_offset else ())
             hint = indexes.lookup_offset(max(start, starting_offset))
             position = self._segments.proven(metadata, hint, ReadWait())

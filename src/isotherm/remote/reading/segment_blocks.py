@@ -110,6 +110,7 @@ class BatchJoiner:
 
         Raises CorruptRecordError for a batch that would end beyond the log.
         """
+        # `took` replaces `_begun`: the loop ends when the caller has taken the whole batch.
         while self._begun:
             missing = self._missing(block)
             self._begun += block[:missing]
@@ -123,6 +124,7 @@ class BatchJoiner:
     def took(self, part: memoryview, size: int) -> None:
         """Note that the caller used the first `size` bytes of `part`; the rest begins a batch."""
         self.position += size
+        # A new one: a bytearray of which the caller keeps views cannot be resized.
         self._begun = bytearray(part[size:])
 
     def end(self) -> None:
@@ -137,6 +139,7 @@ class BatchJoiner:
         if len(head) < LOG_OVERHEAD:
             return LOG_OVERHEAD
         size = int.from_bytes(head[_LENGTH_POSITION:LOG_OVERHEAD], signed=True) + LOG_OVERHEAD
+        # Before the bytes are collected: a damaged size would gather the rest of the segment.
         if self.position + size > self._log_size:
             raise self._cut_off()
         return size - len(self._begun) if size > len(self._begun) else LOG_OVERHEAD

@@ -93,10 +93,12 @@ class SegmentRange:
                     self.metadata, self.start, self._data, self._note_filled
                 )
             else:
+                # It may return bytes beyond the end, as Kafka's LocalTieredStorage does.
                 data = storage.fetch_log_segment(self.metadata, self.start, self.end - 1)
                 self._data = data
                 self._note_filled(min(len(data), self.size))
             self._check_whole()
+        # Of any kind: waiting readers would never wake.
         except BaseException as error:
             with self._changed:
                 self._error = error
@@ -123,7 +125,10 @@ class SegmentRange:
             return
         if not wait.may_wait:
             raise NotInMemoryError(f"bytes have not arrived segment={self.metadata.segment_id}")
+        # Registered before the condition is taken: the loop sees a stop that came earlier, and a
+        # later one wakes it.
         with wait.waiting(self._wake), self._changed:
+            # The fetch continues for this reader unless it has noticed the abandonment already.
             self._is_abandoned = False
             self._waiting_count += 1
             while self._filled_end < position and self._error is None and not wait.is_over:
@@ -132,6 +137,8 @@ class SegmentRange:
             # If the last waiting client has left, the GET ends at its next bytes. A client that
             # timed out asks again, so its GET continues.
             self._is_abandoned = wait.has_left and self._waiting_count == 0
+            # First: bytes that have arrived serve, even if the fetch failed or the wait ended
+            # meanwhile.
             if self._filled_end >= position:
                 return
             if self._error is not None:
@@ -201,6 +208,8 @@ class SegmentRange:
             self.last_batch_end = position
 
     def _note_last_batch(self, position: Position) -> None:
+        # With less than a header here, the reader that joins the batch notes where the next
+        # range's first batch begins (`note_batch`).
         if self.is_whole and self.end - position >= HEADER_SIZE:
             with suppress(CorruptRecordError):
                 header = read_batch_header(self._data, position - self.start)

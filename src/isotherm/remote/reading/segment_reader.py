@@ -84,6 +84,8 @@ class RemoteSegmentReader:
             return 0
         try:
             checked = self._checked(metadata, hint.position, HEADER_SIZE, wait)
+            # An entry names the last offset of its batch, or a later one if Kafka before 4.1 wrote
+            # it.
             if checked.base_offsets[checked.index_of(hint.position)] <= hint.offset:
                 return hint.position
             fact = "another batch begins there"
@@ -152,6 +154,8 @@ class RemoteSegmentReader:
                     index = checked.index_of(position)
                     count = checked.count_fitting(index, end, end_offset)
             except NotInMemoryError:
+                # Too little for an answer is in memory: a reader thread repeats the read and
+                # waits.
                 if size_min > 0:
                     raise
                 break
@@ -160,6 +164,8 @@ class RemoteSegmentReader:
                 if not pieces:
                     raise
                 break
+            # `find` has compared the first piece with the batches before it. If this piece is in
+            # order, the base offset of the batch before it is right too.
             if pieces:
                 with self.damage_named(metadata):
                     _check_order(checked, position, next_offset)
@@ -174,6 +180,7 @@ class RemoteSegmentReader:
                 break
         is_last = is_last or position == metadata.segment_size_in_bytes
         run = BatchRun(tuple(pieces), position - start, next_offset, is_last, may_have_markers)
+        # After the segment's last batch there is none to compare with.
         if loose is not None and position < metadata.segment_size_in_bytes:
             run = self._without_loose_end(metadata, run, start, loose, wait)
         self._read_ahead.note_read(metadata, start + run.size)
@@ -223,6 +230,7 @@ class RemoteSegmentReader:
         found = self._read_ahead.range_at(metadata, position, size, wait, is_batch=True)
         checked = found.checked_at(position)
         wanted_end = min(position + max(size, HEADER_SIZE), found.end)
+        # `read_now` reads so on the event loop: the CRCs of a piece of some MiB would hold it up.
         if checked is None and not wait.may_wait:
             raise NotInMemoryError(f"batches are not checked yet position={position}")
         while checked is None:
@@ -230,9 +238,12 @@ class RemoteSegmentReader:
             self._read_ahead.note_batch(found, position)
             checked = found.check(position)
             if checked is None:
+                # The whole range has arrived, and the batch goes on in the next one.
                 if wanted_end == found.end:
                     return self._joined_batch(metadata, position, wait)
                 header = read_batch_header(found.read(position, wanted_end))
+                # Before its size is used: a damaged one would make the reader wait for the rest of
+                # the range. The callers compare the offset with the batches before.
                 check_place(metadata, position, header, 0)
                 wanted_end = min(position + header.size_in_bytes, found.end)
         return checked

@@ -31,6 +31,7 @@ def search_both_tiers(
     for _ in range(SEARCHES_MAX):
         local = log.segments()
         found, is_settled = search(local)
+        # Local retention deletes from the front, so the first segment shows every move.
         if is_settled or log.segments()[0].base_offset == local[0].base_offset:
             return found
     raise RemoteStorageError(

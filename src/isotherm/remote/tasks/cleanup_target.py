@@ -61,4 +61,5 @@ class TierCleanupTarget:
         for each in [each for each, done in running.items() if done.done()]:
             del running[each]
         if partition not in running:
+            # Noted once it has begun: after an error of `begin_deletion` the next run tries again.
             running[partition] = self.begin_deletion(partition)

@@ -91,6 +91,8 @@ class CopyTask:
         with ExitStack() as on_failure:
             on_failure.callback(self._report_lag, enabled=True)
             on_failure.callback(self._note_failure)
+            # Before the look-up of the copied offset, which misses a copy whose FINISHED is
+            # unknown: its segment would be copied again.
             self._confirm_finished()
             if self._copied_offset is None:
                 self._copied_offset = self._learn_copied_offset()
@@ -155,6 +157,8 @@ class CopyTask:
 
     def _copy(self, candidate: CandidateSegment[LogSegment]) -> None:
         tier = self._tier
+        # First: a lost index or producer snapshot would stop the copying, a damaged index would
+        # get into the bucket. `_metadata_of` reads the transaction index.
         mend_segment(self._log, candidate.segment, candidate.next_base_offset)
         start_offset, end_offset = candidate.segment.base_offset, candidate.next_base_offset
         epochs = epochs_within(self._log.leader_epochs.entries, start_offset, end_offset)
@@ -165,12 +169,15 @@ class CopyTask:
             # The copy may lack records below the log start only if that start survives a crash.
             self._log.make_log_start_durable()
         with ExitStack() as on_failure:
+            # Before COPY_SEGMENT_STARTED is stored: the expiration task would take the copy for
+            # dangling and delete it.
             tier.copies.begin(metadata.segment_id)
             on_failure.callback(tier.copies.end, metadata.segment_id)
             tier.make_way_for(metadata, self._is_still_local)
             tier.metadata.add_remote_log_segment_metadata(metadata).result()
             tier.metrics.mark(TopicMeter.REMOTE_COPY_REQUESTS, self._partition.topic)
             custom_metadata = self._copy_objects(candidate, metadata)
+            # Still in progress: it ends when FINISHED is stored (`_confirm_finished`).
             on_failure.pop_all()
         finished = tier.update_of(
             metadata, RemoteLogSegmentState.COPY_SEGMENT_FINISHED, custom_metadata
@@ -236,6 +243,8 @@ class CopyTask:
     def _is_still_local(self, earlier: RemoteLogSegmentMetadata) -> bool:
         """Whether this log holds all records of an earlier copy. They stay until the new copy is
         finished, because local retention relies only on finished copies."""
+        # The durable log start: a crash may bring it back, and with it records that only the
+        # earlier copy would hold.
         first_offset = max(earlier.start_offset, self._log.durable_log_start_offset)
         return self._log.local_log_start_offset <= first_offset
 
@@ -298,6 +307,8 @@ def segment_data(log: PartitionLog, candidate: CandidateSegment[LogSegment]) -> 
             f"no producer snapshot at a segment's end partition={log.topic_partition}"
             f" offset={end_offset}"
         )
+    # Not cut at the start, as in Kafka: a follower that begins after this segment takes its whole
+    # lineage from here (TierStateMachine).
     epochs = [entry for entry in log.leader_epochs.entries if entry.start_offset < end_offset]
     return LogSegmentData(
         log_path=segment.log_path,
@@ -306,6 +317,7 @@ def segment_data(log: PartitionLog, candidate: CandidateSegment[LogSegment]) -> 
         transaction_index_path=(
             segment.transaction_index_path if segment.has_transaction_index else None
         ),
+        # The snapshot at the end, not at the start: a follower continues from there.
         producer_snapshot_path=log.snapshots.path(end_offset),
         leader_epoch_checkpoint=encode_leader_epoch_checkpoint(epochs),
     )

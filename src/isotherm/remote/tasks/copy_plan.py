@@ -86,10 +86,12 @@ def plan_copies(
         default=0,
     )
     waiting = segments[first:]
+    # The active segment counts, as in Kafka.
     bytes_after = sum(each.size_in_bytes for each in waiting)
     candidates = []
     for segment, following in pairwise(waiting):
         bytes_after -= segment.size_in_bytes
+        # `>`: a segment that ends right below the last stable offset may be copied.
         if following.base_offset > last_stable_offset or not lag.has_passed(
             segment.largest_timestamp_ms, bytes_after, now_ms
         ):

@@ -136,6 +136,7 @@ def _reason_without_retention(
     if segment.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
         return RemoteDeletionReason.RETRY
     if (
+        # Another broker may still be copying its own; `copying` has this broker's copies only.
         segment.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
         and segment.broker_id == state.broker_id
     ):
@@ -180,6 +181,8 @@ def _plan_retention(
     breached = size_over_retention(segments, state)
     log_start_offset: Offset | None = None
     for segment in _in_epoch_order(segments, state.lineage):
+        # As in Kafka the walk ends at the first segment that stays: the log start would be raised
+        # over it.
         if segment.segment_id in copying:
             break
         if segment.segment_id in settled:
@@ -187,6 +190,7 @@ def _plan_retention(
         if _is_below_log_start(segment, state):
             expired[segment.segment_id] = RemoteDeletionReason.LOG_START
             continue
+        # As in Kafka: a segment of another branch neither expires nor ends the walk.
         if not is_segment_within_lineage(segment, state.log_end_offset, state.lineage):
             continue
         reason = _retention_reason(segment, state, breached)
@@ -229,6 +233,7 @@ def _retention_reason(
         and segment.max_timestamp_ms < state.now_ms - state.retention_ms
     ):
         return RemoteDeletionReason.TIME
+    # As in Kafka: a segment goes only if at least retention.bytes stay.
     if breached > 0 and breached >= segment.segment_size_in_bytes:
         return RemoteDeletionReason.SIZE
     return None

@@ -36,6 +36,8 @@ class RemoteCopiesOfLog:
     def held(self, start_offset: Offset, end_offset: Offset) -> Iterator[Offset]:
         with ExitStack() as block:
             try:
+                # Held until the caller has deleted: otherwise the deletion of a remote copy could
+                # begin between the look-up and the local deletion.
                 block.enter_context(self._tier.exclusive.exclusively(self._partition))
                 held = self._held_to(start_offset, end_offset)
             except IsothermError as error:
@@ -59,6 +61,7 @@ class RemoteCopiesOfLog:
             )
             if segment is None:
                 break
+            # The look-up found the segment in this epoch, so it has a span of it.
             spans = {span.epoch: span for span in epoch_spans(segment)}
             offset = min(
                 spans[entry.epoch].end_offset_inclusive + 1,

@@ -57,6 +57,7 @@ def delete_remote_partition(tier: RemoteTierAccess, partition: TopicIdPartition)
         finished = _record_partition(
             tier, partition, RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
         )
+    # Read back without the write lock, which other user partitions of the metadata partition need.
     finished.result()
     return count
 

@@ -51,6 +51,7 @@ class PendingDeletions:
             return
         lines = [f"{uuid_to_text(each.topic_id)} {each.topic} {each.partition}" for each in pending]
         text = "\n".join([_VERSION, str(len(lines)), *lines, ""])
+        # The file first: if the write fails, memory and file still agree.
         self._fs.write_atomically(self._path, text.encode())
         self._pending = pending
 

@@ -159,6 +159,7 @@ class RemoteTierAccess:
 
         def decide() -> Future[None] | None:
             current = self.exclusive.segment(metadata.segment_id)
+            # Id and state are enough to compare: a state only moves forward (docs/decisions/0064).
             if current is None or current.state is not metadata.state or not still_due(current):
                 _logger.info(
                     "remote segment is not deleted: it has changed since that was decided"
@@ -181,6 +182,7 @@ class RemoteTierAccess:
         self.index_cache.remove([metadata.segment_id])
         self.metrics.mark(TopicMeter.REMOTE_DELETE_REQUESTS, metadata.topic_id_partition.topic)
         self.storage.delete_log_segment_data(metadata.updated(started))
+        # Only once the objects are gone: after this event no metadata names them.
         self.publish(
             self.update_of(metadata, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED, custom)
         )

@@ -118,6 +118,7 @@ class _Chain:
         self._start = position
         self._start_offset_max = start_offset_max
         self._position = position
+        # From the segment's start its own first offset is due, also if the read begins later.
         self._next_offset = read.start_offset if position else read.segment.start_offset
         self._is_to_end = read.end_offset > read.segment.end_offset_inclusive
         self._largest_timestamp_ms = NO_TIMESTAMP
@@ -150,9 +151,12 @@ class _Chain:
 
     def _linked(self, data: memoryview) -> Iterator[ProvenRun]:
         """Yield the complete batches of `data`. Raise at a damaged one, after those before it."""
+        # Without CRCs: the decoder verifies those of the batches that it decodes, and a proof
+        # those that it reads.
         table, end, damage = read_sound_batches(data, verify_crc=False)
         fault = None
         if len(table):
+            # A read from position 0 relied on no index entry.
             if not self.is_begun and self._start:
                 self._check_landing(data, table)
             fault = self._batches.first_fault(
@@ -169,6 +173,7 @@ class _Chain:
             self._next_offset = int(last["base_offset"]) + int(last["last_offset_delta"]) + 1
             position, self._position = self._position, self._position + end
             yield ProvenRun(data[:end], table, position)
+        # Before the faults: one after the last wanted offset is not of this read.
         if self.is_complete:
             return
         if fault is not None:
@@ -222,6 +227,7 @@ class _Chain:
         row = int(table["max_timestamp"].argmax())
         largest = int(table["max_timestamp"][row])
         if largest > self._expected_timestamp_ms:
+            # A wrong CRC first: a damaged header is damage, and not another log.
             verify_crcs(data, table[row : row + 1])
             raise self._other_records(largest)
         self._largest_timestamp_ms = max(self._largest_timestamp_ms, largest)
@@ -246,6 +252,7 @@ class _Chain:
         if self._has_all or (self._gaps is Gaps.PERMITTED and self.is_begun):
             largest, expected = self._largest_timestamp_ms, self._expected_timestamp_ms
             is_whole = self._start == 0 and self._is_to_end
+            # With -1 no batch has a timestamp, and the metadata have the time of the file.
             if is_whole and expected is not None and 0 <= largest < expected:
                 raise self._other_records(largest)
             return

@@ -153,6 +153,8 @@ def read_segments(
     """
     with (
         ThreadPoolExecutor(settings.fetch_ahead, thread_name_prefix="isotherm-fetch") as pool,
+        # Closed before the pool: fetches that have not begun are cancelled, and the pool waits for
+        # the others only.
         closing(_fetched(reads, storage, pool, settings)) as fetched,
     ):
         for located, blocks in groupby(fetched, key=lambda item: item[0].of):
@@ -207,6 +209,7 @@ def locate(read: SegmentRead, storage: RemoteStorageManager) -> PositionRange:
         except CorruptDataError as error:
             _logger.warning("read without its offset index: %s", error)
             return PositionRange(0, size)
+    # An index has no CRC: its positions may lie anywhere.
     is_inside = 0 <= located.start < located.end <= size
     return located if is_inside else PositionRange(0, size)
 
@@ -247,6 +250,7 @@ def _decode(
         for run in _proven(located, storage, blocks, settings):
             rest = run.data
             reached = run.position + len(rest)
+            # Before the rows of this run: a contradiction in it withholds them.
             if proof is not None:
                 proof.follow(rest, run.table)
             while len(rest):
@@ -290,6 +294,7 @@ def _prove_outcomes(
         proof.expect_ends(open_transactions(states_before()))
     if proof.has_undecided() and proof.next_offset < piece_end:
         rest = read.of(proof.next_offset, piece_end)
+        # An empty range: nothing is fetched yet, and the batches are fetched on from `reached`.
         ahead = LocatedRead(rest, PositionRange(reached, reached))
         small = replace(settings, fetch_bytes=_LOOKUP_FETCH_BYTES)
         for run in _proven(ahead, storage, (), small):
@@ -297,6 +302,7 @@ def _prove_outcomes(
             proof.follow(run.data, run.table)
             if not proof.has_undecided():
                 break
+    # Only the end of a whole segment has a producer snapshot (docs/decisions/0085).
     if proof.has_undecided() and piece_end > read.segment.end_offset_inclusive:
         at_end = producer_states(ProducersAt(read.segment), storage)
         proof.check_undecided(open_transactions(at_end))
@@ -348,6 +354,7 @@ def prove_committed(
             return
         read = SegmentRead(piece.segment, piece.start_offset, piece.end_offset)
         with named(read):
+            # No blocks ahead: each small GET is made only while a transaction is undecided.
             located = LocatedRead(read, PositionRange(0, 0))
             for run in _proven(located, storage, (), _PROOF_SETTINGS):
                 verify_crcs(run.data, run.table)
@@ -401,6 +408,7 @@ def producer_states(at: ProducersAt, storage: RemoteStorageManager) -> list[Prod
         read = SegmentRead(piece.segment, piece.start_offset, piece.end_offset)
         with closing(batches_of(read, storage, Gaps.PERMITTED)) as batches:
             for header, _ in batches:
+                # The located bytes may begin with batches before the piece.
                 if header.producer_id >= 0 and header.base_offset >= piece.start_offset:
                     states[header.producer_id] = _after(states.get(header.producer_id), header)
     return list(states.values())
@@ -409,6 +417,8 @@ def producer_states(at: ProducersAt, storage: RemoteStorageManager) -> list[Prod
 def _after(state: ProducerSnapshotEntry | None, header: BatchHeader) -> ProducerSnapshotEntry:
     """The state of a producer after one more of its batches."""
     first = -1 if state is None else state.current_transaction_first_offset
+    # A marker ends the transaction, and has no sequence (Kafka
+    # ProducerAppendInfo.appendEndTxnMarker).
     if header.is_control:
         last_sequence, first = -1 if state is None else state.last_sequence, -1
     else:

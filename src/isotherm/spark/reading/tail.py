@@ -83,6 +83,7 @@ def read_tail(
     OffsetOutOfRangeError if the brokers no longer have the offsets, and RequestTimedOutError if
     nothing arrives for `poll_timeout_ms`.
     """
+    # Without this check a read took minutes to fail at an unreachable broker, and gave no reason.
     check_brokers(properties)
     consumer = Consumer({**QUIET_CLIENT, **properties})
     partition = read.topic_partition
@@ -134,6 +135,7 @@ def _settled(messages: Sequence[Message], read: BrokerRead) -> tuple[Offset, Seq
     Only if one is an error does Python code run for each."""
     reached = _reached(messages[-1], read)
     if any(map(Message.error, messages)):
+        # The reported end of the partition may be older than the records in the same answer.
         reached = max(_reached(each, read) for each in messages)
         messages = [each for each in messages if each.error() is None]
     if reached > read.end_offset:

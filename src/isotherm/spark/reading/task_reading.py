@@ -104,10 +104,13 @@ def _decode(
         if isinstance(first, BrokerRead):
             yield first
             continue
+        # `unread` and `_around` may leave reads without offsets.
         if first.start_offset >= first.end_offset:
             continue
         reads_of_run = _take_run(first, waiting, alone=not fail_on_data_loss)
         try:
+            # Planned from object names alone (docs/decisions/0042): manifests are read here, and
+            # reads that they contradict are planned again.
             if any(isinstance(read.segment, ListedSegment) for read in reads_of_run):
                 settled = settle(
                     reads_of_run, storage.fetch_segment_metadata, when_missing.read_again
@@ -135,10 +138,13 @@ def _decode(
             rereads_left -= 1
             if around is None:
                 _report(error, fail_on_data_loss=fail_on_data_loss)
+                # The rest of the read is still good: only the missing offsets are left out.
                 around = _around(lacking, error.missing, ())
             waiting.extendleft(reversed([*before, *around, *after]))
         except CorruptDataError as error:
             is_fatal = isinstance(error, WrongRowsError)
+            # Without fail_on_data_loss the run has one read, so only the rest of that read is left
+            # out.
             _report(error, fail_on_data_loss=fail_on_data_loss or is_fatal)
 
 

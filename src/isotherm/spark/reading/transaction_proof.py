@@ -114,6 +114,7 @@ class TransactionProof:
         producer). A transaction without data or marker so far is then checked like one with data
         here."""
         for producer, first in open_before.items():
+            # A marker here has ended the transaction that was open before.
             if producer not in self._marked:
                 self._open.setdefault(producer, first)
 
@@ -143,6 +144,7 @@ class TransactionProof:
         return {
             producer: first
             for producer, first in self._open.items()
+            # A transaction that begins after the read has no rows in it.
             if first < self._read.end_offset and not self._is_listed(producer, first)
         }
 
@@ -164,6 +166,7 @@ class TransactionProof:
                     )
                 begun = (entry.producer_id, entry.first_offset)
                 is_here = start <= entry.first_offset < self._end
+                # A cleaner may have removed the first batches of a transaction.
                 if is_here and begun not in self._begun and not self._is_cleaned:
                     raise _wrong("entry begins where no transaction of its producer begins", entry)
 
@@ -204,6 +207,7 @@ class TransactionProof:
         types = marker_types(data, rows)
         producers, offsets = rows["producer_id"], rows["base_offset"]
         is_other = producers[1:] != producers[:-1]
+        # A stretch ends with a marker, or with the producer's last row.
         firsts = np.flatnonzero(np.append(True, is_other | (types[:-1] != NO_MARKER)))
         lasts = np.append(firsts[1:], len(rows)) - 1
         is_first_of_producer = np.append(True, is_other)[firsts]
@@ -228,6 +232,7 @@ class TransactionProof:
     def _follow_stretch(self, stretch: _Stretch) -> None:
         producer = stretch.producer_id
         first = self._open.pop(producer, None)
+        # Data of a transaction that is open already begins none.
         if first is None:
             first = stretch.first_data
             if first is not None:
@@ -248,6 +253,7 @@ class TransactionProof:
                 raise _wrong(f"entry continues beyond a marker of its producer marker={at}", each)
             if each.last_offset == at:
                 entry = each
+        # An entry that ends at another marker never gets into `_ended`: `finish` reports it.
         if kind is not ControlRecordType.ABORT:
             return
         self._ended.add((producer, at))
@@ -256,6 +262,7 @@ class TransactionProof:
             self._check_begin(entry, first, is_exact=producer in self._marked)
         elif first is not None and is_of_read and first < self._read.end_offset:
             raise _unlisted(producer, first, at)
+        # Its data may lie before the piece: `check_past` compares with the producers there.
         elif first is None and is_of_read and self._starts_piece and producer not in self._marked:
             self._unexplained.append((producer, at))
 

@@ -218,6 +218,8 @@ class CommittedHistory:
     def _aborted_in(self, piece: SegmentPiece) -> list[AbortedTransaction]:
         """Transactions whose abort marker is a record of this piece."""
         segment = piece.segment
+        # A wrong flag hides no abort: the tasks and `_prove_end` compare ABORT markers with the
+        # entries (docs/decisions/0072).
         if segment.txn_index_empty:
             return []
         with _named(segment):
@@ -230,6 +232,7 @@ class CommittedHistory:
                 return []
             entries = read_transaction_index(index, segment.start_offset)
             _check_within(entries, segment)
+        # Markers outside of the piece are in another piece, or of a deposed leader.
         return [e for e in entries if piece.start_offset <= e.last_offset < piece.end_offset]
 
 

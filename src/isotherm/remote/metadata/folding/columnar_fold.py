@@ -125,6 +125,8 @@ class ColumnarFold:
         return number
 
     def _apply(self, run: DecodedRun, window: Window, places: Int64Array) -> None:
+        # Settled lives first: `append_finished` needs them above the tail of their epochs, which
+        # the other records may raise.
         self._settle(run, window, places[window.first])
         buried = segment_ids(run.events, window.buried)
         of_buried = places[window.buried]

@@ -129,6 +129,7 @@ class DecodedRun:
             heads[name] = events[field][first]
         for name, field in _FIELDS_OF_UPDATE.items():
             heads[name] = events[field][last]
+        # The last update replaces the custom metadata even if it has none, as in Kafka.
         sizes = events["custom_size"][last]
         heads["flags"] = np.where(sizes >= 0, HAS_CUSTOM_METADATA, 0)
         is_empty = events["txn_index_empty"][first]
@@ -152,6 +153,7 @@ def decode_run(columns: MetadataColumns, *, straighten: bool = True) -> DecodedR
     events = np.empty(len(columns.offset), dtype=EVENT)
     problems: dict[int, str] = {}
     if decode_events(_arrays(keys), _arrays(values), False, events) and straighten:
+        # Rare: then the whole run is decoded twice.
         odd = np.flatnonzero(events["kind"] == ODD)
         keys, values, problems = _straightened(keys, values, odd)
         decode_events(_arrays(keys), _arrays(values), True, events)

@@ -77,6 +77,7 @@ def fold_metadata_partition(
     start, end = bounds = topic.offsets(number)
     # Check this very end: a second request for the end may reach another, deposed leader.
     has_all = has_all_below(topic, number, end)
+    # Offsets, not records: only a read would tell how many records compaction has left.
     if end - start < columnar_records_min:
         folded = _fold_records(topic, number, wanted, on_corrupt, bounds)
     else:
@@ -153,6 +154,7 @@ def _runs(
     position, end = bounds
     with ThreadPoolExecutor(1, thread_name_prefix="isotherm-metadata-read") as reader:
         reading = reader.submit(read, position)
+        # A read without progress ends the fold: a replica is behind `end`.
         while position < end and (found := reading.result())[1] > position:
             _, position = found
             if position < end:

@@ -64,6 +64,7 @@ class FollowedPartition:
             records = self._topic.read(self._number, self.next_offset, DEFAULT_READ_MAX_BYTES)
             for record in records:
                 self._apply(record)
+            # A replica is behind `end`: the next call continues.
             if not records and not has_all:
                 break
             if not records:

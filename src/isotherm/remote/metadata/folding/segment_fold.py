@@ -134,6 +134,8 @@ class SegmentFold(ColumnarFold):
                 )
 
     def _apply_one(self, run: DecodedRun, number: int, place: int) -> None:
+        # A tombstone has no place, because it names no topic. `_offsets` keeps the segment that it
+        # drops.
         if place < 0:
             super()._apply_one(run, number, place)
             return
@@ -141,6 +143,7 @@ class SegmentFold(ColumnarFold):
         (segment,) = segment_ids(run.events, np.array([number]))
         row = cache.row(segment)
         super()._apply_one(run, number, place)
+        # Rows are replaced, never changed: another object means that this record took effect.
         if cache.row(segment) is not row:
             self._offsets[place][segment] = int(run.offset[number])
 

@@ -48,6 +48,7 @@ class WantedPartitions:
         """Apply a record if its partition is wanted. Raises CorruptMetadataError, which names the
         record, for one that cannot be decoded or applied; an unwanted one is decoded, too."""
         change = decode_record(record)
+        # A tombstone names no topic: the store finds its partition by the topic id.
         if change.event is None or self.opens(partition_of(change.event)):
             self._store.apply_record(record, change)
 
@@ -57,6 +58,8 @@ class WantedPartitions:
 
     def take_in(self, folded: Folded) -> None:
         """Start from a fold; call it before the first record."""
+        # Open first: `install` fills open partitions only. The deleted ones are opened too, so
+        # that later events do not open them again.
         for cache, _ in folded.partitions:
             self.opens(cache.partition)
         for deletion in folded.deleted:

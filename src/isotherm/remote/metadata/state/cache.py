@@ -148,6 +148,7 @@ class RemoteLogMetadataCache:
             if predecessor is not None and predecessor != segment:
                 self._forget(predecessor, only_of=(end, leader))
             self._keys.set(end, leader, segment)
+            # The key stays set: its record is in the topic, and needs a tombstone all the same.
             if source is not None and metadata.state < source:
                 _log_dropped(metadata.segment_id, source, metadata.state)
                 return
@@ -232,6 +233,8 @@ class RemoteLogMetadataCache:
         with self._lock:
             segment = self._keys.get(end_offset, leader_epoch)
             row = self._rows.get(segment) if segment is not None else None
+            # A later leader's deletion has a key of its own: then this key's record is not the
+            # last one of the segment.
             if segment is None or row is None or row_key(row) != (end_offset, leader_epoch):
                 return None
             return self._segment(segment)
@@ -294,6 +297,8 @@ class RemoteLogMetadataCache:
     def segments(self, leader_epoch: LeaderEpoch | None = None) -> list[RemoteLogSegmentMetadata]:
         """Segments in every state but DELETE_SEGMENT_FINISHED, ordered by start offset, then end,
         then id."""
+        # Only the copy is made under the lock: decoding takes some µs for each segment, and would
+        # hold up every look-up.
         rows = self._listed_rows(leader_epoch)
         rows.sort(key=lambda item: (row_order(item[1]), item[0]))
         return [self._unpack(segment, row) for segment, row in rows]
@@ -359,6 +364,7 @@ class RemoteLogMetadataCache:
             for span in row_spans(row):
                 self._epoch_state(span.epoch).add_unreferenced(segment)
             self._rows[segment] = row
+        # The end of a deletion of an unknown segment would only add leader epochs.
         elif target is not RemoteLogSegmentState.DELETE_SEGMENT_FINISHED or known is not None:
             self._advance(segment, row)
 

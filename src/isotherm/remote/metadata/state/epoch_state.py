@@ -107,8 +107,11 @@ class RemoteLogLeaderEpochState:
         leader: LeaderEpoch = NO_LEADER_EPOCH,
     ) -> None:
         """Enter a finished segment; those at the tail that it covers become unreferenced."""
+        # FINISHED may be repeated: events are replayed.
         self._remove(segment_id, start)
         self._hidden.pop(segment_id, None)
+        # Kafka's rule (RemoteLogLeaderEpochState): a segment that reaches the highest offset
+        # evicts those at the tail that it covers. At level 1 those of later leaders stay.
         while (
             self._starts
             and self._starts[-1] >= start
@@ -164,6 +167,7 @@ class RemoteLogLeaderEpochState:
         self.unreferenced.discard(segment_id)
 
     def _is_covered_by_later_leader(self, start: Offset, end: Offset, leader: LeaderEpoch) -> bool:
+        # No segment before `first` reaches `end`, and none beyond the range starts low enough.
         first = bisect_left(self._reach, end)
         return any(
             self._ends[index] >= end and self._leaders[index] > leader
@@ -242,6 +246,8 @@ class RemoteLogLeaderEpochState:
         reach = self._reach[index - 1] if index else -1
         while index < len(self._ends):
             reach = max(reach, self._ends[index])
+            # Not at `first`: after an insertion its old value is a placeholder, and those after it
+            # may still be wrong.
             if index > first and self._reach[index] == reach:
                 return
             self._reach[index] = reach

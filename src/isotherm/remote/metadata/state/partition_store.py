@@ -133,6 +133,8 @@ class RemotePartitionMetadataStore:
         """
         partition = self.partition_of(change)
         cache = self.get(partition) if partition is not None else None
+        # Kafka's store throws here, which ends its ConsumerTask. A metadata partition also has
+        # records of partitions that are not followed here.
         if partition is None or cache is None:
             return
         if isinstance(change.event, RemotePartitionDeleteMetadata):

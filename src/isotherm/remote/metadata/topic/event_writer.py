@@ -119,6 +119,7 @@ class MetadataEventWriter:
         self._keyed = keyed
         self._clock = clock
         self._metrics = metrics
+        # Reentrant: a caller publishes within `exclusively`.
         self._locks = [threading.RLock() for _ in range(topic.partition_count)]
         self._torn: set[int] = set()
         self._settled: dict[int, Ends] = {}
@@ -178,14 +179,18 @@ class MetadataEventWriter:
         assert self._keyed is not None
         now_ms = self._clock.now_ms()
         kept, lost = planned.tombstones[:_TOMBSTONES_MAX], planned.tombstones[_TOMBSTONES_MAX:]
+        # One batch, all or none: a tombstone by itself would hide that a state is missing
+        # (docs/decisions/0103).
         records = [
             *self._tombstones(planned.buried_first, now_ms),
             NewMetadataRecord(planned.key.encode(), encode_keyed_event(planned.state), now_ms),
             *self._tombstones(kept, now_ms),
         ]
         try:
+            # Again: an interrupted event is applied without `audit`.
             self._keyed.check_writable()
             self._topic.append_at(number, end_offset, records)
+        # Of any kind: the event is in the audit topic, its state perhaps not.
         except BaseException:
             self._torn.add(number)
             raise
@@ -201,6 +206,7 @@ class MetadataEventWriter:
         topic = self._keyed.audit_topic
         start, end = topic.offsets(number)
         settled = self._settled.get(number, Ends(0, 0))
+        # A replica that is behind, or a deposed leader, shows an earlier end.
         if end < settled.audit:
             raise RemoteStorageNotReadyError(
                 "an audit partition ends before its last known event"
@@ -209,6 +215,7 @@ class MetadataEventWriter:
         # No read if the partition is empty, or ends where its last settled event ended.
         if end in (start, settled.audit):
             return LastAudited(end, settled.state)
+        # The audit topic is not compacted, so its last offset has a record.
         found = topic.read(number, end - 1, _READ_MAX_BYTES)
         if not found:
             raise RemoteStorageNotReadyError(

@@ -104,6 +104,7 @@ def _plan_start(
     if before is None or before == started.segment_id.id:
         return KeyedWrite(key, state, state)
     occupant = cache.get(RemoteLogSegmentId(started.topic_id_partition, before))
+    # No metadata would name its objects once its record is overwritten (docs/decisions/0026).
     if occupant is not None and occupant.state is not STARTED:
         raise SegmentKeyTakenError(
             "a segment cannot be copied again while an earlier copy has this key"
@@ -128,6 +129,7 @@ def _plan_replacement(
     occupant = cache.find_by_key(key.end_offset, key.broker_leader_epoch)
     if occupant is not None and occupant.segment_id == replacement.segment_id:
         return KeyedWrite(key, replacement, replacement)
+    # Other bounds or epochs would leave offsets of the old segment without a segment.
     if (
         occupant is None
         or occupant.state is not FINISHED

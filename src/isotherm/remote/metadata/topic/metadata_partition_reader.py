@@ -112,6 +112,7 @@ class MetadataPartitionReader:
                 self._store.drop(user)
             orphaned = self._expected if not self._users else deque()
             self._expected = deque() if not self._users else self._expected
+        # Without the lock: callbacks of the futures run in this thread, and may call the reader.
         _fail(
             orphaned,
             RemoteResourceNotFoundError(f"partition is not followed any more partition={user}"),
@@ -128,6 +129,7 @@ class MetadataPartitionReader:
     def note_read_to(self, end_offset: Offset) -> None:
         """Note that a poll has read everything below `end_offset`. Compaction may have left no
         record before it that would show this."""
+        # A poll that runs meanwhile would set the position back.
         with self._polling:
             self._position = max(self._position, end_offset)
             self._complete_expected()
@@ -258,6 +260,8 @@ class MetadataPartitionReader:
             folded = fold_metadata_partition(
                 self._topic, self._partition, fresh.__contains__, self._report
             )
+            # Before `next_offset` is set, which states that the cache has the events
+            # (`has_folded`).
             self._store.install(folded)
             for name in fresh:
                 users[name].next_offset = folded.next_offset

@@ -98,6 +98,8 @@ def read_keyed_contents(topic: MetadataTopic, number: int) -> KeyedContents:
             continue
         if key is None:
             continue
+        # Removed first, so that the keys are in the order of their last records: of equal states
+        # of a segment the later one counts below.
         last.pop(key, None)
         if isinstance(event, RemoteLogSegmentMetadata | RemotePartitionDeleteMetadata):
             last[key] = event
@@ -107,6 +109,7 @@ def read_keyed_contents(topic: MetadataTopic, number: int) -> KeyedContents:
             contents.deletions[state.topic_id_partition] = state
         elif isinstance(key, SegmentKey):
             known = contents.newest.get(state.segment_id)
+            # A late record of a deposed leader sets no segment back (docs/decisions/0026).
             if known is None or known.state <= state.state:
                 contents.newest[state.segment_id] = state
             contents.keys.setdefault(state.segment_id, []).append(key)
@@ -144,6 +147,8 @@ def plan_cleanup(
         for each in live
         if each.topic_id_partition not in removed | absent
         and each.segment_id not in in_progress
+        # `in_progress` has this broker's copies only: those of others are known by their age
+        # alone.
         and each.event_timestamp_ms < settled_before_ms
     ]
     return CleanupPlan(
@@ -186,6 +191,7 @@ def _left_over(
         return LeftOver.ABANDONED_UPLOAD
     if segment.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
         return LeftOver.ABANDONED_DELETION
+    # The segment is finished itself, so its end offset has an entry.
     other = latest[(segment.topic_id_partition, segment.end_offset_inclusive)]
     is_superseded = (
         other.broker_leader_epoch > segment.broker_leader_epoch
@@ -283,6 +289,7 @@ class RemoteMetadataCleanupManager:
         if self._target.is_only_writer():
             self._bury(number, plan.tombstones, contents.end_offset)
         for metadata, reason in plan.segments:
+            # For each segment anew: a run takes long, and the leadership may move meanwhile.
             is_mine = self._target.can_delete(metadata.topic_id_partition)
             if is_mine and not self._cancelled.is_set():
                 self._delete(metadata, reason, settled_before_ms)

@@ -131,6 +131,8 @@ class PartitionMigration:
 
     def _catch_up(self) -> None:
         self._all.catch_up()
+        # At least to the same end: an older fold of the keyed records would lack states that are
+        # written already.
         self._keyed.catch_up(None if self._is_apart else self._all.next_offset)
 
     def _writes(self) -> Iterator[KeyedState]:
