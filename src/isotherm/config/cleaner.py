@@ -63,6 +63,7 @@ class CleanerConfig:
     )
 
     def __post_init__(self) -> None:
+        # As in Kafka, exactly 1 MiB per thread is refused.
         if self.dedupe_buffer_size_per_thread <= _BUFFER_SIZE_PER_THREAD_MIN:
             raise ConfigError(
                 "the dedupe buffer must be above 1 MiB per cleaner thread"

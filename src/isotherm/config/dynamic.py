@@ -152,6 +152,7 @@ def check_thread_pools(running: BrokerConfig, changed: BrokerConfig) -> None:
             continue
         old, new = _value(running, found), _value(changed, found)
         refused = f"Dynamic thread count update validation failed for {name}={new}, value should"
+        # Integer division, as in Java: a pool of 3 may shrink to 1.
         if new < old // 2:
             raise ConfigError(f"{refused} be at least half the current value {old}")
         if new > old * 2:

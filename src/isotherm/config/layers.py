@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from isotherm.errors import ConfigError
 
+# What Java's String.trim removes.
 _TRIMMED = "".join(map(chr, range(ord(" ") + 1)))
 _ENVIRONMENT_PREFIX = "KAFKA_"
 _BITNAMI_PREFIX = "KAFKA_CFG_"

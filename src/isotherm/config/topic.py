@@ -34,6 +34,7 @@ from isotherm.errors import ConfigError
 SAME_AS_TOTAL_RETENTION = -2
 UNLIMITED = -1
 
+# KIP-1030.
 _SEGMENT_BYTES_MIN = 1024 * 1024
 _HOURS = 3_600_000
 _MINUTES = 60_000
@@ -90,6 +91,7 @@ class TopicConfig:
         INT,
         3,
         "Level when compression.type is zstd.",
+        # ZSTD_minCLevel and ZSTD_maxCLevel.
         check=between(-131072, 22),
         dynamic=True,
         synonyms=["compression.zstd.level"],
@@ -144,6 +146,7 @@ class TopicConfig:
     )
     max_message_bytes: int = key(
         INT,
+        # 1 MiB, and the offset and size fields of a batch (Kafka: Records.LOG_OVERHEAD).
         1048588,
         "Largest record batch that is accepted, in bytes, after compression.",
         check=at_least(0),
@@ -331,6 +334,7 @@ class TopicConfig:
         optional(INT),
         None,
         "segment.bytes without its lower bound, for tests.",
+        # Kafka: LegacyRecord.RECORD_OVERHEAD_V0.
         check=Check(lambda value: value is None or value >= 14, "at least 14"),
         internal=True,
     )

@@ -95,6 +95,7 @@ def _wire_type(entity_type: type[Any]) -> WireType:
     return WireType(
         _compile_decoder(entity_type, fields),
         _compile_encoder(entity_type, fields),
+        # At least 1: the received bytes must bound an array of messages without fields, too.
         max(1, size_min),
     )
 

@@ -198,6 +198,7 @@ def _topics_reader(
     read_count, skip_tags = dialect.read_count, dialect.skip_tags
 
     def read(buffer: Buffer, position: int) -> tuple[list[T], int]:
+        # A topic takes at least 3 bytes: name, array and tags of one byte each.
         topic_count, position = read_count(buffer, position, 3)
         topics = []
         for _ in range(topic_count):
@@ -241,6 +242,7 @@ def request_reader(version: int) -> Callable[[Buffer, int], tuple[FetchRequest, 
     layout = struct.Struct(
         (">" if has_replica_state else ">i") + "iiib" + ("ii" if version >= 7 else "")
     )
+    # 16 bytes is a partition of version 4, the smallest.
     read_topics = _topics_reader(
         version, dialect, FetchTopic, _partition_reader(version, dialect), 16
     )

@@ -164,6 +164,8 @@ def version_codec(api_key: int, api_version: int) -> VersionCodec:
             )
         element_budget.left = elements_max
         try:
+            # Produce and Fetch have readers that are not `guarded`, which would cost a call:
+            # the errors are caught here.
             return read(body, 0)[0]
         except MALFORMED as error:
             raise malformed(error, f"{request_type.__name__} version={api_version}") from error

@@ -93,6 +93,7 @@ def read_legacy_string(buffer: Buffer, position: int) -> tuple[str, int]:
 
 
 def read_compact_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
+    # A size of one byte, as nearly all are, costs no call (docs/decisions/0136).
     size = buffer[position]
     if size < 0x80:
         position += 1

@@ -106,6 +106,8 @@ def request_reader(version: int) -> Callable[[Buffer, int], tuple[ProduceRequest
     def read(buffer: Buffer, position: int) -> tuple[ProduceRequest, int]:
         transactional_id, position = dialect.read_nullable_string(buffer, position)
         acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(buffer, position)
+        # A topic takes at least 3 bytes (name, array and tags), a partition
+        # 5 (its number and a null).
         topic_count, position = read_count(buffer, position + _ACKS_AND_TIMEOUT.size, 3)
         topics = []
         for _ in range(topic_count):

@@ -57,6 +57,7 @@ class TlsStream:
         while True:
             try:
                 return self._tls.read(len(buffer), buffer)  # type: ignore[return-value]
+            # A read may leave something to send: in TLS 1.3 a request for new keys is answered.
             except ssl.SSLWantReadError:
                 self._flush()
                 self._receive()

@@ -252,6 +252,8 @@ class Authorizer:
         if before is None:
             self._index, self._ids = AclIndex(after.values()), _ids(after)
             return
+        # The ids are enough: no record changes an ACL (`MetadataDelta._add_acl` refuses
+        # a second one with an id).
         ids = _ids(after)
         for acl_id in self._ids - ids:
             self._index.remove(before[acl_id])

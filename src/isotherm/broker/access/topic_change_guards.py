@@ -27,6 +27,8 @@ def _create_topics(authorizer: Authorizer, api: Api, context: RequestContext, re
     # Names that the handler refuses for another reason are not checked.
     names = {name for name, count in counts.items() if count == 1} - {CLUSTER_METADATA_TOPIC}
     denied = set[str]()
+    # A denial on the cluster is not logged, because the topics' own
+    # permissions may still allow them.
     if not authorizer.allows_cluster(context, Operation.CREATE, is_logged=False):
         denied = names - authorizer.allowed(context, Operation.CREATE, ResourceType.TOPIC, names)
     describable = authorizer.allowed(

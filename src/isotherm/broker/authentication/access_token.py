@@ -22,6 +22,7 @@ ALGORITHMS: Mapping[str, frozenset[str]] = {
     "OKP": frozenset({"EdDSA"}),
 }
 _ALL_ALGORITHMS = sorted(frozenset().union(*ALGORITHMS.values()))
+# RFC 7518, section 3.3.
 RSA_BITS_MIN = 2048
 # The longest key id in a token. No provider has a longer one.
 KEY_ID_SIZE_MAX = 1000
@@ -77,6 +78,8 @@ class TokenVerifier:
             claims: dict[str, Any] = self._jwt.decode(
                 token,
                 key,
+                # The header names it, and `_find_key` has compared it with the key's kind: a
+                # public key is never taken for a secret.
                 algorithms=[algorithm],
                 audience=self._settings.audiences or None,
                 issuer=self._settings.issuer,
@@ -119,6 +122,7 @@ class TokenVerifier:
         expires_s, begins_s = _seconds(claims, "exp"), _seconds(claims, "nbf")
         _seconds(claims, "iat")
         assert expires_s is not None, "the claim is required"
+        # RFC 7519: a token is not accepted on or after `exp`, nor before `nbf`.
         if now_s - skew_s >= expires_s:
             raise TokenRefusedError(f"the token has expired exp={expires_s} now={now_s}")
         if begins_s is not None and now_s + skew_s < begins_s:

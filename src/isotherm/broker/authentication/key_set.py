@@ -155,6 +155,7 @@ class RefreshingKeys:
     def _run(self) -> None:
         failures = 0
         while not self._wait(failures):
+            # Before the read: a key that is missed during the read causes another one.
             self._wanted.clear()
             failures = 0 if self._read_again() else failures + 1
 
@@ -164,6 +165,8 @@ class RefreshingKeys:
             # The exponent is bounded, because a large power does not fit into a float.
             backoff_s = min(self._retry_s * 2 ** min(failures - 1, 30), self._retry_s_max)
             return self._clock.wait(self._stopping, backoff_s)
+        # `_wanted` is not waited for here: tokens with unknown keys cause one read per
+        # pause, however many come.
         if self._clock.wait(self._stopping, READ_PAUSE_S):
             return True
         rest_s = min(max(self._refresh_s - READ_PAUSE_S, 0), threading.TIMEOUT_MAX)

@@ -112,6 +112,7 @@ class SaslGate:
         except struct.error as error:
             raise ProtocolError(f"a request has no header size={len(frame)}") from error
         key = kind[0]
+        # In OPEN it begins a re-authentication, during which no other request is served (KIP-368).
         if key == ApiKey.SASL_HANDSHAKE and self._state is not _State.MESSAGES:
             return self._shake_hands(frame, kind, connection)
         if key == ApiKey.SASL_AUTHENTICATE and self._state is _State.MESSAGES:
@@ -234,9 +235,11 @@ class SaslGate:
         self._loop.call_later(self._settings.failure_delay_ms / 1000, end)
 
         def last_answer() -> Answer:
+            # Before the answer is sent, so that the connection closes behind it.
             connection.drain()
             return answer
 
+        # It lets no later request begin, so no token is tried during the delay.
         return PendingAnswer(delayed, last_answer)
 
 

@@ -108,6 +108,7 @@ class ScramExchange:
         if self._asked is None:
             self._asked = self._challenge(text)
             return self._asked.server_first.encode()
+        # Cleared first: a challenge is good for one proof.
         asked, self._asked = self._asked, None
         signature = self._verified(asked, text)
         self.user = asked.user

@@ -135,6 +135,8 @@ class Controller(ClusterMetadata):
         delta = MetadataDelta(MetadataImage())
         removals = TopicRemovals()
         for record in self._log.replay():
+            # Before the record is replayed: the settings of a removed topic are
+            # needed, and gone afterwards.
             removals.note(record, delta)
             delta.replay(record)
         self.partitions_removed_last = removals.partitions
@@ -451,4 +453,6 @@ class Controller(ClusterMetadata):
         delta = MetadataDelta(self._image)
         for record in records:
             delta.replay(record)
+        # One assignment: a thread that reads the image meanwhile has it as before
+        # or after the whole change.
         self._image = delta.apply(self._log.append(records))

@@ -109,6 +109,7 @@ class MetadataLog:
                 if not header.is_control:
                     yield from _decoded(read.records, position, header)
                 offset = header.next_offset
+        # Every record that a start finds counts as committed: there is no leader to ask.
         self._log.update_high_watermark(offset)
 
 

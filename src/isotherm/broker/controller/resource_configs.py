@@ -50,6 +50,8 @@ def _check(texts: Mapping[str, str], resource: ConfigResource, broker: GroupConf
     try:
         ClientMetricsConfig.parse(texts)
     except ConfigError as error:
+        # Kafka answers INVALID_CONFIG for an illegal pattern, and INVALID_REQUEST for
+        # any other illegal setting.
         if "match" in texts and "key=match" in str(error):
             raise
         raise InvalidRequestError(str(error)) from error

@@ -174,6 +174,7 @@ def _default_replicas(
         )
     factor = broker.default_replication_factor if factor == USE_DEFAULT else factor
     count = broker.num_partitions if count == USE_DEFAULT else count
+    # The embedded controller has one broker, so there is nothing to spread.
     replicas = tuple(sorted(brokers))
     if factor > len(replicas):
         raise InvalidReplicationFactorError(

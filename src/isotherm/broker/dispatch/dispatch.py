@@ -114,6 +114,8 @@ class Dispatcher:
             self._services.clock.monotonic_s(),
             principal=connection.principal,
         )
+        # A broker without quotas makes no meter: a request has a budget of
+        # calls (docs/decisions/0136).
         meter = None
         if self._quotas is not None and self._quotas.is_active:
             meter = RequestMeter(
@@ -234,6 +236,7 @@ async def _handle_parts(
             response = await response
         if not joined.add(response, part.continued):
             break
+        # Other connections are served between two parts (docs/decisions/0021).
         await next_turn()
     return joined.response
 

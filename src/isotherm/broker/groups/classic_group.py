@@ -91,6 +91,7 @@ class ClassicGroup:
 
     def join(self, request: JoinRequest, now_ms: TimestampMs) -> list[Effect]:
         error = join_error(self, request)
+        # As in Kafka, the size is checked before the protocols.
         if not accepts_member(self, request.member_id, self._settings.max_size):
             # The client gives up after this error, so its place is freed at once.
             self._pending_members.pop(request.member_id, None)
@@ -113,9 +114,12 @@ class ClassicGroup:
             self._effects.append(Answer(request.reply, SyncResult(error)))
             return self._take_effects()
         member = self.members[request.member_id]
+        # In STABLE too: the sync deadline must not remove a member that syncs after the leader.
         self._sync_received(member.member_id)
         if self.state is GroupState.STABLE:
             # A retry, or a member that is slower than the leader. The assignment already exists.
+            # It does not renew the session, as in Kafka 4.3.1
+            # (GroupMetadataManager.classicGroupSyncToClassicGroup).
             self._effects.append(Answer(request.reply, self._sync_result(member)))
             return self._take_effects()
         self._drop_sync(member, ErrorCode.rebalance_in_progress)
@@ -160,6 +164,7 @@ class ClassicGroup:
     def die(self, error: ErrorCode = ErrorCode.unknown_member_id) -> list[Effect]:
         """Delete the group, or replace it by another one. Waiting requests are answered with `error`."""
         for member in self.members.all():
+            # Before `_remove`, which answers what still waits with UNKNOWN_MEMBER_ID.
             self._drop_join(member, error)
             self._drop_sync(member, error)
             self._remove(member.member_id)
@@ -433,6 +438,7 @@ class ClassicGroup:
             reply, member.join_reply = member.join_reply, None
             if reply is not None:
                 self._effects.append(Answer(reply, self._join_result(member)))
+            # Has an effect only because `join_reply` is None by now.
             member.reset_session_timeout(now_ms)
 
     # ---- assigning
@@ -445,6 +451,8 @@ class ClassicGroup:
     def _assign(self, assignments: dict[str, bytes], now_ms: TimestampMs) -> None:
         self._move_to(GroupState.STABLE, now_ms)
         group_log.assigned(self)
+        # Before the answers in the list. The record is made when the effect is carried out, so it
+        # has the assignments below.
         self._effects.append(StoreGroup())
         for member in self.members.all():
             member.assignment = assignments.get(member.member_id, b"")

@@ -95,6 +95,7 @@ class ConsumerGroupCoordinator:
         if group is None:
             group, creation_records = self._new_group(shard, group_id, beat)
         changed = group.copy()
+        # Read at each heartbeat, so a changed setting of the group holds from the next one on.
         changed.settings = self._shards.consumer_settings(group_id)
         now_ms, wall_ms = self._now()
         result, records = changed.heartbeat(beat, self._current_catalog(), now_ms, wall_ms)
@@ -293,6 +294,7 @@ class ConsumerGroupCoordinator:
 
     def _set_timer(self, shard: GroupShard, group_id: str, deadline_ms: int) -> None:
         delay_s = max(0, deadline_ms - self._shards.now_ms() + 1) / 1000
+        # By id: each request replaces the group's object.
         handle = self._loop.call_later(delay_s, self._expire, shard, group_id)
         shard.consumer_timers[group_id] = GroupTimer(deadline_ms, handle)
 

@@ -117,6 +117,8 @@ class ConsumerGroup:
         self.settings = settings
 
     def copy(self) -> ConsumerGroup:
+        # One level deep is enough: members, assignments and topic sets are immutable. A heartbeat
+        # costs a copy of the dicts.
         other = ConsumerGroup(self.group_id, self.settings)
         for name, value in vars(self).items():
             setattr(other, name, value.copy() if isinstance(value, dict) else value)
@@ -218,6 +220,7 @@ class ConsumerGroup:
             self._compute_target(catalog, records, wall_ms)
         subscribed = None
         if has_new_subscription:
+            # After `_bump_if_changed`, which resolves a new regular expression.
             subscribed = frozenset(each.topic_id for each in self._topics_of(member, catalog))
         member = self._reconcile(member, owned, subscribed, now_ms, records, force=is_new)
         self.reset_session_timeout(member, now_ms)
@@ -351,6 +354,8 @@ class ConsumerGroup:
             member,
             client_id=beat.client_id,
             client_host=beat.client_host,
+            # A heartbeat is of the consumer protocol. A static member may have used the
+            # classic one before its restart.
             classic=None,
             **changes,  # type: ignore[arg-type]
         )
@@ -453,6 +458,7 @@ class ConsumerGroup:
         if epoch != LEAVE_STATIC_EPOCH:
             return result, self.remove([member_id])
         # The partitions stay assigned to the member, so a restart moves none.
+        # Its session timeout keeps running and removes a member that does not return.
         gone = replace(member, epoch=LEAVE_STATIC_EPOCH, pending_revocation=NOTHING)
         self._set_member(gone)
         self.rebalance_deadlines.pop(member_id, None)
@@ -464,6 +470,7 @@ class ConsumerGroup:
         for member_id in member_ids:
             self._drop_member(self.members[member_id])
             records += consumer_records.member_tombstones(self.group_id, member_id)
+        # Once for all of them: one new target follows.
         self._bump(records)
         return records
 
@@ -502,6 +509,7 @@ class ConsumerGroup:
     def resume(self, now_ms: TimestampMs) -> None:
         """Continue after a restart. Each member gets a full session timeout."""
         for member in self.members.values():
+            # No record has the owners.
             self.owners.update(dict.fromkeys(member.held, member.member_id))
             self.reset_session_timeout(member, now_ms)
             if member.state is MemberState.UNREVOKED_PARTITIONS:

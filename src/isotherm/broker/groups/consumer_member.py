@@ -111,6 +111,8 @@ def reconcile(
             state=MemberState.UNREVOKED_PARTITIONS,
             assigned=kept,
             pending_revocation=revoked,
+            # Of the revoked partitions too: a commit with an earlier epoch is
+            # checked against them (KIP-1251).
             assignment_epochs=_only(member.assignment_epochs, member.assigned),
         )
     wanted = target - member.assigned

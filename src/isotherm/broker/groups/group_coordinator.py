@@ -138,6 +138,8 @@ class GroupCoordinator:
             ids_by_name.setdefault(topic.name, set()).add(topic.topic_id)
         for shard in self.shards.loaded():
             try:
+                # One shard that cannot append must not keep the others' offsets. Its
+                # own expire like any others.
                 self.offsets.delete_topics(shard, ids_by_name)
             except IsothermError:
                 logger.exception(
@@ -172,13 +174,18 @@ class GroupCoordinator:
         if joining.group_id in shard.unserved:
             error = ErrorCode.inconsistent_group_protocol
         request = _join_request(joining, future, self._new_member_id(joining))
+        # Before the step: a record without room for an id would fail the
+        # generation of all members.
         _check_member(request)
         if error is ErrorCode.none and self.consumer.hosts(shard, joining.group_id):
             future.set_result(self.consumer.join_classic(shard, joining.group_id, request))
             return future
         if error is ErrorCode.none:
+            # Before the classic group is stored: a fold that finds records of both
+            # keeps the consumer group.
             self.consumer.forget_if_empty(shard, joining.group_id)
         group = shard.groups.get(joining.group_id)
+        # As in Kafka, the group is looked up before the protocols are compared.
         if error is ErrorCode.none and group is None and joining.member_id != NO_MEMBER_ID:
             error = ErrorCode.unknown_member_id
         if error is not ErrorCode.none:
@@ -347,6 +354,7 @@ class GroupCoordinator:
         `appended` is done when the marker is committed; None if it already is.
         """
         shard = self.shards.at(offsets_partition)
+        # An answer that shows the marker's effect waits until the marker is committed.
         shard.note_append(appended)
         shard.complete_transaction(producer_id, committed=committed)
 
@@ -367,6 +375,8 @@ class GroupCoordinator:
                 failure = error_code(error)
         if failure is not ErrorCode.none and group.state is GroupState.STABLE:
             # The log lacks this generation's assignment, so the members must not get it later.
+            # No member of a stable group has joined again: this rebalance stores nothing, and the
+            # recursion ends.
             self._carry_out(shard, group, group.rebalance(self.shards.now_ms()))
             return
         # A group that never had a member is not in the log, and must not stay in memory either.
@@ -389,6 +399,7 @@ class GroupCoordinator:
             shard.classic_timers[group.group_id] = GroupTimer(deadline_ms, handle)
 
     def _expire(self, shard: GroupShard, group: ClassicGroup) -> None:
+        # First: `_schedule` must not take a timer that has fired for one that will.
         del shard.classic_timers[group.group_id]
         self._carry_out(shard, group, group.expire(self.shards.now_ms()))
 
@@ -408,6 +419,7 @@ class GroupCoordinator:
 def _wait(
     shard: GroupShard, future: asyncio.Future[Any], if_resigned: JoinResult | SyncResult
 ) -> None:
+    # A client that disconnects cancels its future, so the callback removes its entry too.
     shard.waiting[future] = if_resigned
     future.add_done_callback(shard.waiting.__delitem__)
 

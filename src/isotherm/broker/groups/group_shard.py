@@ -89,6 +89,8 @@ class GroupShard(CoordinatorShard):
     def complete_transaction(self, producer_id: ProducerId, *, committed: bool) -> None:
         """Apply a transaction marker from the log."""
         for group_id in self._open_transactions.pop(producer_id, ()):
+            # Tombstones may have dropped the group's offsets, pending ones
+            # too, since they were written.
             if group_id in self.offsets:
                 self.offsets[group_id].complete(producer_id, committed=committed)
                 self._drop_if_empty(group_id)

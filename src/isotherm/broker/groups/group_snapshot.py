@@ -59,6 +59,7 @@ def restore_group(
         group.members.add(_restore_member(stored, value.protocol or "", now_ms))
     if value.leader in group.members:
         group.members.leader_id = value.leader
+    # `StoreGroup` is an effect of stable and of empty groups alone.
     group.state = GroupState.STABLE if value.members else GroupState.EMPTY
     if value.current_state_timestamp != -1:
         group.state_timestamp_ms = value.current_state_timestamp - wall_offset_ms

@@ -92,6 +92,8 @@ class OffsetCoordinator:
             # A commit without a generation, of a consumer with a manual assignment, creates the group.
             if committer.generation_id >= 0:
                 return dict.fromkeys(offsets, ErrorCode.group_id_not_found)
+            # It enters the shard below, once an offset is in the log: a refused
+            # commit must leave no group.
             group = ClassicGroup(group_id, self._shards.settings, now_ms=self._shards.now_ms())
         check = _commit_check(group, committer, is_transactional=producer is not NO_PRODUCER)
         refused = {
@@ -218,6 +220,8 @@ class OffsetCoordinator:
         ):
             return []
         # KIP-211: the retention of a classic group's offsets starts when its last member left.
+        # A group without a protocol type has had no member: each of its offsets
+        # counts from its own commit.
         empty_since_ms = (
             group.state_timestamp_ms + self._shards.wall_offset_ms()
             if is_empty and isinstance(group, ClassicGroup) and group.protocol_type is not None

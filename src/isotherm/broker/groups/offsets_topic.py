@@ -106,6 +106,8 @@ class OffsetsTopic:
                     latest.pop(key, None)
                     latest[key] = record
                 continue
+            # Before the transactional item: a tombstone drops the pending offsets
+            # before it, and none after it.
             yield from _decoded(latest.values(), index, offsets)
             latest.clear()
             if isinstance(item, LoadedMarker):

@@ -138,6 +138,8 @@ class GroupShards:
         await self._shards.stop()
 
     def _new_shard(self, index: int) -> GroupShard | None:
+        # Active in the loop iteration of its election: a request that has just created
+        # the topic finds the shard.
         return GroupShard(index) if self._topic.partitions.is_empty(index) else None
 
     def _fold(self, index: int, check_wanted: Callable[[], None]) -> GroupShard:
@@ -167,6 +169,7 @@ class GroupShards:
             _, value = encoded[index]
             stored = None if value is None else stored_offset(value, first_offset + index)
             partition = TopicPartition(key.topic, key.partition)
+            # Applied by the code of a load, so the shard stays the fold of its log.
             shard.replay_offset(CommittedOffset(key.group, partition, stored, producer.producer_id))
 
     def store(self, shard: GroupShard, group: ClassicGroup) -> None:

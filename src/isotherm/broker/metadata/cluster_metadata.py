@@ -65,6 +65,8 @@ class ClusterMetadata:
         self._config = self._effective_config(
             self.broker_texts(ALL_BROKERS), self.broker_texts(str(config.node_id))
         )
+        # Parsed at once: an illegal setting must end the start, not the
+        # first request for its topic.
         for topic in image.topics_by_name:
             self.topic_config(topic)
 

@@ -229,6 +229,7 @@ class MetadataDelta:
         cleared = [each for each in now if each.elr or each.last_known_elr]
         if not cleared:
             return
+        # Only now: a topic without ELR stays untouched, and the next image shares it.
         partitions = self._partitions_of(topic_id)
         for each in cleared:
             partitions[each.partition] = each._replace(

@@ -182,6 +182,7 @@ class Connection(asyncio.BufferedProtocol):
         self.update_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        # First: the release below may resume the reading of every connection, this one included.
         self._is_closed = True
         self._waiting.clear()
         self._unsent.clear()
@@ -315,6 +316,7 @@ class Connection(asyncio.BufferedProtocol):
         room = size if is_whole else size + SIZE_FIELD.size
         # np.empty does not touch the pages, so an announced size whose bytes never come costs no memory.
         frame = memoryview(np.empty(room, np.uint8).data)
+        # Copied, since the next read of any connection fills the scratch buffer.
         frame[: len(head)] = head
         if is_whole:
             self._waiting.append(frame)

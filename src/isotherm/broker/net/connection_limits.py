@@ -46,6 +46,7 @@ class ConnectionLimits:
         limits: Mapping[str, Mapping[str, int]] = {
             name: config.limits_of(name) for name in self._listeners
         }
+        # Replaced as a whole, since the event loop may read them at any moment.
         self._limits = limits
         self._broker = config
 

@@ -185,6 +185,7 @@ class Server:
 
         Connections that are still open after `drain_timeout_s` are aborted.
         """
+        # First: `accepted` and `admit` refuse what arrives during the waits below.
         self._is_stopping = True
         for acceptor in self._open_acceptors():
             acceptor.close()
@@ -335,6 +336,8 @@ class Server:
         if self._is_stopping:
             accepted.close()
             return
+        # Before the wait, in Kafka after it: an address above its quota must not
+        # keep others from their turn.
         throttle_ms = self._limits.throttle_ms(address)
         if throttle_ms > 0:
             self._close_later(accepted, throttle_ms / 1000)
@@ -379,6 +382,8 @@ class Server:
         others = (
             each for each in self._connections if not self._limits.is_protected(each.listener_name)
         )
+        # An aborted connection is counted out in a later loop iteration. A call before that
+        # finds the same ones again.
         for each in heapq.nsmallest(self._limits.excess, others, key=lambda each: each.active_at):
             logger.info(
                 "connection closed, others need its room client=%s listener=%s key=max.connections",
@@ -410,6 +415,8 @@ class Server:
         for listener in tuple(self._waiting):
             while self._is_first_to_enter(listener):
                 waiting = self._waiting[listener]
+                # Any acceptor of the listener will do: they differ in their address, and a
+                # renewal replaces all of them.
                 self._enter(waiting.accepted, self._acceptors[listener][0], waiting.address)
                 if not waiting.later:
                     del self._waiting[listener]
@@ -417,6 +424,8 @@ class Server:
                         acceptor.resume()
                     break
                 waiting.accepted, waiting.address = waiting.later.popleft()
+                # Counted in the rates only now, one after the other, as
+                # Kafka's acceptor thread does.
                 self._begin_wait(listener, self._limits.turn_in_ms(listener))
 
     def _is_first_to_enter(self, listener: str) -> bool:

@@ -83,6 +83,8 @@ class LeaderRequests:
         image = self._find_image()
         leader, endpoint = leader_endpoint(image, topic_partition, self._listener_name)
         peer = self._peer(leader, PeerAddress(endpoint.host, endpoint.port))
+        # Not under `_guard`: a broker that does not answer must not hold
+        # up the requests to others.
         with peer.lock:
             return peer.connection.send(request)
 
@@ -91,6 +93,7 @@ class LeaderRequests:
         with self._guard:
             self._is_closed = True
             peers = tuple(self._peers.values())
+        # Without the peers' locks: a request in flight holds its lock until this ends it.
         for peer in peers:
             peer.connection.close()
 

@@ -195,6 +195,7 @@ class PeerConnection:
     def _usable(self) -> _Opened | None:
         """The open socket, unless its session ends soon."""
         opened = self._opened
+        # A failure drops the socket and leaves `_opened`.
         if opened is None or self._socket is None:
             return None
         return opened if self._clock.monotonic_s() < opened.session_end_s else None

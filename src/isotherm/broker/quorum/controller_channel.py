@@ -71,6 +71,7 @@ class ControllerChannel:
         with self._has_work:
             self._is_stopped = True
             self._has_work.notify()
+        # Before the join: the close ends the request in flight.
         self._connection.close()
         if self._thread.is_alive():
             self._thread.join()

@@ -79,6 +79,7 @@ class DirectoryAssignments:
     def _run(self) -> None:
         while not self._stopping.is_set():
             self._has_work.wait()
+            # Before the batch is taken: an assignment that comes later starts another round.
             self._has_work.clear()
             # Without failures there is a short delay too. It collects assignments into few requests.
             # The exponent is bounded too: after 1024 failures the power would exceed a float.

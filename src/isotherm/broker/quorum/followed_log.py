@@ -33,6 +33,8 @@ class FollowedLog:
             self.snapshot = snapshots.latest()
             snapshots.clean_up(self.snapshot)
         start = self.snapshot.end_offset if self.snapshot is not None else 0
+        # A crash between a fetched snapshot and the restart of the log (`go_on_after`) leaves
+        # a log that ends before it.
         if not log.log_start_offset <= start <= log.log_end_offset:
             if log.log_start_offset > start:
                 logger.warning(
@@ -68,6 +70,7 @@ class FollowedLog:
             self._log.append_as_follower(records, epoch)
             self.bytes_since_snapshot += len(records)
         if high_watermark >= 0:
+            # The leader's may lie beyond the records that were fetched.
             committed = min(high_watermark, self._log.log_end_offset)
             if committed > self._log.high_watermark:
                 self._log.update_high_watermark(committed)
@@ -80,6 +83,7 @@ class FollowedLog:
         """
         own = self._log.leader_epochs.end_offset_for(epoch, self._log.log_end_offset)
         own_end = self._log.log_end_offset if own.end_offset < 0 else own.end_offset
+        # `epoch` may end earlier in this log than in the leader's.
         target = min(own_end, end_offset)
         committed = self._log.high_watermark if self._known_high_watermark else 0
         if self.snapshot is not None:

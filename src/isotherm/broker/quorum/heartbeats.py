@@ -95,6 +95,8 @@ class BrokerHeartbeats:
         reason = "it was not tried"
         while (left_s := deadline_s - self._clock.monotonic_s()) > 0:
             try:
+                # Each attempt has the same incarnation id, so a controller whose answer
+                # was lost sees no duplicate.
                 response = self._connection.ask(request, timeout_s=left_s)
             except PeerTimeoutError as error:
                 reason = str(error)
@@ -174,6 +176,7 @@ class BrokerHeartbeats:
                 self._clock.wait(self._wake, delay_ms / 1000)
                 if self._stopping.is_set():
                     return
+                # Before the heartbeat: a wake during it causes another one at once.
                 self._wake.clear()
                 delay_ms = self._beat()
             # No heartbeat after this: each would make the controller write another record of the fence.

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterable
 from typing import NamedTuple
 
+# Kafka: BrokerLifecycleManager. A broker without recovery work starts sooner.
 STARTING_INTERVAL_MS = 10
 FIRST_SHUTDOWN_INTERVAL_MS = 50
 

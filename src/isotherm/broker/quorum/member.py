@@ -326,6 +326,7 @@ class QuorumMember:
         return min(self._config.quorum.server_max_startup_time_ms / 1000, threading.TIMEOUT_MAX)
 
     def _take_image(self, image: MetadataImage) -> None:
+        # In one step with `publish_on`: one of the two threads offers this image.
         with self._guard:
             self._latest, publication = image, self._publication
         with contextlib.suppress(InvalidStateError):  # this is a later image

@@ -61,6 +61,7 @@ def fetch_request(observer: Observer, epoch: int, position: LogPosition, max_byt
         "fetch_offset": position.end_offset,
         "last_fetched_epoch": position.last_epoch,
         "log_start_offset": -1,
+        # A leader of the quorum ignores it: the request's `max_bytes` counts.
         "partition_max_bytes": 0,
         "replica_directory_id": observer.directory_id,
         "high_watermark": position.high_watermark,

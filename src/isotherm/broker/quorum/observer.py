@@ -88,6 +88,7 @@ class MetadataObserver:
         self._clock = clock
         self._rng = rng
         self._loader = MetadataLoader()
+        # An answer with a lower epoch than that of the log comes from a node that is behind.
         self._leader = QuorumLeader(log.position.last_epoch)
         self._leader_high_watermark = -1
         self._is_leader_silent = False
@@ -192,6 +193,8 @@ class MetadataObserver:
             if not records:
                 break
             self._loader.replay(records)
+        # As in MetadataLoader.stillNeedToCatchUp: with control records alone the active controller
+        # has yet to write its bootstrap records.
         if 0 <= self._leader_high_watermark <= self._loader.end_offset and self._loader.has_records:
             image = self._loader.image()
             self._on_image(image)
@@ -213,6 +216,7 @@ class MetadataObserver:
                 self._loader.last_timestamp_ms,
             )
             partial.finish()
+        # Only now: batches may be deleted below a durable snapshot alone.
         self._log.begin_after_own(snapshot_id)
         logger.info("metadata snapshot is written end_offset=%d epoch=%d", *snapshot_id)
 
@@ -252,6 +256,7 @@ class MetadataObserver:
             partial.append(piece.data)
             if partial.size >= piece.size:
                 return True
+            # An empty piece before the end would be requested without end.
             if not piece.data:
                 return False
         return False

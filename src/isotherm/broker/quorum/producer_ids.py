@@ -50,6 +50,7 @@ class ProducerIdBlocks:
         self._prefetch_from = 0
         self._is_asking = False
         self._not_before_s = 0.0
+        # Reentrant: if the channel refuses at once, `_on_answer` runs within `_ask`.
         self._guard = threading.RLock()
 
     def generate(self) -> ProducerId:

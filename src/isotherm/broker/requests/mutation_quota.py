@@ -24,6 +24,8 @@ class TokenBucket:
         self._clock = clock
         self._window_s = window_s
         self._lock = threading.Lock()
+        # What was spent is kept, not what is left: the rate comes with each
+        # call and may have changed.
         self._spent = 0.0
         self._spent_at_s = clock.monotonic_s()
 

@@ -60,6 +60,7 @@ class RequestMeter:
         size_max = self._quotas.fetch_size_max(self._client)
         if size_max is None or size_max >= request.max_bytes:
             return request
+        # `min_bytes` too, or the fetch would wait for more bytes than it may get.
         return request._replace(max_bytes=size_max, min_bytes=min(request.min_bytes, size_max))
 
     def timed(self, work: Callable[[], Any]) -> Any:

@@ -80,6 +80,7 @@ def _chains(items: Sequence[Any], inner: Sequence[str]) -> Iterator[_Chain]:
 
 def _shared(last: _Chain, first: _Chain) -> int:
     """The number of items that contain both of two consecutive items."""
+    # By identity: a topic that a request names twice is two items.
     both = zip(last[:-1], first[:-1], strict=False)
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] is pair[1], both))
 

@@ -51,6 +51,8 @@ def establish_identity(
             if properties is None:
                 _check_unused(fs, log_dir.path)
                 new_dirs.append(log_dir)
+    # All files are read before the first is written: no file may be added
+    # beside another broker's data.
     cluster_id = agreed_cluster_id(found, node_id) or uuid_to_text(new_id())
     for log_dir in new_dirs:
         with _left_out(log_dir):

@@ -125,6 +125,7 @@ def check_is_isotherms(config: BrokerConfig) -> None:
             columns = log.read_columns(0, offset, BATCH_SIZE_MAX)
             for value in columns.value.to_pylist():
                 delta.replay(decode_record(value or b""))
+            # At least by one, so that an incomplete last batch ends the loop.
             offset = max(columns.next_offset, offset + 1)
     except (CorruptMetadataError, UnknownTopicOrPartitionError) as error:
         raise PolicyViolationError(

@@ -118,6 +118,7 @@ def abort_markers(partition: RebuiltPartition, now_ms: TimestampMs) -> bytes:
             ControlRecordType.ABORT,
             producer_id=each.producer_id,
             producer_epoch=each.producer_epoch,
+            # A snapshot has -1 for a producer that has had no marker.
             coordinator_epoch=max(each.coordinator_epoch, 0),
             timestamp_ms=now_ms,
             base_offset=offset,

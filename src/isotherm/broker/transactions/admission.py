@@ -127,6 +127,8 @@ def admit_records(
                 coordinator.check_partition_added(transactional_id, producer, partition)
         except IsothermError as error:
             raise client_error(error, ability) from error
+        # The records wait until the added partition is committed: a coordinator that lacks
+        # it writes no marker there.
         waiting = coordinator.uncommitted(transactional_id)
     if waiting is None:
         return None

@@ -185,6 +185,7 @@ def add_partitions_request(asked: dict[str, Question], questions: Sequence[Quest
     topics: dict[str, dict[str, list[int]]] = {each: {} for each in asked}
     for each in dict.fromkeys(questions):
         newest = asked[each.transactional_id]
+        # An entry has one `verify_only` for all of its partitions.
         if (each.producer, each.adds) == (newest.producer, newest.adds):
             of_id = topics[each.transactional_id]
             of_id.setdefault(each.partition.topic, []).append(each.partition.partition)

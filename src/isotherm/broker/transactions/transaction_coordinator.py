@@ -153,6 +153,7 @@ class TransactionCoordinator:
         now_ms = self._clock.now_ms()
         known = shard.by_id.get(transactional_id)
         if known is None:
+            # Without an await above nothing has run since a look-up that found the id's metadata.
             assert fresh is not None
             known = new_transaction_metadata(transactional_id, fresh, timeout_ms, now_ms)
         begun = begin_producer(
@@ -289,6 +290,7 @@ class TransactionCoordinator:
         )
 
     def _store(self, shard: TransactionShard, metadata: TransactionMetadata) -> None:
+        # First: a refused append leaves the transaction in memory as it was.
         self._log.append(shard, metadata)
         was_ongoing = metadata.transactional_id in shard.timeouts
         shard.by_id[metadata.transactional_id] = metadata
@@ -310,6 +312,8 @@ class TransactionCoordinator:
         )
 
     def _on_timeout(self, shard: TransactionShard, transactional_id: str) -> None:
+        # The timer that has fired stays in `timeouts`: `_store` finds there
+        # that the transaction is open.
         metadata = shard.by_id[transactional_id]
         now_ms = self._clock.now_ms()
         if now_ms < metadata.deadline_ms:  # the wall clock is behind the loop's

@@ -95,6 +95,8 @@ class TransactionEndings:
         if shard.is_committed:
             self._write_markers(ending)
             return ending.settled
+        # The client waits for the commit itself
+        # (`TransactionCoordinator.end_transaction`), not for these markers.
         ending.settle()
         task = self._loop.create_task(self._begin_once_committed(ending))
         self._tasks.add(task)
@@ -103,6 +105,7 @@ class TransactionEndings:
 
     async def _begin_once_committed(self, ending: Ending) -> None:
         try:
+            # Without a timeout: a PREPARE that is committed late still needs its markers.
             await ending.shard.wait_committed()
         except IsothermError:
             # Either the next coordinator has the record, or the record is lost and nothing was decided.
@@ -120,6 +123,7 @@ class TransactionEndings:
             self._leave(ending)
             return
         metadata = ending.metadata
+        # Made anew each time: the shard's epoch rises if this broker is elected again.
         marker = EndMarker(
             metadata.producer,
             metadata.is_commit,
@@ -159,6 +163,8 @@ class TransactionEndings:
 
     def _finish_round(self, ending: Ending) -> None:
         """Complete the transaction if every marker is written, else retry the rest after a back-off."""
+        # A fenced end is the newer coordinator's, which has found PREPARE in the log, too. As in
+        # Kafka, no COMPLETE is appended here.
         if ending.shard.is_closed or ending.is_fenced:
             self._leave(ending)
             return
@@ -170,8 +176,11 @@ class TransactionEndings:
             else:
                 self._leave(ending)
                 return
+        # If COMPLETE alone was refused, nothing is left to mark, and the next
+        # round tries COMPLETE again.
         ending.unmarked.extend(ending.again)
         ending.again.clear()
+        # The shift is bounded because attempts are not: a partition may be offline for hours.
         backoff_ms = min(RETRY_BACKOFF_MS << min(ending.attempts, 10), RETRY_BACKOFF_MS_MAX)
         ending.attempts += 1
         ending.timer = self._loop.call_later(backoff_ms / 1000, self._write_markers, ending)

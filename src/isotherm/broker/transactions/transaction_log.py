@@ -78,7 +78,9 @@ class TransactionLog:
         buffer_size = self._config.transaction_state_log_load_buffer_size
         batches = self.partitions.read_batches(index, buffer_size, check_wanted)
         for read, position, header, _ in batches:
+            # `read_keyed_records` does not check it, and damaged records may still be readable.
             verify_batch_crc(read, position, header)
+            # The keys of control records look like those of version 0.
             if header.is_control:
                 continue
             for offset, key, value in read_keyed_records(read, position, header):

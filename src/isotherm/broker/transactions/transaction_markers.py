@@ -75,6 +75,7 @@ class TransactionMarkers:
         partition = self._replica_manager.find_partition(topic, None, index)
         if topic == OFFSETS_TOPIC:
             self._check_active(index)
+        # Read before the append: if the leadership ends in between, the wait for the commit fails.
         term = partition.term
         _check_raised_epoch(partition, marker)
         now_ms = self._clock.now_ms()
@@ -88,8 +89,11 @@ class TransactionMarkers:
         info = partition.append(
             batch, required_acks=ACKS_ALL, now_ms=now_ms, origin=AppendOrigin.COORDINATOR
         )
+        # After the append: a marker that is refused ends no transaction.
         self.verifications.note_marker(topic_partition, marker.producer.producer_id)
         committed = partition.when_committed(info.last_offset + 1, term)
+        # Applied at the append, not at the commit: the shard is the fold of
+        # its log up to the log end.
         if topic == OFFSETS_TOPIC:
             self._offsets.complete_transaction(
                 index, marker.producer.producer_id, committed=marker.commit, appended=committed

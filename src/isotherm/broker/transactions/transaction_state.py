@@ -161,6 +161,8 @@ def begin_producer(
     """
     if metadata.is_prepared:
         raise _is_being_ended(metadata)
+    # As in Kafka the epoch is not compared before an ongoing transaction is aborted. It
+    # is when the client retries.
     _check_expected(metadata, expected)
     if metadata.state is S.ONGOING:
         return fence(metadata, now_ms, fresh_producer_id)
