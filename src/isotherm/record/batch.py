@@ -127,6 +127,7 @@ def build_batch(
     Keys and values may be any bytes-like objects.
     """
     assert records
+    # That of the first record, as in MemoryRecordsBuilder. Later ones may be older.
     base_timestamp = records[0][0]
     payload = bytearray()
     for offset_delta, (timestamp_ms, key, value, headers) in enumerate(records):
@@ -249,6 +250,7 @@ def read_records(
     for _ in range(header.records_count):
         record, next_position = _read_record(payload, next_position, header)
         records.append(record)
+    # As in Kafka's DefaultRecordBatch: a count that is too small would hide the records after it.
     if next_position != len(payload):
         raise CorruptRecordError(
             f"batch has bytes after its last record base_offset={header.base_offset}"
@@ -270,6 +272,7 @@ def _read_record(
     key, at = _read_nullable_bytes(body, at)
     value, at = _read_nullable_bytes(body, at)
     headers, at = _read_headers(body, at, header)
+    # An offset above the header's last one would belong to the next batch.
     if at != end or not 0 <= offset_delta <= header.last_offset_delta:
         raise _damaged_record(header, position)
     timestamp_ms = _wrap_int64(header.base_timestamp + timestamp_delta)
@@ -291,6 +294,7 @@ def _read_headers(
     headers: list[Header] = []
     for _ in range(count):
         name, at = _read_nullable_bytes(body, at)
+        # DefaultRecord.readHeaders refuses a header without a key too.
         if name is None:
             raise _damaged_record(header, position)
         value, at = _read_nullable_bytes(body, at)

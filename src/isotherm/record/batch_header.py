@@ -84,6 +84,7 @@ DELETE_HORIZON_FLAG = 0x40
 # The bits that a producer may set. The leader sets the others, or they have no meaning yet.
 PRODUCER_ATTRIBUTES_MASK = CODEC_MASK | TIMESTAMP_TYPE_FLAG | TRANSACTIONAL_FLAG
 
+# Sequences go on with 0 after 2^31 - 1 (DefaultRecordBatch.incrementSequence).
 SEQUENCE_MASK = 0x7FFF_FFFF
 OFFSET_MAX = 2**63 - 1
 
@@ -188,6 +189,7 @@ def read_batch_header(buffer: ReadBuffer, position: Position = 0) -> BatchHeader
 def _implausible(header: BatchHeader) -> str | None:
     if header.length < _LENGTH_MIN:
         return f"batch length is too small length={header.length}"
+    # `>=`: the offset after the last one has to fit into a signed 64-bit integer too.
     if header.base_offset < 0 or header.last_offset_delta < 0 or header.last_offset >= OFFSET_MAX:
         return f"batch offsets are not legal last_offset_delta={header.last_offset_delta}"
     if header.records_count < 0:
@@ -208,6 +210,7 @@ def iterate_batches(
     end = len(buffer)
     while end - position >= LOG_OVERHEAD:
         (length,) = _LENGTH.unpack_from(buffer, position + _LENGTH_POSITION)
+        # A negative or small length passes here and is refused below, so `position` always rises.
         if length > end - position - LOG_OVERHEAD:
             return
         header = read_batch_header(buffer, position)
@@ -271,6 +274,7 @@ def assign_offsets(
         attributes = attributes & ~TIMESTAMP_TYPE_FLAG | timestamp_type << 3
     if max_timestamp is None:
         max_timestamp = header.max_timestamp
+    # The usual case. A CRC costs time for each byte of the batch.
     if attributes == header.attributes and max_timestamp == header.max_timestamp:
         return header
     _ATTRIBUTES.pack_into(buffer, position + ATTRIBUTES_POSITION, attributes)

@@ -91,6 +91,7 @@ def read_sound_batches(
     """
     batches, position_end, is_damaged = _scan(buffer)
     wrong = first_wrong_batch(buffer, batches) if verify_crc else -1
+    # A wrong CRC lies before a damaged header, where the scan has ended.
     if wrong >= 0:
         position_end = int(batches["position"][wrong])
         return batches[:wrong], position_end, _crc_error(buffer, position_end)
@@ -204,6 +205,7 @@ def _unpack(
         fitting = int(np.searchsorted(sizes, decoded_size_max, side="right"))
         return byte_array(b""), max(fitting, min(1, len(batches)))
     view = memoryview(buffer)
+    # A block never exceeds LZ4_BLOCK_SIZE_MAX, so the limit need not be checked for each row.
     if decompressed_size_max >= LZ4_BLOCK_SIZE_MAX and _are_lz4_blocks(byte_array(buffer), batches):
         return _unpack_lz4_blocks(view, batches, decoded_size_max)
     if len(batches) and (codecs == CompressionType.ZSTD).all():
@@ -223,6 +225,7 @@ def _unpack(
             part = decompress(CODECS[codec], view[start:end], decompressed_size_max)
             size = len(part)
         decoded_size += size
+        # The size is known only now. The next call decompresses this batch again.
         if decoded_size > decoded_size_max and taken > 0:
             break
         if part is not None:
@@ -242,6 +245,7 @@ def _unpack_lz4_blocks(
 ) -> tuple[ByteArray, int]:
     """`_unpack` if every row is one LZ4 block: one call into the codec per row, and no copy."""
     size_max = min(len(batches) * LZ4_BLOCK_SIZE_MAX, decoded_size_max + LZ4_BLOCK_SIZE_MAX)
+    # Room for the largest possible result. Pages that are not written use no memory.
     out = np.empty(size_max, dtype=np.uint8)
     room = out.data
     ends: list[int] = []
@@ -269,6 +273,7 @@ def _unpack_zstd_frames(
     """
     size_max = min(len(batches) * ZSTD_BLOCK_SIZE_MAX, decoded_size_max + ZSTD_BLOCK_SIZE_MAX)
     room = np.empty(size_max + 1, dtype=np.uint8).data
+    # `zstd_frame_bound` reads block heads in Python, frame by frame: this check spares them.
     are_blocks = _are_zstd_blocks(byte_array(view), batches)
     ends: list[int] = []
     size = 0
@@ -277,8 +282,10 @@ def _unpack_zstd_frames(
     ):
         frame = view[start:end]
         bound = ZSTD_BLOCK_SIZE_MAX if are_blocks else zstd_frame_bound(frame)
+        # A bound above the limit does not prove that the content is: `decompress` finds that out.
         if bound is None or bound > decompressed_size_max:
             return None
+        # `>=`: `unpack_zstd_frame_into` needs room for one byte beyond the bound.
         if size + bound >= len(room):
             # Frames of several blocks may need more room.
             larger = np.empty(2 * len(room) + bound, dtype=np.uint8).data
@@ -297,6 +304,7 @@ def _are_zstd_blocks(data: ByteArray, batches: BatchTable) -> bool:
     """Whether every row is a zstd frame of a single block, as most clients write it, and all have
     headers of the same kind. Checked for all rows at once."""
     starts, ends = batches["payload_start"], batches["payload_end"]
+    # "clip", because a short payload may end the buffer. Its size then differs from a block's.
     heads = data.take(
         starts[:, np.newaxis] + np.arange(ZSTD_HEADER_SIZE_MAX + ZSTD_BLOCK_HEAD_SIZE), mode="clip"
     )

@@ -117,8 +117,10 @@ def decode_columns(
     """
     if not columns <= COLUMNS:
         raise ValueError(f"no such columns names={sorted(columns - COLUMNS)}")
+    # Arrow's binary arrays have offsets of 32 bits.
     assert decoded_size_max < 2**31
     start, end = (0, _OFFSET_MAX) if offset_range is None else offset_range
+    # Not the whole buffer: a caller that comes back for the rest would scan all headers each time.
     batches, position_end = _first_batches(buffer, 2 * decoded_size_max + _WINDOW_SIZE_MIN)
     in_range = _rows_in_range(batches, start, end)
     is_control = batches["attributes"] & CONTROL_FLAG != 0
@@ -142,6 +144,8 @@ def decode_columns(
         position_end = int(selected["position"][taken])
         selected = selected[:taken]
     processed = int(np.searchsorted(batches["position"], position_end))
+    # After unpacking, which shows how many batches this call processes. The next call begins at the
+    # others and checks them: no batch is checked twice.
     if verify_crc:
         verify_crcs(buffer, rows_of(batches[:processed], in_range[:processed]))
     next_offset = _next_offset(batches, processed - 1) if processed else UNKNOWN_OFFSET
@@ -191,6 +195,7 @@ def _headers_suffice(batches: BatchTable, columns: frozenset[str]) -> bool:
 
 def _fitting_rows(batches: BatchTable, decoded_size_max: int, decompressed_size_max: int) -> int:
     """The number of batches that fit the limit if nothing is decompressed; at least one."""
+    # The counts are trusted without a look at the records, and decide the size of the columns.
     too_many = np.flatnonzero(batches["records_count"] > decompressed_size_max // RECORD_SIZE_MIN)
     if len(too_many):
         raise damaged(batches, int(too_many[0]), "batch claims more records than it can hold")
@@ -246,6 +251,7 @@ def _aborted_rows(
 ) -> npt.NDArray[np.bool_]:
     """Whether each row is data of an aborted transaction, by the rule of Kafka's consumer."""
     dropped = np.zeros(len(batches), dtype=np.bool_)
+    # As in Kafka's CompletedFetch, an entry counts from the batch whose last offset reaches it.
     pending = [(entry[1], entry[0], entry[2] if len(entry) > 2 else None) for entry in aborted]
     heapq.heapify(pending)
     # The offset of the abort marker by producer; None until the marker is found.
@@ -258,6 +264,7 @@ def _aborted_rows(
         if header.producer_id not in active:
             continue
         marker_offset = active[header.producer_id]
+        # A marker that compaction has emptied ends its transaction by the offset in the entry.
         if marker_offset is not None and header.base_offset > marker_offset:
             del active[header.producer_id]
         elif not header.is_control:
@@ -281,6 +288,7 @@ def _decode(
     columns: frozenset[str],
     reached: tuple[Position, Offset],
 ) -> RecordColumns:
+    # Upper bounds: the kernel leaves out the records outside the range.
     count_max = int(batches["records_count"].sum())
     size_max = int((batches["payload_end"] - batches["payload_start"]).sum())
     rows = (
@@ -351,6 +359,7 @@ class _BinaryBuilder:
         self.is_wanted = is_wanted
         self.ends: Int32Array = _room(count_max + 1 if is_wanted else 0, np.int32)
         self.ends[:1] = 0
+        # The kernel clears the bits of nulls.
         self.validity: ByteArray = np.full((count_max + 7) // 8 if is_wanted else 0, 0xFF, np.uint8)
         self.data: ByteArray = _room(size_max if is_wanted else 0, np.uint8)
 
@@ -379,6 +388,7 @@ def _decode_headers(
     list_ends: Int32Array = np.zeros(len(positions) + 1, dtype=np.int32)
     names = _BinaryBuilder(count, names_size)
     values = _BinaryBuilder(count, values_size)
+    # Their number and sizes are known from the first pass, so the columns get exact memory.
     kernels.decode_headers(data, unpacked, positions, list_ends, names.arrays, values.arrays)
     pairs = pa.StructArray.from_arrays(
         [_to_strings(names.finish(count, names_size)), values.finish(count, values_size)],

@@ -29,5 +29,6 @@ def take_condition(batch: bytearray | memoryview) -> Offset | None:
     (condition,) = _BASE_OFFSET.unpack_from(batch)
     if condition >= 0:
         return None
+    # The checks of produced batches demand 0 there, as Kafka's do.
     _BASE_OFFSET.pack_into(batch, 0, 0)
     return -1 - int(condition)

@@ -41,6 +41,7 @@ def marker_types(buffer: ReadBuffer, batches: BatchTable) -> Int64Array:
     is_usual = is_control & _are_usual(batches)
     places = batches["position"][is_usual] + _MARKER_TYPE_POSITION
     types[is_usual] = gather_integers(buffer, places, ">i2")
+    # Those that `_unusual` cannot read, and emptied ones, keep this type.
     types[is_control & ~is_usual] = ControlRecordType.UNKNOWN
     for row, marker in _unusual(buffer, batches, is_control & ~is_usual):
         types[row] = marker.type
@@ -75,6 +76,7 @@ def without_control_record(buffer: ReadBuffer, batches: BatchTable) -> BoolArray
     heads = gather_integers(buffer, batches["position"][is_usual] + HEADER_SIZE, ">i8")
     types = gather_integers(buffer, batches["position"][is_usual] + _MARKER_TYPE_POSITION, ">i2")
     is_marker = np.zeros(len(batches), np.bool_)
+    # The head ends in the first byte of the type, which is 0: the type is not negative.
     is_marker[is_usual] = (heads == _MARKER_HEAD) & (types <= ControlRecordType.COMMIT)
     is_other = is_single & ~is_marker
     wrong |= is_other

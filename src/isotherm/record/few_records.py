@@ -46,6 +46,7 @@ def vouch_for(
 def _largest_timestamp(
     records: bytearray | memoryview, position: Position, header: BatchHeader, rules: RecordRules
 ) -> TimestampMs | None:
+    # Refused in any case, and only the kernels' path refuses.
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return None
     largest = NO_TIMESTAMP

@@ -65,6 +65,7 @@ def locate_records(buffer: ReadBuffer, unpacked: ByteArray, batches: BatchTable)
     from isotherm.kernels.tables import PLACE
 
     unread = batches["records_count"] == 0
+    # The kernel takes bytes after the last record for damage. These rows have no records to read.
     batches["payload_end"][unread] = batches["payload_start"][unread]
     places = np.empty(int(batches["records_count"].sum()), dtype=PLACE)
     damaged_row, damaged_record, _ = kernels.locate_records(
@@ -94,6 +95,7 @@ def decide_outcomes(
     """
     from isotherm.kernels import filter as kernels
 
+    # Zeros: DROPPED, unless it is decided otherwise below.
     outcomes = np.zeros(len(batches), dtype=kernels.OUTCOME)
     kernels.summarize_kept(batches, places, outcomes)
     kept_count = outcomes["kept_count"]
@@ -107,6 +109,7 @@ def decide_outcomes(
     kind[~is_empty] = kernels.COPIED
     kind[is_rebuilt] = kernels.REBUILT
     outcomes["has_horizon"] = has_horizon | gets_horizon
+    # A horizon is set once (KIP-534): a later round must not prolong the life of a tombstone.
     outcomes["base_timestamp"][has_horizon] = batches["base_timestamp"][has_horizon]
     outcomes["base_timestamp"][gets_horizon] = new_horizon_ms
     return outcomes
@@ -170,6 +173,7 @@ def _write_payloads(
 
     rows = np.flatnonzero(rebuilt)
     payload_sizes = batches["payload_end"][rows] - batches["payload_start"][rows]
+    # A horizon replaces the base timestamp: deltas become negative, and may take more bytes.
     growth = outcomes["kept_count"][rows].sum() * kernels.RECORD_GROWTH_MAX
     payloads = np.empty(int(payload_sizes.sum() + growth), dtype=np.uint8)
     kernels.write_payloads(data, unpacked, batches, places, outcomes, payloads)
@@ -188,6 +192,7 @@ def _write_payloads(
 
 
 def _write_crcs(out: ByteArray, written: WrittenTable) -> None:
+    # A call for each batch with a new CRC. Most batches are copied together with theirs.
     new = written[written["is_new"] != 0]
     starts = new["position"].tolist()
     ends = (new["position"] + new["size"]).tolist()

@@ -25,6 +25,7 @@ def read_keyed_records(
     either."""
     if header.records_count == 0:
         return []
+    # A slice of `bytes` is a key or value as it is. One of a memoryview would need another call.
     payload = bytes(read_payload(buffer, position, header))
     try:
         found = _records_without_headers(payload, header)

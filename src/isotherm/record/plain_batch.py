@@ -97,6 +97,7 @@ def assign_to_plain_batch(
         count,
         base_timestamp,
         config.compacts,
+        # Needs no bound: a time that is not negative minus at most 2^63 - 1 fits 64 bits.
         now_ms - config.message_timestamp_before_max_ms,
         min(now_ms + config.message_timestamp_after_max_ms, INT64_MAX),
     )

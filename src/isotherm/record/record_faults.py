@@ -55,6 +55,7 @@ def refused_records(
     index = 0
     for places in _places(payload, header):
         key_missing = (places["key_size"] < 0) & rules.key_required
+        # One fault for each record, the missing key first: LogValidator.validateRecord stops there.
         ill_timed = _ill_timed(places["timestamp"], header, rules) & ~key_missing
         at_fault = np.flatnonzero(key_missing | ill_timed)[: RECORD_FAULTS_MAX - len(faults)]
         any_timestamp |= bool(ill_timed[at_fault].any())
@@ -139,6 +140,7 @@ def _wrong_timestamp(index: int, place: Any, header: BatchHeader, rules: RecordR
 
 
 def _refused(faults: list[RecordFault], *, any_timestamp: bool) -> RefusedRecordsError:
+    # Kafka's LogValidator.processRecordErrors: one wrong timestamp decides the error of the batch.
     if any_timestamp:
         return InvalidTimestampError(
             "One or more records have been rejected due to invalid timestamp", faults

@@ -147,6 +147,7 @@ def validate_and_assign_offsets(
             if vouched
             else [_check_records(records, *batch, rules) for batch in batches]
         )
+    # The last step that may refuse the batch: a codec can enlarge it. Nothing is changed yet.
     stored = _with_stored_codec(records, batches, config)
     return _assign(stored, largest, config, next_offset, leader_epoch, now_ms)
 
@@ -210,6 +211,7 @@ def _check_batch(
     config: TopicConfig,
     origin: AppendOrigin,
 ) -> None:
+    # As in Kafka, before the CRC, which takes time for each byte.
     _check_size(header, config)
     try:
         verify_batch_crc(records, position, header)
@@ -262,6 +264,7 @@ def _client_fault(header: BatchHeader) -> str | None:
 def _record_rules(
     topic_partition: TopicPartition, config: TopicConfig, now_ms: TimestampMs
 ) -> RecordRules:
+    # As in LogValidator, timestamps are only checked if the topic keeps those of producers.
     stamps = config.stamps_records
     timestamp_min = _INT64_MIN if stamps else now_ms - config.message_timestamp_before_max_ms
     timestamp_max = INT64_MAX if stamps else now_ms + config.message_timestamp_after_max_ms

@@ -65,7 +65,9 @@ class BoundedPool:
                     f"too much work is waiting pool={self._name} count={self._count}"
                 )
             self._count += 1
+            # Under the lock, because `resize` may shut this pool down.
             future = self._pool.submit(work)
+        # Outside the lock: `_end` takes it, and runs in this thread if the work is done already.
         future.add_done_callback(self._end)
         return future
 

@@ -136,6 +136,7 @@ class PartitionRoles:
             done.add_done_callback(
                 partial(self._start_again, partition, log, tokens[partition], is_led)
             )
+        # Before the tasks, as in Kafka: they look at metadata that must be followed by then.
         self._metadata.on_partition_leadership_changes(led, followed)
         for partition, log in led.items():
             self._lead(partition, log)
@@ -144,6 +145,8 @@ class PartitionRoles:
 
     def _lead(self, partition: TopicIdPartition, log: PartitionLog) -> None:
         with self._lock:
+            # It has this role. The other one was stopped before, and a stop that goes on has taken
+            # the partition out of the call.
             if partition in self._roles or self._closed:
                 return
             self._tier.metrics.follow(partition.topic, partition.partition)
@@ -200,6 +203,7 @@ class PartitionRoles:
         with self._lock:
             for each in stopped:
                 self._restarts.pop(each, None)
+        # On disk before anything is stopped or deleted: after a crash the next start resumes it.
         if delete_remote:
             self._pending_deletions.add(stopped)
         return all_done(
@@ -230,6 +234,7 @@ class PartitionRoles:
             for task in role.tasks:
                 task.cancel()
             running += self._schedule.cancel(partition)
+        # The deletion reads the metadata, which no role may have followed (after a restart).
         if delete_remote:
             self._metadata.on_partition_leadership_changes([partition], ())
         retried = self._schedule.retried(
@@ -244,11 +249,15 @@ class PartitionRoles:
                 is_over = True
 
         def stop() -> float | None:
+            # Polled, not awaited: an earlier stop needs a thread of this tick's pool.
             if not all(each.done() for each in running):
                 return _STOP_POLL_S
+            # The whole end is repeated: an error while the deletion is taken off the list must not
+            # lose the stop.
             wait_s = retried.run(end)
             if not is_over:
                 return _STOP_POLL_S if wait_s is None else wait_s
+            # Last: its callbacks start the partition again, which must not be stopping any more.
             with suppress(InvalidStateError):  # see `abandon_stops`
                 done.set_result(None)
             return None

@@ -94,6 +94,7 @@ class PeriodicTasks:
         self._wakeup.set()
         if self._await_dispatcher is not None:
             self._await_dispatcher()
+        # Outside the lock, which each running tick takes when it ends.
         for pool in (*self._retired, self._pool):
             pool.shutdown(wait=True)
 
@@ -107,6 +108,7 @@ class PeriodicTasks:
             for each in idle:
                 if each.due_s <= now_s:
                     each.is_running = True
+                    # Under the lock, because `resize` may shut this pool down.
                     self._pool.submit(self._run, each)
             waits_s = [each.due_s - now_s for each in idle if not each.is_running]
             return min(waits_s, default=_IDLE_WAIT_S)
@@ -119,6 +121,7 @@ class PeriodicTasks:
             if delay_s is not None:
                 scheduled.due_s = self._clock.monotonic_s() + delay_s
             if is_over:
+                # By identity: after `cancel` the key may be scheduled anew.
                 self._scheduled = {
                     key: each for key, each in self._scheduled.items() if each is not scheduled
                 }

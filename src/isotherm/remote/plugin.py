@@ -191,6 +191,7 @@ class PluginCalls:
                     "%s is not closed in order class=%s", self._kind.name, self.class_name
                 )
 
+        # A daemon: a `close` that hangs must not keep the process alive.
         thread = threading.Thread(target=work, name="isotherm-plugin-close", daemon=True)
         thread.start()
         thread.join(CLOSE_TIMEOUT_S)

@@ -67,6 +67,7 @@ class RemoteQuota:
     def update_limit(self, limit: int) -> None:
         """Change the limit at once, also for waiting threads. The debt in bytes stays."""
         with self._lock:
+            # Up to now the debt was paid off at the old limit.
             self._melt()
             self._limit = limit
             self._debt = max(self._debt, -self._unused_max)

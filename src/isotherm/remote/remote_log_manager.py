@@ -180,6 +180,7 @@ class RemoteLogManager:
         with self._lock:
             self._closed = True
         self._roles.close()
+        # In a thread, because the shutdown of a pool takes no timeout.
         ending = threading.Thread(
             target=self._end_running, name="isotherm-remote-log-manager-close", daemon=True
         )
@@ -188,7 +189,7 @@ class RemoteLogManager:
         if ending.is_alive():
             logger.warning("remote work is left to the next start timeout_s=%s", timeout_s)
         self._roles.abandon_stops()
-        with ExitStack() as closing:  # close all in this order, also after an error
+        with ExitStack() as closing:  # close all, the last one first, also after an error
             closing.callback(self._storage.close)
             closing.callback(self._metadata.close)
             closing.callback(self._index_cache.close)

@@ -78,6 +78,7 @@ class TaskSchedule:
         """Apply the sizes of the pools."""
         old, self._config = self._config, config
         copiers = config.remote_log_manager_copier_thread_pool_size
+        # A resize retires the pool and its threads, so only for another size.
         if copiers != old.remote_log_manager_copier_thread_pool_size:
             self.copies.resize(copiers)
         expirers = config.remote_log_manager_expiration_thread_pool_size

@@ -34,6 +34,7 @@ class SystemThreads:
         def run() -> None:
             while (wait_s := step()) is not None:
                 clock.wait(wakeup, wait_s)
+                # Before the step, not after it: a wakeup during the step must end the next wait.
                 wakeup.clear()
 
         thread = threading.Thread(target=run, name=f"isotherm-{name}", daemon=True)

@@ -59,6 +59,7 @@ def epoch_end_offset(
     lineage: Sequence[EpochEntry], epoch: LeaderEpoch, log_end_offset: Offset
 ) -> Offset:
     """The end (exclusive) of the records of `epoch`: the next epoch's start, or the log end."""
+    # An epoch that the lineage lacks has no records: it ends where the next higher one starts.
     index = bisect_right(lineage, epoch, key=lambda entry: entry.epoch)
     return lineage[index].start_offset if index < len(lineage) else log_end_offset
 
@@ -71,6 +72,7 @@ def epochs_within(
         entry.epoch: max(entry.start_offset, start_offset)
         for index, entry in enumerate(lineage)
         if entry.start_offset < end_offset
+        # `>`: an epoch that ends at `start_offset` has no offset in the range.
         and (index + 1 == len(lineage) or lineage[index + 1].start_offset > start_offset)
     }
 

@@ -42,6 +42,7 @@ class OffsetPosition(NamedTuple):
 def offset_index_entry_count(buffer: Buffer) -> int:
     """Number of entries before the padding. A trailing partial entry is not counted."""
     count = len(buffer) // OFFSET_INDEX_ENTRY_SIZE
+    # Only an active segment's index is padded, so one read of the last entry mostly answers.
     if count == 0 or _POSITION.unpack_from(buffer, (count - 1) * OFFSET_INDEX_ENTRY_SIZE)[0]:
         return count
     return bisect_left(range(count), True, key=lambda index: _position_at(buffer, index) == 0)
@@ -100,6 +101,7 @@ def lookup_offset(buffer: Buffer, base_offset: Offset, target: Offset) -> Offset
     """
     if not buffer:
         return OffsetPosition(base_offset, 0)
+    # A search in a large segment takes up to thirty steps, each of which would be a Python call.
     relative, read = (target - base_offset,), partial(_RELATIVE_OFFSET.unpack_from, buffer)
     index = bisect_right(_places(buffer), relative, key=read)
     return _entry_before(buffer, base_offset, index)

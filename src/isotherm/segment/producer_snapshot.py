@@ -66,6 +66,7 @@ def read_producer_snapshot(buffer: Buffer) -> list[ProducerSnapshotEntry]:
     version, crc, count = _HEADER.unpack_from(buffer)
     if version != PRODUCER_SNAPSHOT_VERSION:
         raise CorruptSnapshotError(f"producer snapshot has an unknown version version={version}")
+    # Before the CRC, which does not say whether the file ends early or is damaged.
     if len(buffer) != _HEADER.size + count * PRODUCER_SNAPSHOT_ENTRY_SIZE:
         raise CorruptSnapshotError(
             f"producer snapshot size disagrees with its count size={len(buffer)} count={count}"

@@ -63,6 +63,8 @@ def read_transaction_index(buffer: Buffer, base_offset: Offset) -> list[AbortedT
             )
         if (
             not 0 <= entry.first_offset <= entry.last_offset
+            # When a transaction ends, the LSO is at most the offset after its marker
+            # (ProducerStateManager.lastStableOffset).
             or entry.last_stable_offset > entry.last_offset + 1
         ):
             raise CorruptIndexError(

@@ -88,6 +88,7 @@ def topic(
             f"the table has the newest values only table={opened.name} mode={found.mode}"
             " hint='read the table itself, or make another one with --mode append'"
         )
+    # `covered` and `data_files` are of one snapshot: a run that commits meanwhile changes neither.
     plan = plan_topic(source, opened.covered())
     check_topic(found, name, plan.topic_id, opened.name)
     types = opened.types()

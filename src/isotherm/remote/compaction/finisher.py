@@ -113,6 +113,7 @@ class CompactionFinisher:
         due. Failures of a run are logged and counted; a failed listing raises."""
         listed = self._journals.list_runs()
         # A journal may be large, and nothing is due while readers may still need the old segments.
+        # A run whose objects have changed is another key, and is read again.
         self._waiting = {run: due for run, due in self._waiting.items() if run in listed}
         self._reported.intersection_update(listed)
         for run in listed:
@@ -142,6 +143,7 @@ class CompactionFinisher:
             is_ours = journal is None or journal.in_place
             if is_ours and found.modified_ms + self._abandoned_after_ms <= self._clock.now_ms():
                 self._give_up(listed, found)
+        # The journal of a copy is left to the job, which stores the manifests and replaces nothing.
         elif journal.in_place:
             if journal.state is JournalState.STAGED:
                 journal = self._publish(journal)
@@ -179,12 +181,16 @@ class CompactionFinisher:
     def _publish(self, journal: CompactionJournal) -> CompactionJournal:
         for replacement in journal.replacements:
             self._replace(replacement)
+        # From now on no new read finds the old segments, so `keep_old_ms` counts from now. After a
+        # crash before the journal is written, `_replace` finds everything replaced.
         published = replace(journal, state=JournalState.PUBLISHED, time_ms=self._clock.now_ms())
         self._journals.put(published)
         return published
 
     def _replace(self, replacement: SegmentReplacement) -> None:
         old_id = replacement.old.segment_id
+        # The manifest first: a segment that is published must be whole for each reader. Without the
+        # old segment the new one was published before, manifest included, or never will be.
         if self._target.segment(old_id) is not None:
             self._storage.commit_log_segment_data(replacement.new, replacement.manifest)
         outcome = self._target.replace(old_id, replacement.new)
@@ -199,6 +205,8 @@ class CompactionFinisher:
         self._target.forget_indexes(each.old.segment_id for each in live)
         for each in live:
             self._storage.delete_log_segment_data(each.old)
+        # The replacements are published, or `_replace` has deleted their objects. The journal goes
+        # last: without it the next pass would not find what a crash has left.
         delete_staged(
             self._storage, found, kept=[each.new.segment_id for each in journal.replacements]
         )

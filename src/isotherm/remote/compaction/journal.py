@@ -179,6 +179,7 @@ def _listed(
         if file is not None and file.suffix == _STAGING_SUFFIX
     ]
     has_journal = any(name == _JOURNAL for name, _ in objects)
+    # Each announcement shows that the job still runs.
     newest = max(modified_ms for _, modified_ms in objects)
     return ListedRun(partition, run, has_journal, tuple(sorted(staged, key=str)), newest)
 

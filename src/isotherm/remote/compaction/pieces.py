@@ -87,6 +87,7 @@ def read_chunks(
                 if waiting is not None:
                     yield waiting, False
                 waiting = wanted
+        # Before the last chunk is yielded as the last one: a log that is cut off raises here.
         joiner.end()
         if waiting is not None:
             yield waiting, True
@@ -115,6 +116,7 @@ def _within(piece: Piece, chunk: Chunk) -> Chunk | None:
     outside = (last < piece.start_offset) | (first >= piece.end_offset)
     if inside.all():
         return chunk
+    # Borders are where epochs or segments begin, so no batch lies across one.
     if not (inside | outside).all():
         raise CorruptRecordError("a batch lies across the border of what is read of the segment")
     rows = np.flatnonzero(inside)

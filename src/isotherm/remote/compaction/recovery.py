@@ -30,6 +30,7 @@ def finish_copy(storage: StagingStorage, journals: CompactionJournals, found: Fo
     """Store the manifests of a copy, oldest first, and remove the run's journal. Idempotent."""
     assert found.journal is not None, "a run without a journal has nothing to finish"
     replacements = found.journal.replacements
+    # Whatever a crash leaves committed is a prefix of the log, which is correct for readers.
     for replacement in replacements:
         storage.commit_log_segment_data(replacement.new, replacement.manifest)
     delete_staged(storage, found, kept=[each.new.segment_id for each in replacements])

@@ -103,6 +103,7 @@ def rewrite_piece(
             with located(piece):
                 filtered = rewriter.filter(chunk, is_last=is_last)
             log.write(filtered.records)
+            # Of the bytes as they are written: the read-back is compared with it.
             digest.update(filtered.records)
     with located(piece):
         data = _index_files(storage, piece, rewriter.indexes, log_path)
@@ -175,11 +176,13 @@ class _PieceRewriter:
         batches = places["batch"]
         is_control = chunk.batches["attributes"][batches] & CONTROL_FLAG != 0
         has_key = places["key_size"] >= 0
+        # `newest` is sorted. np.isin would sort it again for each chunk.
         found = np.searchsorted(self._newest, places["offset"])
         is_newest = np.zeros(len(places), dtype=np.bool_)
         inside = found < len(self._newest)
         is_newest[inside] = self._newest[found[inside]] == places["offset"][inside]
         has_expired = (places["value_size"] < 0) & (self._rules.now_ms >= expiry_ms[batches])
+        # Control records are dropped with their batches alone, records without a key always.
         places["is_kept"] = is_control | (has_key & is_newest & ~has_expired)
         return int((~is_control & ~has_key).sum())
 
@@ -198,6 +201,7 @@ def _metadata(
         segment_id=segment_id,
         start_offset=piece.start_offset,
         end_offset_inclusive=piece.end_offset - 1,
+        # Emptied batches have no timestamp. Retention by time goes on with the old one.
         max_timestamp_ms=old.max_timestamp_ms if largest == NO_TIMESTAMP else largest,
         # Readers of manifests take the newer one of two segments with the same offsets.
         event_timestamp_ms=max(rules.now_ms, old.event_timestamp_ms + 1),

@@ -50,6 +50,7 @@ def stage_segment(
         state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
         custom_metadata=staged.custom_metadata,
     )
+    # Before the journal names it: the old segment is deleted on the strength of this copy.
     verify_staged(storage, rewritten, fetch_bytes)
     return SegmentReplacement(old, finished, staged.manifest)
 
@@ -69,12 +70,14 @@ def verify_staged(
         digest.update(block)
         for batches in _sound_batches(joiner, block, metadata):
             ends = batches["base_offset"] + batches["last_offset_delta"] + 1
+            # The CRC does not cover a batch's offset: the order is the only check of it.
             if (batches["base_offset"] < np.concatenate([[next_offset], ends[:-1]])).any():
                 raise _differs(metadata, "its batches are not in order")
             next_offset = int(ends[-1])
             records += int(batches["records_count"].sum())
     if joiner.position != metadata.segment_size_in_bytes or digest.digest() != rewritten.digest:
         raise _differs(metadata, "its bytes are not those that were written")
+    # The count is that of the cleaner's decisions, the records are those of the written bytes.
     if records != rewritten.counts.records_kept:
         raise _differs(metadata, f"it holds {records} records")
     if next_offset > metadata.end_offset_inclusive + 1:

@@ -110,6 +110,7 @@ class BatchChain:
         nexts = base + sizes
         is_short = table["records_count"] < sizes
         is_gap = base > np.concatenate(([next_offset], nexts[:-1]))
+        # Only compaction leaves these marks: a leader appends a record for each offset.
         is_cleaned = is_short.any() or (table["attributes"] & DELETE_HORIZON_FLAG).any()
         row = int((is_gap | is_short).argmax())
         if not (is_gap | is_short)[row] or (self._gaps is Gaps.WHERE_CLEANED and is_cleaned):

@@ -49,6 +49,7 @@ def span_ends(starts: Int64Array, counts: Int64Array, ends: Int64Array) -> Int64
     least one, up to `ends[i]`; the spans of all segments are concatenated. Same as
     `cut_at_epochs`."""
     following = np.concatenate((starts[1:], [0]))[: len(starts)]
+    # Damaged metadata may have the lowest offset: the one before it would wrap to the highest.
     found: Int64Array = np.maximum(following, _OFFSET_MIN + 1) - 1
     found[np.cumsum(counts) - 1] = ends
     return found

@@ -79,10 +79,14 @@ def is_segment_within_lineage(
     if any(entry.epoch not in index_of for entry in shared):
         return False
     first, last = index_of[shared[0].epoch], index_of[shared[-1].epoch]
+    # The start of the lineage's first epoch may have risen with the log start. It does not show
+    # where the epoch began.
     if first > 0 and shared[0].start_offset < lineage[first].start_offset:
         return False
+    # Further epochs begin inside the segment, so their starts must be those of the lineage.
     if list(lineage[first + 1 : last + 1]) != shared[1:]:
         return False
+    # Beyond the start of the next epoch the segment has records that this log does not have.
     return last + 1 == len(lineage) or (
         metadata.end_offset_inclusive < lineage[last + 1].start_offset
     )

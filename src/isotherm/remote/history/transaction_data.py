@@ -63,6 +63,7 @@ class TransactionSpans(NamedTuple):
         producer and offset, and the row of the transaction of each."""
         count = len(self.producer_ids)
         is_batch = np.repeat([False, True], [count, len(offsets)])
+        # The last key sorts first. At one offset a transaction comes before its first batch.
         order = np.lexsort(
             (
                 is_batch,
@@ -76,6 +77,7 @@ class TransactionSpans(NamedTuple):
         is_candidate = is_batch & (before >= 0)
         rows, spans = order[is_candidate] - count, order[before[is_candidate]]
         is_inside = (self.producer_ids[spans] == producer_ids[rows]) & (
+            # `<`: at the last offset lies the marker.
             offsets[rows] < self.last_offsets[spans]
         )
         return rows[is_inside], spans[is_inside]
@@ -175,6 +177,7 @@ class AbortedData:
 
     def behind(self) -> AbortedData:
         """A checker for the batches before the runs, to be fed in the order of the log."""
+        # Up to any offset: they do not end before the runs.
         entries = (
             AbortedTransaction(producer, first, OFFSET_MAX, UNKNOWN_OFFSET)
             for producer, first in self._begun_before
@@ -236,6 +239,7 @@ class OpenSequences:
         for row in np.flatnonzero(is_first & ~is_marker).tolist():
             producer, found = int(producers[row]), (int(epochs[row]), int(sequences[row]))
             known = self._going_on.get(producer)
+            # After a marker in an earlier run the batch does not continue the snapshot.
             if producer not in self._ended:
                 self._first.setdefault(producer, found)
             is_wrong[row] = known is not None and not _continues(known, found)

@@ -153,6 +153,7 @@ class RemoteIndexCache:
         key = metadata.segment_id.id
         with self._lock, self._disk_errors():
             self._check_open()
+            # Before the look-up, which evicts an expired entry.
             self._count_request(key)
             entry = self._lookup(key)
             if entry is not None:
@@ -175,6 +176,7 @@ class RemoteIndexCache:
                 self._evict(segment_id.id, RemovalCause.EXPLICIT)
                 loading = self._loading.get(segment_id.id)
                 if loading is not None:
+                    # The load would make the segment resident again.
                     loading.discarded = True
         self._report_removals()
 
@@ -184,6 +186,7 @@ class RemoteIndexCache:
         if self._rebuild_transactions is None:
             self.remove([metadata.segment_id])
             return
+        # Without the lock: it may read the whole segment.
         content = self._rebuild_transactions(metadata)
         files = index_files(metadata)
         path = self._directory / files.name(IndexType.TRANSACTION)
@@ -200,6 +203,7 @@ class RemoteIndexCache:
         with self._lock, self._disk_errors():
             if self._closed:
                 return
+            # In the order of their last use: behind one that has not expired, none has.
             while self._residents:
                 key, oldest = next(iter(self._residents.items()))
                 if not self._is_expired(oldest):
@@ -259,6 +263,7 @@ class RemoteIndexCache:
         """Count the files that a load left. A failed load leaves an incomplete set, which counts
         too: otherwise failing loads could fill the disk."""
         key = files.segment_uuid
+        # The files of this load take the place of those that were counted.
         self._forget(key)
         paths = [path for name in files.names() if self._fs.exists(path := self._directory / name)]
         if not paths:
@@ -278,6 +283,7 @@ class RemoteIndexCache:
         self._resident_size += resident.size
 
     def _evict_over_size(self) -> None:
+        # May evict the entry that was just loaded, if it exceeds the bound alone: readers keep it.
         while self._resident_size > self._total_size_bytes:
             self._evict(next(iter(self._residents)), RemovalCause.SIZE)
 
@@ -326,6 +332,7 @@ class RemoteIndexCache:
             with self._disk_errors():
                 entry = self._load(metadata, files)
         except BaseException as error:
+            # For all that wait: one retry after the other would meet the same failing store.
             loading.done.set_exception(error)
             raise
         else:
@@ -407,6 +414,7 @@ class RemoteIndexCache:
                     return
                 marked = self._marked.popleft()
             try:
+                # Without the lock: a file system may take long to free a large file.
                 with self._disk_errors():
                     self._fs.remove(marked[1])
             except RemoteStorageError:
@@ -428,6 +436,7 @@ class RemoteIndexCache:
                 files, kind = parsed
                 sets.setdefault(files, {})[kind] = self._fs.file_size(path)
                 modified_ms[files] = self._fs.modified_ms(path)
+        # The uses are not known. Files that were written last are evicted last.
         for files in sorted(sets, key=lambda files: modified_ms[files]):
             if len(sets[files]) == len(INDEX_SUFFIXES):
                 self._add_resident(files, sum(sets[files].values()))

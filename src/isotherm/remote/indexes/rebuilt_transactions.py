@@ -54,6 +54,7 @@ class TransactionIndexRebuild:
         size = segment.segment_size_in_bytes
         blocks = segment_blocks(self._storage, segment, FETCH_BYTES)
         batches = read_log_batches(blocks, size, with_records=False)
+        # Only a sound log may become an index, which has no CRC and would be trusted from now on.
         if batches.problems:
             raise CorruptObjectError(
                 "transaction index is lost, and the segment it could be made from is damaged"

@@ -45,6 +45,7 @@ def check_offset_index_entries(
     rows = batches.rows
     first, is_start = _rows_at(rows["position"], positions)
     last, is_last = _rows_at(rows["last_offset"], offsets)
+    # An entry may stand for several batches of one append, which end before those of the next.
     ends_before_next = np.append(last[:-1] < first[1:], True) if len(first) else is_start
     wrong = ~(is_start & is_last & (first <= last) & ends_before_next)
     return [

@@ -114,6 +114,7 @@ def read_log_batches(
                 batches, size = _read_table(data, start)
                 is_wrong, crc_problems = _wrong_crcs(data, batches, start)
                 problems += crc_problems
+                # Only batches with a right CRC: damaged bytes would fail each further check.
                 problems += _wrong_headers(data, batches[~is_wrong], start)
                 if with_records:
                     problems += check_records(data, batches[~is_wrong], start)
@@ -264,6 +265,7 @@ def _wrong_crcs(
     problems: list[Problem] = []
     try:
         verify_crcs(data, batches)
+    # Rare, so only now batch by batch in Python, to name all of them.
     except CorruptRecordError:
         for row, position in enumerate(batches["position"].tolist()):
             try:

@@ -101,6 +101,8 @@ class Transactions:
     def last_stable_offset(self, marker: Offset) -> Offset:
         """The leader's last stable offset after a marker: the lowest first offset of the open
         transactions, or the offset after the marker."""
+        # In the order of first offsets, the largest end so far exceeds the marker at first at the
+        # earliest transaction that is open there. "right": that of the marker itself has ended.
         at = int(np.searchsorted(self._latest_ends, marker, side="right"))
         if at < len(self._firsts) and self._firsts[at] < marker:
             return int(self._firsts[at])
@@ -411,6 +413,7 @@ def _written_here(
     for row in _lasts(rows[rows["coordinator_epoch"] != NO_COORDINATOR_EPOCH]):
         known[int(row["producer_id"])]["coordinator_epoch"] = int(row["coordinator_epoch"])
     # A leader takes no other batch of a producer with an open transaction.
+    # A restored log with an open transaction here would hold its last stable offset for ever.
     transactional = set(transactions.rows["producer_id"].tolist())
     for producer in known.keys() - transactional:
         known[producer][_OPEN_SINCE] = UNKNOWN_OFFSET

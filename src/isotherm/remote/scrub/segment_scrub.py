@@ -101,6 +101,7 @@ class StoredObjects:
             expected = stored_file_size(manifest.chunk_index)
         if log_size is not None and log_size != expected:
             found(_wrong_size(log_size, expected), log_key)
+            # The log is not read: all of its checks would fail for this reason.
             log_size = None
         is_readable = manifest is not None or self.layout.commit_suffix is None
         if log_size is None or not is_readable:

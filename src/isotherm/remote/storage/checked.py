@@ -80,6 +80,7 @@ class CheckedStorageManager:
     ) -> memoryview:
         method, place = "fetch_log_segment", metadata.segment_id
         last = metadata.segment_size_in_bytes - 1
+        # Cut here, so that there is one right length for the plug-in's answer.
         end = last if end_position_inclusive is None else min(end_position_inclusive, last)
         if not 0 <= start_position <= end:
             raise ValueError(
@@ -89,6 +90,7 @@ class CheckedStorageManager:
         found = self._calls.call(
             method,
             place,
+            # Inside the call: an answer without a buffer is an error of the plug-in.
             lambda: memoryview(self._inner.fetch_log_segment(metadata, start_position, end)),
         )
         expected = end + 1 - start_position
@@ -162,6 +164,7 @@ class _CheckedFillingStorageManager(CheckedStorageManager):
             if stopped:
                 raise stopped[0]  # noqa: B904
             raise
+        # The plug-in may have swallowed it. A fetch that was ended must not look complete.
         if stopped:
             raise stopped[0]
         if filled != len(buffer):

@@ -59,6 +59,8 @@ def _rename(unfinished: Path, target: Path) -> None:
 
 
 def _rename_to_new(unfinished: Path, target: Path) -> None:
+    # A link fails in one step where the name exists; a rename would replace the object. A crash
+    # before the unlink leaves a second name, which listings do not show.
     os.link(unfinished, target)
     unfinished.unlink()
 
@@ -73,6 +75,7 @@ def _begin(target: Path) -> tuple[Path, BinaryIO]:
                 return unfinished, unfinished.open("xb")
             except FileExistsError:
                 number += 1
+            # Again in a loop: a deletion of the last object in a folder removes the folder too.
             except FileNotFoundError:
                 _make_folders(target.parent)
 
@@ -80,6 +83,7 @@ def _begin(target: Path) -> tuple[Path, BinaryIO]:
 def _make_folders(folder: Path) -> None:
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
+        # Another process may make it at the same time.
         each.mkdir(exist_ok=True)
         _sync_folder(each.parent)
 

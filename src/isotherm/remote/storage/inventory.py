@@ -98,6 +98,7 @@ def _list_folders(
     client: ObjectClient, layout: Layout, folders: Iterable[str], pool: ThreadPoolExecutor
 ) -> Iterator[SegmentObjects]:
     """The segments in the folders. LISTING_THREADS folders are listed ahead."""
+    # A listing mostly waits for the store, and each partition has a folder: many are in flight.
     under_way: deque[list[Future[list[StoredObject]]]] = deque()
     for folder in folders:
         under_way.append([pool.submit(_list_folder, client, folder + "/") for _ in range(LISTINGS)])
@@ -124,6 +125,7 @@ def _group_by_segment(objects: Iterable[StoredObject], layout: Layout) -> list[S
         stem, suffix = stored.key[:stem_end], stored.key[stem_end + 1 :]
         if stem not in segments:
             key = layout.parse_key(stored.key)
+            # None for a foreign name, so that each stem is parsed once.
             segments[stem] = key and SegmentObjects(key.segment_id, key.start_offset, {})
         segment = segments[stem]
         if segment is not None:
@@ -144,6 +146,7 @@ def read_segment(
         if segment is None:
             raise CorruptMetadataError(f"manifest describes no segment object={manifest_key}")
         _check_name(objects, manifest_key, segment)
+        # From here on only the other objects can be damaged: the offsets are known.
         described = segment
         _check_size(objects, manifest_key, stored_file_size(manifest.chunk_index))
     except RemoteResourceNotFoundError:
@@ -165,6 +168,7 @@ def _check_name(
 
 def _check_size(objects: SegmentObjects, manifest_key: str, stored_size: int) -> None:
     log = objects.objects.get(LOG_SUFFIX)
+    # A missing or shorter `.log` is damage, as the manifest is written after it.
     found = None if log is None else log.size
     if found != stored_size:
         raise CorruptObjectError(

@@ -49,6 +49,7 @@ _FILLED_SIZE = 2 * 1024 * 1024
 their batches are checked."""
 _PIECE_SIZE = 256 * 1024
 """Bytes that a paced upload sends at once."""
+# The windows of Kafka's copy quota.
 _PACE_WINDOW = QuotaWindows(window_ms=1000, count=11)
 
 
@@ -90,6 +91,7 @@ class ObjectClient:
         with self._translated("object cannot be written", key, absent_is_an_answer=False):
             pieces = content if self._upload_pace is None else _paced(content, self._upload_pace)
             if self._folder is not None:
+                # obstore syncs neither the file nor its folders.
                 store_object(self._folder, key, pieces)
                 return
             obstore.put(
@@ -141,6 +143,7 @@ class ObjectClient:
             # Stores refuse a range beyond the end with different texts, so the size decides.
             if not _RANGE_REFUSED.search(str(error.__cause__)):
                 raise
+            # One more request, only for a range beyond the end.
             size = self.object_size(key)
             if size > start:
                 raise
@@ -176,9 +179,12 @@ class ObjectClient:
                 break
             room = buffer[filled:]
             filled += len(piece)
+            # Before the copy: a slice of the buffer never takes more bytes than it has.
             if filled > len(buffer):
                 break
             room[: len(piece)] = memoryview(piece)
+            # The call for the last bytes follows the check of their number. `on_filled` runs
+            # outside `_translated`: its OSError would look like one of the store.
             if filled - reported >= _FILLED_SIZE and filled < len(buffer):
                 reported = filled
                 on_filled(filled)
@@ -198,6 +204,8 @@ class ObjectClient:
     ) -> int | None:
         """`fill` for a folder: reads the file into the buffer without a copy in between."""
         with self._translated("object cannot be read", key):
+            # One descriptor, so that size and bytes are of one version: the object may be replaced
+            # meanwhile.
             descriptor = os.open(path, os.O_RDONLY)
         try:
             size = os.fstat(descriptor).st_size
@@ -208,6 +216,7 @@ class ObjectClient:
                 with self._translated("object cannot be read", key):
                     room = buffer[filled : filled + _FILLED_SIZE]
                     count = os.preadv(descriptor, [room], start + filled)
+                # The file was cut off after `fstat`.
                 if count == 0:
                     raise _wrong_count(key, start, start + len(buffer), size, filled)
                 filled += count
@@ -221,6 +230,7 @@ class ObjectClient:
         with self._translated("object cannot be read", key):
             result = obstore.get(self._store, key)
             size = result.meta["size"]
+            # By the answer's head: the body is not in memory yet.
             if size > size_max:
                 raise CorruptObjectError(
                     f"object is larger than its kind can be object={key}"
@@ -244,6 +254,7 @@ class ObjectClient:
         RemoteResourceNotFoundError if there is no such object."""
         with self._translated("object cannot be copied", key):
             if self._folder is not None:
+                # Synced, unlike by obstore: a sweep deletes the original next.
                 store_object(self._folder, target, self._folder / key)
             else:
                 obstore.copy(self._store, key, target)
@@ -253,6 +264,7 @@ class ObjectClient:
         try:
             with self._translated("object cannot be deleted", key):
                 obstore.delete(self._store, key)
+        # A folder, GCS and Azure refuse to delete an absent object; S3 does not tell.
         except RemoteResourceNotFoundError:
             return
 
@@ -369,6 +381,7 @@ def open_object_store(settings: ObjectStoreSettings, *, create_folder: bool) -> 
     options: dict[str, Any] = {}
     if settings.scheme == "file":
         options["mkdir"] = create_folder
+        # As in a bucket, which has no folders: an emptied one goes with its last object.
         options["automatic_cleanup"] = True
     elif settings.scheme != "memory":
         options["config"] = _store_config(settings)

@@ -65,6 +65,7 @@ class ObjectStoreRemoteStorageManager:
         self._client = ObjectClient(settings, store)
         self._transforms = settings.create_transforms()
         self._layout = settings.create_layout(self._transforms)
+        # A guess by the settings. Older segments may differ, which the size of their object shows.
         self._expects_plain = self._transforms.writes_plain
         self._manifests = _ManifestCache(settings.fetch_manifest_cache_size)
 
@@ -92,6 +93,7 @@ class ObjectStoreRemoteStorageManager:
     def from_config(cls, config: Mapping[str, str]) -> Self:
         """Make a manager from the `rsm.config.` keys of a broker. Raises ConfigError like
         `ObjectStoreSettings.from_config`."""
+        # Every plug-in gets PLACE_KEYS, and the settings refuse keys that they do not know.
         own = {name: text for name, text in config.items() if name not in PLACE_KEYS}
         return cls(ObjectStoreSettings.from_config(own))
 
@@ -115,6 +117,7 @@ class ObjectStoreRemoteStorageManager:
             raise UnsupportedVersionError(
                 f"layout keeps no manifests: a segment cannot be staged {_place(metadata)}"
             )
+        # The store does not have it yet, and the read-back needs it.
         self._manifests.put(metadata, read_manifest(staged[0]))
         return StagedSegment(staged[0], custom_metadata)
 
@@ -129,6 +132,8 @@ class ObjectStoreRemoteStorageManager:
         log_key, indexes_key, _ = self._layout.object_keys(metadata)
         expected = stored_file_size(read_manifest(manifest).chunk_index)
         with _located(metadata):
+            # Recovery may have deleted the staged objects of a slow job. The manifest must not
+            # commit a segment without them.
             self._client.object_size(indexes_key)
             found = self._client.object_size(log_key)
             if found != expected:
@@ -147,11 +152,13 @@ class ObjectStoreRemoteStorageManager:
         """Store the objects of a segment; with `manifests` the manifest is appended there
         instead."""
         sources = segment_sources(data)
+        # The size was announced before. With a log of another size each read would find damage.
         if sources.log.size != metadata.segment_size_in_bytes:
             raise ValueError(
                 f"segment file has another size than its metadata {_place(metadata)}"
                 f" file_size={sources.log.size} metadata_size={metadata.segment_size_in_bytes}"
             )
+        # A second copy under this id may differ in its chunks, its data key or its manifest.
         self._manifests.forget(metadata)
         uploads = self._layout.uploads(metadata, sources)
         manifest_key = self._layout.manifest_key(metadata)
@@ -266,6 +273,7 @@ class ObjectStoreRemoteStorageManager:
     def _read_index(self, location: IndexLocation) -> bytes:
         if location.size is None:
             return self._client.get(location.key, INDEX_SIZE_MAX)
+        # Nothing is stored of an empty index.
         if location.size == 0:
             return b""
         end = location.position + location.size
@@ -298,6 +306,8 @@ class ObjectStoreRemoteStorageManager:
                 f"object has another size than its segment object={key} {_place(metadata)}"
                 f" object_size={object_size} segment_size={metadata.segment_size_in_bytes}"
             )
+        # Other segments of the bucket are probably transformed too. A plain GET of each would fetch
+        # bytes that are discarded.
         self._expects_plain = False
         return manifest
 
@@ -333,6 +343,7 @@ class ObjectStoreRemoteStorageManager:
 
         expected, at = stored_file_size(index), reader.stored_range.start
         object_size = self._client.fill(key, at, reader.stored, expected, restore)
+        # `fill` has read nothing if the size differs: a damaged object costs one request.
         if object_size is not None or not reader.is_done:
             raise CorruptObjectError(
                 f"object has another size than its manifest says object={key}"
@@ -347,6 +358,7 @@ class ObjectStoreRemoteStorageManager:
         cached = self._manifests.get(metadata)
         if cached is not None:
             return cached
+        # Without the cache's lock: no reader waits for another's GET. Two may fetch one manifest.
         with _located(metadata):
             manifest = fetch_manifest(self._client, key)
         self._manifests.put(metadata, manifest)
@@ -369,6 +381,7 @@ class _ManifestCache:
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._lock = threading.Lock()
+        # By the segment's id, which a retried copy does not share.
         self._manifests: OrderedDict[uuid.UUID, SegmentManifest] = OrderedDict()
 
     def get(self, metadata: RemoteLogSegmentMetadata) -> SegmentManifest | None:

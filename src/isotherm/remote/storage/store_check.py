@@ -39,6 +39,7 @@ def check_store(settings: ObjectStoreSettings, *, writes: bool) -> TimestampMs |
     """
     if settings.scheme not in _SCHEMES_OVER_THE_NETWORK:
         return None
+    # A start does not wait for retries: the operator sees the error within seconds.
     once = replace(
         settings,
         retries=0,
@@ -58,6 +59,7 @@ def check_store(settings: ObjectStoreSettings, *, writes: bool) -> TimestampMs |
         step = "get"
         _get(client, key, written=writes)
         step = "list"
+        # One page shows that listing is allowed, however many brokers have left an object there.
         listed = list(islice(client.list_objects(directory), _LISTED_MAX))
         if writes:
             step = "delete"

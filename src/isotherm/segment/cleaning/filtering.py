@@ -85,6 +85,7 @@ def filter_chunk(
     records."""
     batches = chunk.batches
     choice = _choose_batches(chunk, rules, transactions)
+    # None of their records is kept, so none is located: only `chunk.records_count` has the counts.
     batches["records_count"][choice.loses_all] = 0
     places = locate_records(chunk.data, chunk.unpacked, batches)
     keyless_count = choose(chunk, places, _expiry_ms(chunk))
@@ -130,8 +131,11 @@ def _choose_batches(
             continue
         marker = chunk.control_record(row, header)
         is_unneeded = transactions.on_control_batch(header, marker)
+        # `<=`, as in Kafka's Cleaner.
         horizon_has_passed = header.has_delete_horizon and header.base_timestamp <= rules.now_ms
         choice.loses_all[row] = is_unneeded and horizon_has_passed
+        # The first round that finds a marker unneeded sets the horizon. Only a later one drops the
+        # marker.
         choice.gets_horizon[row] = is_unneeded
         if _is_last_marker(header, rules.last_records):
             choice.kept_when_empty[row] = True
@@ -140,6 +144,7 @@ def _choose_batches(
 
 def _has_last_data(chunk: Chunk, last_records: LastRecords) -> BoolArray:
     """Whether each batch has the last data offset of an active producer."""
+    # Kafka: `isBatchLastRecordOfProducer` in Cleaner.cleanInto.
     last_offsets = chunk.last_offsets
     found = np.zeros(len(last_offsets), dtype=np.bool_)
     owners = {

@@ -60,12 +60,14 @@ class CleanedTransactions:
         if aborted is None:
             self._ongoing_committed.add(header.producer_id)
             return False
+        # Emptied batches count too: while one is left, its marker must stay.
         aborted.has_batches = True
         return True
 
     def on_control_batch(self, header: BatchHeader, marker: ControlRecord | None) -> bool:
         """Whether the marker is no longer needed; `marker` is None if its record was removed."""
         self._begin_aborted_up_to(header.last_offset)
+        # An earlier round removed the record. Its producer's state decides whether the batch stays.
         if marker is None:
             return True
         if marker.type is ControlRecordType.ABORT:
@@ -99,6 +101,7 @@ class CleanedTransactions:
             self._ongoing_aborted[producer_id] = _OngoingAborted(
                 transaction, has_batches=began_before and producer_id in self._open_before
             )
+            # Counted as committed until its entry was met.
             if began_before:
                 self._ongoing_committed.discard(producer_id)
 

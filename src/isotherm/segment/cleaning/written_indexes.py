@@ -94,6 +94,7 @@ class WrittenIndexes:
     def _cut(self, entries: bytearray, entry_size: int) -> memoryview:
         if self._size_max is None:
             return memoryview(entries)
+        # Kafka too rounds the limit of an index down to whole entries (AbstractIndex).
         return memoryview(entries)[: self._size_max - self._size_max % entry_size]
 
 

@@ -247,6 +247,7 @@ def until_time(runs: Iterator[RecordRun], as_of_ms: TimestampMs | None) -> Itera
         if not is_late.any():
             yield run
             continue
+        # The first late record ends the log even before older ones: a past state is a prefix.
         count = int(np.argmax(is_late))
         columns = MetadataColumns(
             run.columns.offset[:count],

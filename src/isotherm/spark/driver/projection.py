@@ -94,6 +94,7 @@ class Projection:
                 raise ConfigError(
                     f"the place is in use and holds no projection url={self._settings.url}"
                 )
+            # Stored before any state: after a crash the next run finds no foreign objects here.
             head = {"version": VERSION, "source": asdict(source)}
             self._client.put(_HEAD, json.dumps(head, indent=1).encode())
         self.check(source)
@@ -186,6 +187,7 @@ def _newest_segments(
             return projection.segments(listed, **options)
         except RemoteResourceNotFoundError:
             newest = projection.partitions().get(listed.number)
+            # Without a newer file the listed one was not replaced. It is lost.
             if newest is None or newest.next_offset <= listed.next_offset:
                 raise
             listed = newest

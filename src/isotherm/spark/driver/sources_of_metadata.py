@@ -101,6 +101,7 @@ class TopicSegmentSource:
     def _catch_up(
         self, number: int, wanted: frozenset[TopicIdPartition], *, columnar: bool
     ) -> tuple[frozenset[TopicIdPartition], FollowedPartition]:
+        # A fold for other partitions has passed over the events of these: it is made anew.
         if not self._follows(number, wanted):
             records_min = 0 if columnar else COLUMNAR_RECORDS_MIN
             followed = FollowedPartition(
@@ -163,6 +164,7 @@ class BucketSegmentSource:
         ordered = {o: listed for o, listed in ordered.items() if _ends_in_order(listed, known)}
         disordered = [listed for o, listed in histories.items() if o not in ordered]
         known |= self._read([each for listed in disordered for each in listed])
+        # A manifest never changes, so it is read once. What is listed no more is forgotten.
         self._known = known
         by_manifest = [listed[-1:] for listed in ordered.values()] + disordered
         return [

@@ -138,6 +138,7 @@ class TieredLog:
     def _pieces(self, segments: Sequence[RemoteLogSegmentMetadata]) -> list[SegmentPiece]:
         """The lineage. Before records are left out because of a leader epoch in the metadata, that
         epoch is compared with the batches."""
+        # Costs no request unless there was an unclean election: then no epoch supersedes another.
         for claim in contested_epochs(segments):
             prove_epoch(claim, self._storage)
         return lineage_pieces(segments)
@@ -235,6 +236,7 @@ class TieredLog:
         if options.max_records_per_partition is not None:
             ranges = limit_range_sizes(ranges, options.max_records_per_partition)
         tasks = self._tasks(ranges, views, merge_ranges=options.max_records_per_partition is None)
+        # As in the Kafka source: after maxRecordsPerPartition, and only if there are too few tasks.
         if options.min_partitions is not None and len(tasks) < options.min_partitions:
             ranges = split_ranges(ranges, options.min_partitions)
             tasks = self._tasks(ranges, views, merge_ranges=False)
@@ -291,6 +293,7 @@ class TieredLog:
         with ThreadPoolExecutor(_LOOKUP_THREADS, thread_name_prefix="isotherm-lookup") as pool:
             found = dict(zip(times, pool.map(find, times), strict=True))
         missing = {p: times[p] for p, offset in found.items() if offset is None}
+        # Only the rest: the bucket has the older records, so what is found there is the first.
         if missing and self._tail_brokers is not None:
             found |= self._tail_brokers.offsets_for_times(missing)
         return found

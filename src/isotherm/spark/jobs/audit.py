@@ -148,6 +148,7 @@ class Audit:
             .agg(sql.max_by("topic_id", "event_timestamp_ms").alias("newest_id"))
         )
         finished_before = self._lives.select(*_SEGMENT, "finished_ms")
+        # Of two segments that begin together the longer one is first, and covers the other.
         by_start = Window.partitionBy(*_OWNER).orderBy("start_offset", sql.desc("end_offset"))
         reach = sql.max(sql.when(state == FINISHED.name, sql.col("end_offset"))).over(
             by_start.rowsBetween(Window.unboundedPreceding, -1)
@@ -223,6 +224,7 @@ class Audit:
         age_ms = sql.try_subtract(sql.lit(self._settings.now_ms), sql.col("max_timestamp_ms"))
         by_age = (sql.col("retention_ms") >= 0) & (age_ms > sql.col("retention_ms"))
         by_size = (sql.col("retention_bytes") >= 0) & (
+            # As in Kafka, a segment goes if the newer ones alone reach the limit.
             sql.col("kept_bytes") - sql.col("size_in_bytes") >= sql.col("retention_bytes")
         )
         return (

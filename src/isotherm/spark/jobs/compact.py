@@ -346,11 +346,15 @@ def compact(
     finally:
         newest.unpersist()
     progress("publishing")
+    # If a broker has undone the run as abandoned, its journals must not come back.
     _check_not_undone(journals, run, staged)
+    # All journals before the first manifest: a copy is complete when all its partitions are staged,
+    # and after a crash `plan_recovery` would undo a part of it otherwise.
     for journal in started:
         journals.put(_staged_journal(journal, staged))
     ours = [found for found in journals.find() if found.run == run]
     for found in ours:
+        # In place the broker goes on. Without replacements only the journal is to be removed.
         if in_place and found.journal is not None and found.journal.replacements:
             continue
         finish_copy(_storage(settings.written), journals, found)

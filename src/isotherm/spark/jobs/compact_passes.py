@@ -123,6 +123,7 @@ def newest_of_all(
             tables = newest_places(storage, piece, settings.rules.fetch_bytes, transactions)
             for table in tables:
                 yield from _owned(table, owners[piece.segment.topic_id_partition])
+            # In the same rows as the keys: one read of a segment gives both.
             yield from _owned(_transactions_table(transactions), _producers_of(number))
 
     found = _tasks(spark, pieces).mapInArrow(scan, _KEYS)
@@ -141,6 +142,7 @@ def shuffle_partitions(spark: SparkSession, pieces: Sequence[Piece]) -> Iterator
     planned. The persisted DataFrame keeps that number."""
     count = -(-sum(piece.segment.segment_size_in_bytes for piece in pieces) // TARGET_TASK_BYTES)
     before = spark.conf.get(_SHUFFLE_PARTITIONS)
+    # Spark's default is 200, for any size: a small topic took minutes.
     wanted = min(max(count, parallel_tasks(spark)), _SHUFFLE_PARTITIONS_MAX)
     spark.conf.set(_SHUFFLE_PARTITIONS, str(wanted))
     try:
@@ -219,6 +221,8 @@ class _Stager:
         self, piece: Piece, newest: Int64Array, open_producers: Collection[ProducerId]
     ) -> dict[str, Any]:
         settings = self._settings
+        # A new id in each attempt: two attempts of a task share no object, even at the same time.
+        # The journal announces those of a failed one, so that they are deleted.
         new_id = RemoteLogSegmentId(
             piece.segment.topic_id_partition, uuid.UUID(bytes=os.urandom(16), version=4)
         )
@@ -336,6 +340,7 @@ def _grouped(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Int64Arra
                 if parts:
                     yield number, _records(parts)
                 number, parts = int(pieces[start]), []
+            # A copy: the slice would keep the memory of the whole batch.
             parts.append(relative[start:end].copy())
     if parts:
         yield number, _records(parts)

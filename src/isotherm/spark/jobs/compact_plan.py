@@ -96,6 +96,8 @@ def _cleanable(pieces: list[Piece], stable_end: Offset, *, in_place: bool) -> li
 
 
 def _with_last_records(storage: RemoteStorageManager, pieces: list[Piece]) -> list[Piece]:
+    # The producers that are active at the end of the bucket, as Kafka's cleaner takes those that
+    # are active at the end of the log.
     last = pieces[-1]
     with located(last):
         entries = read_producer_snapshot(

@@ -100,6 +100,7 @@ def _superseded(
                 yield pa.RecordBatch.from_arrays(columns, schema=keys)
 
     of_key = Window.partitionBy("partition", "key")
+    # By offsets, not by the order of runs: several runs keep what one run would keep.
     rows = each_of(spark, len(files), read, keys).withColumn("newest", f.max("offset").over(of_key))
     return rows.where("offset < newest AND NOT is_tombstone").select("file", "partition", "offset")
 

@@ -167,6 +167,7 @@ def _project_slice(
     if known is None:
         folding.begin(wanted)
     else:
+        # Left by a run that was killed between its write and its removal.
         projection.remove(known.outdated)
         refusal = _refusal(wanted, known)
         if refusal is not None:
@@ -184,6 +185,8 @@ def _project_slice(
     folding.end()
     state = folding.fold.state()
     if folding.records:
+        # Written first, then removed: after a crash in between the partition has two files, of
+        # which the newer one counts.
         projection.write(wanted.number, folding.next_offset, state)
         if known is not None:
             projection.remove((known.key,))

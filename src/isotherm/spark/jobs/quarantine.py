@@ -73,6 +73,7 @@ def take_away(
             yield pa.RecordBatch.from_pylist(rows, schema=OUTCOMES)
 
     found = report.findings.where("is_deletable").select("kind", "key", "size", "segment_id")
+    # Not only those that are due: an object that stays is reported with the reason.
     doomed = still_deletable(found, now).select("kind", "key", "size", "is_due")
     # The hash spreads adjacent keys over tasks, because stores limit the request rate of a prefix.
     tasks = spread_over(report.findings.sparkSession)

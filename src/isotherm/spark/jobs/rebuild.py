@@ -181,6 +181,7 @@ def lineage(pieces: Iterable[SegmentPiece]) -> list[EpochEntry]:
     for piece in pieces:
         epochs = segment_epochs(piece.segment)
         held = epochs_within(epochs, piece.start_offset, piece.end_offset)
+        # An epoch begins where the first piece that has it says.
         starts = held | starts
     entries: list[EpochEntry] = []
     for epoch, start in sorted(starts.items()):
@@ -258,6 +259,7 @@ def events(segments: DataFrame, partition_count: int, *, level: int = 0) -> Data
             yield pa.RecordBatch.from_pylist(rows, schema=EVENTS)
 
     made = segments.mapInArrow(make, from_arrow_schema(EVENTS))
+    # One task appends a metadata partition, in the order in which it was sorted.
     return made.repartition("metadata_partition").sortWithinPartitions(*_ORDER)
 
 

@@ -76,7 +76,10 @@ def segments_finished_last(audit: MetadataLog) -> frozenset[str]:
         return frozenset()
     found = set()
     for each in slices:
+        # Of a dump only the last file is read.
         tail = each.since(max((file.base_offset for file in each.files), default=each.start_offset))
+        # Only the last record: a broker writes one event after the other, so a crash interrupts one
+        # event at most, the last.
         if each.end_offset is not None:
             tail = each.since(max(each.start_offset, each.end_offset - 1))
         value = None

@@ -87,6 +87,7 @@ class Replay:
         """The end offset of each metadata partition, exclusive."""
         positions: dict[int, Offset] = {}
         for row in self._position_rows():
+            # With `spread` several tasks have rows of one metadata partition.
             known = positions.get(row.metadata_partition, row.offset)
             positions[row.metadata_partition] = max(known, row.offset)
         return positions

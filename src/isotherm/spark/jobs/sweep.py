@@ -176,6 +176,8 @@ def sweep(
     if deleted is not None and not findings.where(sql.col("kind").isin(*_NOT_KNOWN)).isEmpty():
         findings = _named_deleted(findings, deleted()).persist()
     refusals = _refusals(findings, listing, segments, completeness)
+    # All findings are computed and persisted by now. Computed again, they would list the bucket
+    # again, after the metadata was read.
     listing.unpersist()
     joined.unpersist()
     return SweepReport(findings, refusals, objects)
@@ -202,6 +204,7 @@ def spared_segments(store: ObjectStoreSettings) -> tuple[str, ...]:
 
 
 def _named_deleted(findings: DataFrame, deleted: DataFrame) -> DataFrame:
+    # The history has the deletion, so the metadata does not lag behind such a segment.
     known = deleted.withColumn("was_deleted", sql.lit(True))
     is_deleted = sql.col("was_deleted") & sql.col("kind").isin(*_NOT_KNOWN)
     changes: dict[str, Column] = {
@@ -264,6 +267,7 @@ def _of_known(known: DataFrame, settings: SweepSettings) -> DataFrame:
             _kind("DELETED_BUT_PRESENT"),
         )
     )
+    # The state's own age, too: an old object may belong to a deletion that has just begun.
     is_old = sql.col("event_timestamp_ms") <= settings.at_ms - settings.age_ms
     present = known.where(sql.col("size").isNotNull() & _is_old(settings) & is_old)
     detail = sql.format_string("metadata says %s since %s", "state", "event_timestamp_ms")
@@ -280,6 +284,7 @@ def _of_strangers(
     """Objects that belong to no known segment, and objects that are not at their segment's key. The
     first kind that matches counts."""
     spark = segments.sparkSession
+    # Distinct: a join with several rows would repeat a finding.
     ids = segments.select(sql.col("segment_id"), sql.lit(True).alias("is_known")).distinct()
     ends = segments.groupBy("topic_id", "partition").agg(sql.max("end_offset").alias("known_end"))
     of_metadata = segments.select("topic_id", sql.lit(True).alias("has_metadata")).distinct()
@@ -299,6 +304,7 @@ def _of_strangers(
         .join(cluster, "topic_id", "left")
         .join(whole, "segment_id", "left")
     )
+    # Without metadata of its partition a segment is beyond them too, and then nothing is deleted.
     is_beyond = sql.col("start_offset") > sql.coalesce("known_end", sql.lit(-1))
     kind = (
         sql.when(sql.col("place") == FOREIGN, _kind("FOREIGN_OBJECT"))
@@ -312,6 +318,7 @@ def _of_strangers(
         .when(is_beyond, _kind("METADATA_LAGS"))
         .otherwise(_kind("UNKNOWN_SEGMENT"))
     )
+    # The other kinds are never deletable, whatever their age.
     is_young = ~_is_old(settings) & sql.col("kind").isin(
         FindingKind.PARTIAL_UPLOAD.value, FindingKind.UNKNOWN_SEGMENT.value,
         FindingKind.METADATA_LAGS.value, FindingKind.UNKNOWN_TOPIC.value,

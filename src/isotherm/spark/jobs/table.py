@@ -205,6 +205,7 @@ def _commit(
     rows, letters = [each.name for each in merged.rows], [each.name for each in dead]
     try:
         table.commit(TableCommit(rows, letters, covered, merged.replaced))
+    # After no other error: the commit may have been made all the same, and then names these files.
     except TableOvertakenError:
         work.places.rows.delete([*rows, *merged.unused])
         work.places.dead.delete(letters)
@@ -336,6 +337,7 @@ def _write_files(
             decoded = decoded_rows(batch, decoders)
             if _have_grown(decoders):
                 _look_through(batches, decoders)
+                # Leaving the contexts without `put_all` deletes the files that were put before.
                 return []
             dead.write(decoded.dead)
             _count(decoded.dead.column("reason"), reasons)

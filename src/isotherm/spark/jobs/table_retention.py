@@ -70,6 +70,7 @@ def plan_retention(files: Iterable[DataFile], starts: Mapping[int, Offset]) -> R
             border.append(each)
             continue
         first, last = each.partitions
+        # Bounds are of the file, so any partition between them may be in it.
         own = [starts.get(partition, 0) for partition in range(first, last + 1)]
         if each.offsets[1] < min(own):
             whole.append(each)

@@ -79,6 +79,7 @@ class TableRuns:
             check_topic(found, wanted.topic, wanted.topic_id, self._table.name)
         cost = cost_of_table(plan, self._options)
         check_cost(cost, self._max_bytes)
+        # Before Spark starts, and only if there is something to decode.
         if plan.offsets and self._registry is not None:
             check_registry(self._registry)
         return NextRun(plan, cost, wanted, found is not None)

@@ -99,9 +99,11 @@ def compact(table: KeptTable, open_spark: OpenSpark, name: str) -> UpkeepDone:
     ]
     old = [file for group in groups for file in group]
     added = [each.name for each in made]
+    # A merge that loses rows must not be committed.
     assert sum(each.rows for each in made) == sum(each.rows for each in old)
     try:
         table.replace(added, [each.name for each in old], keeps_rows=True)
+    # After no other error: the commit may have been made all the same.
     except TableOvertakenError:
         place.delete(added)
         raise

@@ -81,6 +81,7 @@ def is_in_order(segments: Sequence[SegmentObjects]) -> bool:
     """Whether these segments of one partition, ascending by start offset, allow the assumption."""
     return all(LOG_SUFFIX in segment.objects for segment in segments) and all(
         before.start_offset < after.start_offset
+        # Equal times do not contradict: stores may count whole seconds.
         and before.objects[LOG_SUFFIX].last_modified_ms
         <= after.objects[LOG_SUFFIX].last_modified_ms
         for before, after in itertools.pairwise(segments)
@@ -163,6 +164,7 @@ def _settled(
         raise segment
     if isinstance(segment, RemoteResourceNotFoundError):
         return None
+    # `<`: a segment may reach into the next one, which is read from its start on.
     if segment.end_offset_inclusive < listed.end_offset_inclusive:
         return None
     if min(segment.segment_leader_epochs) < led_to:

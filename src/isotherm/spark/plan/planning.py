@@ -177,6 +177,7 @@ def lineage_pieces(
     # From the newest epoch down, so that `epoch_end` is the lowest start of any later epoch.
     epoch_end: Offset | None = None
     for epoch in sorted(spans, reverse=True):
+        # Of unreadable spans too: they belong to the lineage.
         epoch_start = min(span.start_offset for span in spans[epoch])
         readable = [span for span in spans[epoch] if span.segment.segment_id.id not in unreadable]
         if readable:
@@ -311,6 +312,7 @@ def _cover(spans: list[SegmentPiece], limit: Offset | None) -> Iterator[SegmentP
             end = best.end_offset if limit is None else min(best.end_offset, limit)
             if covered_to < end:
                 yield SegmentPiece(best.segment, covered_to, end)
+            # Not cut at `limit`: what lies above it is of a later epoch in any case.
             covered_to = best.end_offset
         elif position < len(spans):
             covered_to = spans[position].start_offset
@@ -350,6 +352,7 @@ def plan_reads(pieces: Sequence[SegmentPiece], wanted: OffsetRange) -> list[Read
     record_size = _mean_record_size(pieces)
     reads: list[Read] = []
     reached = wanted.start
+    # Ends are exclusive: a piece that ends at `wanted.start` has nothing of the range.
     first = bisect_right(pieces, wanted.start, key=lambda piece: piece.end_offset)
     for piece in pieces[first:]:
         if piece.start_offset >= wanted.end:
@@ -368,6 +371,7 @@ def plan_reads(pieces: Sequence[SegmentPiece], wanted: OffsetRange) -> list[Read
 def _mean_record_size(pieces: Sequence[SegmentPiece]) -> int:
     if not pieces:
         return ASSUMED_RECORD_SIZE
+    # The estimate is mostly for the tail, whose records follow those of the last piece.
     last = SegmentRead(pieces[-1].segment, pieces[-1].start_offset, pieces[-1].end_offset)
     return max(1, last.size_in_bytes // (last.end_offset - last.start_offset))
 
@@ -470,5 +474,6 @@ def plan_tasks(
 def _split_to_size(read: Read, target_size: int) -> tuple[Sequence[Read], int]:
     """The read in parts of about the target size, and the size of one part."""
     size = read.size_in_bytes
+    # The nearest number of parts: each has 3/4 to 3/2 of the target.
     parts = int(size / target_size + 0.5)
     return ([read], size) if parts <= 1 else (read.split(parts), size // parts)

@@ -175,6 +175,8 @@ class StreamQuery:
 
     def _waits_for_more(self, available: list[OffsetRange]) -> bool:
         least = self._options.min_offsets_per_trigger
+        # The first batch is not delayed, as in Spark's KafkaMicroBatchStream. With a target
+        # (AvailableNow) a delay would end the query: Spark takes an unchanged offset for the end.
         if least is None or self._target is not None or self._last_batch_s is None:
             return False
         waited_ms = (self._clock.monotonic_s() - self._last_batch_s) * 1000

@@ -411,6 +411,7 @@ def _composed(schema: Mapping[str, Any], names: dict[str, Any], inside: frozense
 def _bytes_type(schema: Mapping[str, Any]) -> AvroType:
     is_fixed = schema["type"] == "fixed"
     precision, scale = schema.get("precision", 0), schema.get("scale", 0)
+    # As Avro's specification has it, an invalid logical type is ignored: the value is bytes.
     if schema.get("logicalType") != "decimal" or not scale <= precision <= DECIMAL_DIGITS_MAX:
         return Fixed("", pa.binary(), schema["size"]) if is_fixed else _PRIMITIVES["bytes"]
     stored = pa.decimal128(precision, scale)

@@ -21,6 +21,7 @@ def file_statistics(footer: parquet.FileMetaData) -> dict[str, Any]:
     groups = range(footer.num_row_groups)
     for index in range(min(footer.num_columns, COLUMNS_MAX) if groups else 0):
         column = footer.schema.column(index)
+        # Values inside lists are not one for each row, and Delta has no statistics of them.
         if column.max_repetition_level:
             continue
         # The stubs lack attributes of these.

@@ -67,6 +67,7 @@ _COMMIT = "isotherm.commit"
 _RESTORE = "RESTORE"
 # Commits of other programs that do not change our offsets do not end a run: the commit is tried again.
 _COMMIT_TRIES = 4
+# A footer is a request or two: the threads mostly wait.
 _FOOTER_THREADS = 16
 
 
@@ -210,6 +211,7 @@ class DeltaTopicTable:
                     raise overtaken(self.name)
                 # delta-rs does not retry by itself, so the commit gets this version or fails.
                 version = known.version() + 1
+                # Transaction ids are looked up by name, so the number of partitions is one of them.
                 versions = {_VERSION: version, _PARTITIONS: max(commit.covered, default=-1) + 1}
                 versions |= {f"{_OFFSET_OF}{n}": offset for n, offset in commit.covered.items()}
                 if commit.dead:
@@ -231,6 +233,7 @@ class DeltaTopicTable:
                 return
             dead = self._dead_table()
             for _ in range(_COMMIT_TRIES):
+                # Looked at before each try: another run may have appended the same files since.
                 if dead.transaction_version(_OF_VERSION) == version:
                     return
                 paths = json.loads(self._dead_letters_of(version))
@@ -437,6 +440,7 @@ def _files(table: DeltaTable) -> dict[str, int]:
     """The sizes of the table's files, by path."""
     actions: Any = pa.table(table.get_add_actions(flatten=True))
     paths, sizes = (actions.column(name).to_pylist() for name in ("path", "size_bytes"))
+    # Delta's log has paths as URLs, commits here name plain ones.
     return {unquote(path): size for path, size in zip(paths, sizes, strict=True)}
 
 

@@ -64,6 +64,7 @@ def framed(values: Values, *, has_path: bool = False) -> Framed:
     # Arrow's binary_slice fails for values that are shorter than a frame, so NumPy copies the bytes.
     is_kept = np.ones(len(data), np.bool_)
     is_kept[: offsets[0]] = False
+    # One step for each byte of the longest head, for all values at once.
     for index in range(heads.max(initial=0)):
         is_kept[starts[places[heads > index]] + index] = False
     sizes = ends - starts

@@ -33,6 +33,7 @@ DEAD_LETTERS = "isotherm.dead-letters"
 OF_SNAPSHOT = "isotherm.of-snapshot"
 COMMIT_TRIES = 4
 """The most tries of one commit. Other programs may commit between two of them."""
+# A footer is a request or two: the threads mostly wait.
 _FOOTER_THREADS = 16
 _ONE_RETRY = {
     "commit.retry.num-retries": "1",
@@ -77,9 +78,11 @@ def _try_commit(
     removed = []
     if change.removed:
         planned = {each.file.file_path: each for each in table.scan().plan_files()}
+        # Another program has rewritten such a file. Its rows would be in the table twice.
         if not planned.keys() >= set(change.removed):
             raise lost
         removed = [planned[each] for each in change.removed]
+        # Another program has deleted rows of it. The files that are added still have them.
         if any(each.delete_files for each in removed):
             raise lost
     # This changes only the copy in memory.

@@ -146,6 +146,7 @@ class IcebergTable:
         with translated("the table cannot be created"):
             self._catalog.create_namespace_if_not_exists(self._namespace)
             try:
+                # Not by a transaction: its schema is an update, which older catalogs refuse.
                 self._table = self._catalog.create_table(
                     self._identifier,
                     schema,
@@ -220,6 +221,7 @@ class IcebergTable:
                 return any(note_of(each, OF_SNAPSHOT) == of for each in ancestors(dead))
 
             def summary() -> dict[str, str]:
+                # Before each try: another run may have appended the same files since.
                 if is_done():
                     raise overtaken(self.name)
                 return {OF_SNAPSHOT: of}

@@ -102,9 +102,13 @@ class IcebergKept:
                 gone = self._expirable(before_ms)
                 if not gone:
                     return Expired(0, 0)
+                # Read before the commit, after which the snapshots cannot be found any more.
                 named = self._named_by(gone)
                 if self._remove(gone):
                     self._known.refresh()
+                    # By the table after the commit: a snapshot that was added meanwhile may name
+                    # some of the files. A crash before the deletion leaves files that no snapshot
+                    # names, and harms no reader.
                     unnamed = sorted(named - self._named_by(self._known.snapshots()))
                     for each in unnamed:
                         self._known.io.delete(each)

@@ -55,6 +55,7 @@ def refusal(
             return None
         if not isinstance(parsed, dict):
             return "it is not a JSON object"
+        # Python's json takes half of a surrogate pair for text. Arrow fails on such a name.
         if b"\\u" in value:
             json.dumps(parsed, ensure_ascii=False).encode()
         _check_names(parsed)

@@ -106,6 +106,7 @@ def schema_type(registry: RegistrySettings, schema_id: int) -> ValueType:
 def declared_type(schema: Schema, root: Schema, depth: int = 0) -> ValueType:
     """The type that the schema declares. None if only the values determine it: for several types, references
     to other documents, and parts deeper than _DEPTH_MAX."""
+    # A reference may lead back to a part that contains it.
     if depth > _DEPTH_MAX:
         return None
     below = functools.partial(declared_type, root=root, depth=depth + 1)

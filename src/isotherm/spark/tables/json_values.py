@@ -197,6 +197,7 @@ def _opened(values: Values) -> Places:
     filled = np.flatnonzero(np.diff(offsets))
     if len(filled):
         # [ is 0x5b and { is 0x7b: they differ only in the bit 0x20.
+        # One pass over the bytes of the batch. A search in each value took a third of the decoding.
         is_open = (data[offsets[0] :] | 0x20) == 0x7B
         counts[filled] = np.add.reduceat(
             is_open.view(np.uint8), offsets[filled] - offsets[0], dtype=np.int64

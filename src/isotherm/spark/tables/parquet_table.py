@@ -59,6 +59,7 @@ class ParquetTable:
         self._number = 0
 
     def identity(self) -> Identity | None:
+        # Numbers have 20 digits, so the newest commit is the last in the order of keys.
         stored = max(self._commits(), default=None)
         if stored is None:
             return None
@@ -79,6 +80,7 @@ class ParquetTable:
             check_unused(self._settings, self.name, _OWN_FOLDERS)
             check_unused(self._settings, self.name + DEAD_LETTERS_SUFFIX)
         except ConfigError:
+            # The unknown files are those of another run, which has created the table since.
             if self._commits():
                 raise overtaken(self.name) from None
             raise
@@ -148,6 +150,7 @@ class ParquetTable:
         for kind, folder in (("rows", self.name), ("dead", self.name + DEAD_LETTERS_SUFFIX)):
             for name in self._last.get(kind, ()):
                 staged = f"{self.name}/_staged/{name}"
+                # Copied first, then deleted: after a crash in between it is copied again.
                 try:
                     self._client.copy(staged, f"{folder}/{name}")
                 except RemoteResourceNotFoundError:

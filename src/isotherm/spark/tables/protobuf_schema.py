@@ -31,6 +31,7 @@ def message_of(schema: RegisteredSchema, path: tuple[int, ...]) -> Descriptor:
     """
     references = dict(schema.references)
     main = "schema.proto"
+    # A reference may have this name.
     while main in references:
         main = f"_{main}"
     files = _compiled({**references, main: schema.text}, main)
@@ -56,6 +57,7 @@ def _compiled(texts: Mapping[str, str], main: str) -> FileDescriptorSet:
     """Compile schemas. In the result each file comes after those that it imports."""
     with tempfile.TemporaryDirectory(prefix="isotherm-protobuf-") as folder:
         for name, text in texts.items():
+            # The names are the registry's: none may lead out of the folder.
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
                 raise UnknownSchemaError(f"a schema cannot refer to this name name={name!r}")
             path = Path(folder, name)

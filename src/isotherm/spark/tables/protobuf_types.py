@@ -234,6 +234,7 @@ class Timestamp(Message):
             np.asarray(pc.fill_null(stored.field(each.wire_name), 0)).astype(np.int64)
             for each in self.fields
         )
+        # Before the multiplication, in which NumPy would wrap around without an error.
         if np.abs(seconds).max(initial=0) > _TIMESTAMP_S_MAX:
             raise pa.ArrowInvalid("a timestamp is out of range")
         microseconds = pa.array(seconds * 1_000_000 + nanos // 1_000, mask=_mask(stored))

@@ -90,6 +90,7 @@ class RegistryDecoder:
         try:
             codec = self._open_codec(name)
         except UnknownSchemaError as error:
+            # Remembered: otherwise each batch would ask the registry again.
             self._codecs[name] = str(error)
             return
         self._codecs[name] = codec

@@ -96,6 +96,7 @@ def decoded_rows(batch: pa.RecordBatch, decoders: KeyValue[ValueDecoder]) -> Dec
 
 def _of_places(found: DecodedValues, kept: Places, count: int) -> Values:
     """The decoded values at these places, none of which is dead."""
+    # All values that are left out are dead in this column.
     if len(found.column) == len(kept):
         return found.column
     own = np.delete(np.arange(count), [each.place for each in found.dead])

@@ -53,6 +53,7 @@ def split_by_time(batch: pa.RecordBatch, partition_by: str) -> Iterator[TimePart
         yield TimePartition("", batch)
         return
     microseconds = np.asarray(batch.column("timestamp").cast(pa.int64()))
+    # Rounds down, so times before 1970 are in the right partition too.
     ordinals = microseconds // _MICROSECONDS[partition_by]
     for ordinal in np.unique(ordinals):
         places = np.flatnonzero(ordinals == ordinal)

@@ -108,6 +108,8 @@ class AivenLayout:
             indexes_key,
             chain_blocks(_stored_index(sources.indexes[kind], transform) for kind in stored),
         )
+        # Computed, because the manifest is made without a second look at the blocks: encryption
+        # adds a fixed number of bytes, and indexes are never compressed.
         sizes = [_stored_index_size(sources.indexes[kind], transform) for kind in stored]
         positions = itertools.accumulate(sizes, initial=0)
         manifest = SegmentManifest(

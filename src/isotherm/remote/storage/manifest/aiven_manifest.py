@@ -263,6 +263,7 @@ def _plausible(segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
             f" event_timestamp_ms={segment.event_timestamp_ms}"
         )
     starts = list(segment.segment_leader_epochs.values())
+    # There is a first one: RemoteLogSegmentMetadata has refused a segment without leader epochs.
     if starts != sorted(starts) or starts[0] < 0 or starts[-1] > segment.end_offset_inclusive:
         raise ValueError(
             "leader epochs do not rise within the segment"
@@ -273,6 +274,7 @@ def _plausible(segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
 
 
 def _epoch(text: str) -> int:
+    # The length first: the time of int() grows with the digits, which nothing bounds.
     if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= _INT_MAX):
         raise CorruptMetadataError(f"manifest has a malformed leader epoch epoch={text!r}")
     return int(text)

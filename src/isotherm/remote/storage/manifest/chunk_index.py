@@ -86,6 +86,7 @@ class VariableChunkIndex:
                 "chunk index has another number of chunks than the file"
                 f" chunks={len(self.transformed_sizes)} expected={self.chunk_count}"
             )
+        # Summed up once: the manifest is cached, and each read of a range looks up two positions.
         positions = tuple(itertools.accumulate(self.transformed_sizes, initial=0))
         object.__setattr__(self, "_positions", positions)
 
@@ -151,6 +152,7 @@ def decode_chunk_sizes(text: str) -> tuple[int, ...]:
     try:
         frame = base64.b64decode(text, validate=True)
         size = zstandard.frame_content_size(frame)
+        # A frame without its size (-1) is refused too: nothing would bound its memory.
         if not 0 <= size <= ENCODED_SIZE_MAX:
             raise CorruptMetadataError(f"chunk sizes have an impossible length size={size}")
         data = zstandard.ZstdDecompressor().decompress(frame)

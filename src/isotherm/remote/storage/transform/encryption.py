@@ -136,6 +136,7 @@ def _load_key(file: str) -> RsaKey:
         raise ConfigError(f"key file cannot be used file={file}") from error
 
 
+# By content, not by path: a file may get another key.
 @functools.lru_cache(_PARSED_KEYS_MAX)
 def _parsed_key(pem: bytes) -> RsaKey:
     """Parse a key, each only once: the primes of a private key are tested, which takes 20 ms of CPU

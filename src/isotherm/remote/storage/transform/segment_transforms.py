@@ -78,6 +78,7 @@ class SegmentTransforms:
         encryption: SegmentEncryption | None,
         encryption_steps: tuple[ChunkStep, ...],
     ) -> SegmentTransform:
+        # Compressed before it is encrypted: ciphertext does not compress.
         compression_steps = (self._zstd,) if compression else ()
         return SegmentTransform(
             compression, encryption, (*compression_steps, *encryption_steps), encryption_steps
