@@ -87,6 +87,10 @@ class FaultyFileSystem:
         self.check(path)
         return self._os.modified_ms(path)
 
+    def set_modified_ms(self, path: Path, modified_ms: TimestampMs) -> None:
+        self.check(path)
+        self._os.set_modified_ms(path, modified_ms)
+
     def list_names(self, directory: Path) -> list[str]:
         self.check(directory)
         return self._os.list_names(directory)

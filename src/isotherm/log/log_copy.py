@@ -4,7 +4,7 @@
        closed segments                    once, with their indexes
        active segment                     its batches so far
     ── the log is closed: what is missing is copied, and the directory gets the log's name ──
-    <topic>-<partition>/.moved           until the old directory is gone
+    <topic>-<partition>/.moved           names the old log directory until nothing is left there
 
 The files of a log change only at their end, unless a truncation or the cleaner drops records. Then
 the copy begins anew. The cleaner is paused while the copy is completed. Source: KIP-113, whose copy
@@ -17,7 +17,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from isotherm.log.checkpoints import save_partition_metadata
-from isotherm.log.fs import File, FileSystem
+from isotherm.log.fs import File, FileSystem, read_if_exists
 from isotherm.log.log_dir import LogDir
 from isotherm.log.log_segment import LogSegment
 from isotherm.log.partition_log import PartitionLog
@@ -31,8 +31,25 @@ from isotherm.types import Offset
 CHUNK_SIZE = 1024 * 1024
 
 MOVED_MARK = ".moved"
-"""A file in the directory of a log that has been moved, until the old directory is gone. A start
-that finds both uses the one with the mark."""
+"""A file in the directory of a log that has been moved: the paths of the log directories that may
+still have the log as it was before, one a line. A log directory that fails at that moment may
+return much later. A start that finds the log there too uses the one with the mark."""
+
+
+def log_dirs_left_behind(fs: FileSystem, directory: Path) -> frozenset[Path]:
+    """The log directories that the mark names; none without a mark. Raises OSError."""
+    data = read_if_exists(fs, directory / MOVED_MARK)
+    return frozenset(map(Path, (data or b"").decode().splitlines()))
+
+
+def _mark(fs: FileSystem, directory: Path, log_dirs: frozenset[Path]) -> None:
+    """Name `log_dirs` in the mark, durably. Raises OSError."""
+    mark = directory / MOVED_MARK
+    if log_dirs:
+        fs.write_atomically(mark, "\n".join(sorted(map(str, log_dirs))).encode())
+    else:
+        fs.remove(mark)
+        fs.sync_directory(directory)
 
 
 class LogCopy:
@@ -46,8 +63,11 @@ class LogCopy:
         """Create `directory`, which lies in `log_dir`."""
         assert log.topic_id is not None, log
         with log.log_dir.errors_fail_it(f"move {log.topic_partition}"):
-            # An earlier move leaves it if a crash comes after the deletion of its old directory.
-            fs.remove(log.directory / MOVED_MARK)
+            named = log_dirs_left_behind(fs, log.directory)
+            # A directory must not name the one that is about to replace it.
+            self._left_behind = named - {log_dir.path}
+            if self._left_behind != named:
+                _mark(fs, log.directory, self._left_behind)
         self.log = log
         self.log_dir = log_dir
         self.directory = directory
@@ -125,17 +145,13 @@ class LogCopy:
         with self.log_dir.errors_fail_it(f"move {self.log.topic_partition}"):
             # Durable before the rename: after a crash a start that finds both directories must
             # find it.
-            mark = self.directory / MOVED_MARK
-            self._fs.write_bytes(mark, b"")
-            self._fs.sync_file(mark)
-            self._fs.sync_directory(self.directory)
+            _mark(self._fs, self.directory, self._left_behind | {self.log.log_dir.path})
             self._fs.rename(self.directory, directory)
 
     def unmark(self, directory: Path) -> None:
-        """Remove the mark from the renamed copy, when the old directory is gone."""
+        """Drop the old directory, which is gone, from the mark of the renamed copy."""
         with self.log_dir.errors_fail_it(f"unmark {self.log.topic_partition}"):
-            self._fs.remove(directory / MOVED_MARK)
-            self._fs.sync_directory(directory)
+            _mark(self._fs, directory, self._left_behind)
 
     # ---- inside
 

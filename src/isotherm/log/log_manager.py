@@ -451,7 +451,8 @@ class LogManager:
         self.cleaner_manager.move_checkpoint(copy.log, log)
         with suppress(LogDirFailedError):
             self._retired.retire(copy.log.place, log.config.file_delete_delay_ms)
-        copy.unmark(log.directory)
+            # Not if the old directory's disk has failed: a start may find it there again.
+            copy.unmark(log.directory)
         self.checkpoint()
 
     # ---- truncation and configuration

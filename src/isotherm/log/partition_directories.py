@@ -14,6 +14,7 @@ import uuid
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from isotherm.errors import (
@@ -25,7 +26,7 @@ from isotherm.errors import (
 from isotherm.log.checkpoints import load_partition_metadata, save_partition_metadata
 from isotherm.log.fs import FileSystem
 from isotherm.log.locked_dir import LockedDir
-from isotherm.log.log_copy import MOVED_MARK
+from isotherm.log.log_copy import log_dirs_left_behind
 from isotherm.log.log_dir import LogDir, PartitionDirectory
 from isotherm.log.offline_logs import GIVE_UP_HINT, OfflineLog
 from isotherm.segment.file_names import (
@@ -154,29 +155,32 @@ def find_directories(fs: FileSystem, log_dir: LogDir) -> FoundDirectories:
 
 
 def replaced_by_moves(
-    fs: FileSystem, directories: Iterable[PartitionDirectory]
+    fs: FileSystem, directories: Sequence[PartitionDirectory]
 ) -> list[PartitionDirectory]:
-    """For each partition with two directories, the one that a move has replaced: a crash came
-    before its deletion. None for a partition in a log directory that fails meanwhile."""
-    by_partition: dict[TopicPartition, list[PartitionDirectory]] = {}
+    """For each partition with several directories, those that a move has replaced: a crash came
+    before their deletion, or their disk failed at that moment and has returned. None in a log
+    directory that fails meanwhile."""
+    counted = Counter(each.topic_partition for each in directories)
+    # By topic id as well: a mark may be older than a topic that was created again meanwhile.
+    by_log: dict[tuple[TopicPartition, uuid.UUID | None], list[PartitionDirectory]] = {}
+    marks: dict[PartitionDirectory, frozenset[Path]] = {}
     for each in directories:
-        by_partition.setdefault(each.topic_partition, []).append(each)
+        if counted[each.topic_partition] == 1:
+            continue
+        with (
+            suppress(LogDirFailedError, CorruptCheckpointError),
+            each.log_dir.errors_fail_it(f"identify {each.topic_partition}"),
+        ):
+            topic_id = load_partition_metadata(fs, each.path)
+            marks[each] = log_dirs_left_behind(fs, each.path)
+            by_log.setdefault((each.topic_partition, topic_id), []).append(each)
     replaced: list[PartitionDirectory] = []
-    for found in by_partition.values():
-        if len(found) > 1:
-            moved = [each for each in found if _has_moved(fs, each)]
-            # With no mark, or two, nothing shows which one is the log: none is deleted.
-            replaced += [each for each in found if each not in moved] if len(moved) == 1 else []
+    for (_, topic_id), found in by_log.items():
+        named = frozenset[Path]().union(*(marks[each] for each in found))
+        of_log = [each for each in found if each.log_dir.path in named]
+        if topic_id is not None and len(of_log) < len(found):  # one of them is the log
+            replaced += of_log
     return replaced
-
-
-def _has_moved(fs: FileSystem, directory: PartitionDirectory) -> bool:
-    with (
-        suppress(LogDirFailedError),
-        directory.log_dir.errors_fail_it(f"identify {directory.topic_partition}"),
-    ):
-        return fs.exists(directory.path / MOVED_MARK)
-    return False
 
 
 def identify(

@@ -13,13 +13,14 @@ import pytest
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import LogDirFailedError, NotLeaderOrFollowerError
-from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_copy import MOVED_MARK, LogCopy
+from isotherm.log.log_dir import LogDir, PartitionDirectory
 from isotherm.log.log_manager import LogManager
 from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import build_batch
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicPartition
+from tests.support.faulty_fs import FaultyFileSystem
 
 T0 = 1_700_000_000_000
 PLACE = TopicPartition("moved", 0)
@@ -32,11 +33,16 @@ Open = Callable[[], LogManager]
 
 
 @pytest.fixture
-def open_manager(tmp_path: Path) -> Iterator[Open]:
-    """A function that starts a manager over <tmp>/one and <tmp>/two. All are shut down at the
-    end."""
+def fs() -> FaultyFileSystem:
+    return FaultyFileSystem()
+
+
+@pytest.fixture
+def open_manager(tmp_path: Path, fs: FaultyFileSystem) -> Iterator[Open]:
+    """A function that starts a manager over <tmp>/one, <tmp>/two and <tmp>/three. All are shut down
+    at the end."""
     opened: list[LogManager] = []
-    dirs = (tmp_path / "one", tmp_path / "two")
+    dirs = tuple(tmp_path / name for name in ("one", "two", "three"))
 
     def open_one() -> LogManager:
         manager = LogManager(
@@ -44,7 +50,7 @@ def open_manager(tmp_path: Path) -> Iterator[Open]:
             config=BrokerConfig(log_dirs=dirs, topic_defaults=CONFIG),
             topic_config_for=lambda topic: CONFIG,
             clock=SimClock(T0),
-            fs=OsFileSystem(),
+            fs=fs,
             rng=random.Random(len(opened)),
         )
         opened.append(manager)
@@ -84,8 +90,11 @@ def filled(manager: LogManager, count: int = 40) -> PartitionLog:
 
 
 def copied(manager: LogManager, log: PartitionLog) -> LogCopy:
-    _, two = manager.log_dirs()
-    copy = manager.begin_copy(log, two)
+    return copied_to(manager, log, manager.log_dirs()[1])
+
+
+def copied_to(manager: LogManager, log: PartitionLog, log_dir: LogDir) -> LogCopy:
+    copy = manager.begin_copy(log, log_dir)
     while copy.copy_some(300):
         pass
     return copy
@@ -169,7 +178,7 @@ def test_interrupted_move_is_noted_and_its_copy_removed(open_manager: Open, tmp_
     expected = state(log)
     crash(manager)
     again = open_manager()
-    _, two = again.log_dirs()
+    two = again.log_dirs()[1]
     assert again.interrupted_moves == {PLACE: two}
     found = again.log(PLACE)
     assert found is not None
@@ -198,12 +207,60 @@ def test_crash_before_the_old_directory_is_gone_leaves_the_new_one(
     found.update_high_watermark(45)
     assert state(found) == expected
     # Move it back, although the mark of the first move may still be there.
-    one, _ = again.log_dirs()
-    back = again.begin_copy(found, one)
-    while back.copy_some(1000):
-        pass
+    back = copied_to(again, found, again.log_dirs()[0])
     assert state(again.move_log(back)) == expected
     assert again.log_dirs()[0] is again.logs()[0].log_dir
+
+
+def fail_as_it_is_retired(
+    manager: LogManager, fs: FaultyFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk of an old directory fails at the moment when it is to be retired."""
+    retire = manager._retired.retire
+
+    def fail(directory: PartitionDirectory, delay_ms: int) -> None:
+        fs.fail(directory.log_dir.path)
+        retire(directory, delay_ms)
+
+    monkeypatch.setattr(manager._retired, "retire", fail)
+
+
+def test_old_directory_whose_disk_fails_in_the_move_and_returns_is_not_the_log(
+    open_manager: Open, tmp_path: Path, fs: FaultyFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = open_manager()
+    copy = copied(manager, filled(manager))
+    fail_as_it_is_retired(manager, fs, monkeypatch)
+    moved = manager.move_log(copy)
+    append(moved, 5, epoch=4)
+    expected = state(moved)
+    manager.shutdown()
+    fs.heal()
+    assert names(tmp_path / "one") == names(tmp_path / "two") == ["moved-0"]
+    found = open_manager().log(PLACE)
+    assert found is not None
+    assert found.directory == tmp_path / "two" / "moved-0"
+    assert state(found) == expected
+    assert all(each.endswith("-delete") for each in names(tmp_path / "one"))
+
+
+def test_old_directory_that_returns_after_the_next_move_is_not_the_log(
+    open_manager: Open, tmp_path: Path, fs: FaultyFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = open_manager()
+    copy = copied(manager, filled(manager))
+    with monkeypatch.context() as patched:
+        fail_as_it_is_retired(manager, fs, patched)
+        moved = manager.move_log(copy)
+    moved = manager.move_log(copied_to(manager, moved, manager.log_dirs()[2]))
+    append(moved, 5, epoch=4)
+    expected = state(moved)
+    manager.shutdown()
+    fs.heal()
+    found = open_manager().log(PLACE)
+    assert found is not None
+    assert found.directory == tmp_path / "three" / "moved-0"
+    assert state(found) == expected
 
 
 def test_log_stays_where_it_is_if_the_new_directory_fails(
@@ -214,7 +271,7 @@ def test_log_stays_where_it_is_if_the_new_directory_fails(
     copy = copied(manager, log)
     append(log, 3, epoch=4)
     expected = state(log)
-    _, two = manager.log_dirs()
+    two = manager.log_dirs()[1]
 
     def fail() -> None:
         two.fail(OSError(5, "Input/output error"), "test")

@@ -114,13 +114,34 @@ def test_lost_id_is_not_guessed_for_one_of_two_directories(
     assert offline.directory == both[0].path
 
 
-@pytest.mark.parametrize(("marked", "replaced"), [((), []), ((0,), [1]), ((1,), [0]), ((0, 1), [])])
+@pytest.mark.parametrize(
+    ("marks", "ids", "replaced"),
+    [
+        ({}, (THIS, THIS), []),
+        ({0: ["two"]}, (THIS, THIS), [1]),
+        ({1: ["one"]}, (THIS, THIS), [0]),
+        ({1: ["three", "one"]}, (THIS, THIS), [0]),
+        ({1: ["three"]}, (THIS, THIS), []),
+        ({0: ["two"], 1: ["one"]}, (THIS, THIS), []),
+        # The topic was deleted and created again while the disk with the mark was away.
+        ({1: ["one"]}, (THIS, OTHER), []),
+        ({1: ["one"]}, (None, THIS), []),
+        ({1: ["one"]}, (b"rubbish", THIS), []),
+    ],
+)
 def test_directory_that_a_move_has_replaced_is_known_by_the_mark_of_the_other(
-    tmp_path: Path, marked: tuple[int, ...], replaced: list[int]
+    tmp_path: Path,
+    marks: dict[int, list[str]],
+    ids: tuple[uuid.UUID | bytes | None, ...],
+    replaced: list[int],
 ) -> None:
-    both = [directory(tmp_path / name, THIS) for name in ("one", "two")]
-    for number in marked:
-        (both[number].path / MOVED_MARK).write_bytes(b"")
+    both = [
+        directory(tmp_path / name, topic_id)
+        for name, topic_id in zip(("one", "two"), ids, strict=True)
+    ]
+    for number, named in marks.items():
+        lines = "\n".join(str(tmp_path / name) for name in named)
+        (both[number].path / MOVED_MARK).write_text(lines)
     assert replaced_by_moves(FS, both) == [both[number] for number in replaced]
     assert replaced_by_moves(FS, both[:1]) == []
 
