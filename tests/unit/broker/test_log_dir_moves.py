@@ -438,6 +438,32 @@ def test_move_that_is_given_up_as_its_copy_is_finished_stays_given_up(broker: Br
     broker.append()
 
 
+def test_move_that_fails_does_not_cancel_the_one_that_was_begun_meanwhile(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.append(100)
+    broker.is_recorded = False
+    copy_some = LogCopy.copy_some
+
+    def fail_once(copy: LogCopy, size_max: int) -> int:
+        monkeypatch.setattr(LogCopy, "copy_some", copy_some)
+        raise ZeroDivisionError
+
+    def begin_again() -> None:
+        broker.before_control = lambda: None
+        broker.control.submit(broker.replicas.move_replica, PLACE, broker.one)
+        broker.control.submit(broker.replicas.move_replica, PLACE, broker.two)
+
+    monkeypatch.setattr(LogCopy, "copy_some", fail_once)
+    broker.before_control = begin_again
+    broker.move(broker.two)
+    wait_for(lambda: bool(broker.left_to_control))
+    broker.on_control(lambda: None)
+    assert PLACE in broker.moves._moves
+    broker.is_recorded = True
+    broker.await_dir(broker.two)
+
+
 def test_copy_that_is_finished_as_the_broker_stops_is_left_to_the_next_start(
     broker: Broker, tmp_path: Path
 ) -> None:

@@ -163,6 +163,10 @@ class LogDirMoves:
                 self._log_manager.discard_copy(copy)
             move.holds.close()
 
+    def _give_up(self, move: _Move) -> None:
+        if not move.is_over:  # else another move of the partition may have begun
+            self.cancel(move.place.topic_partition)
+
     def _finish(self, move: _Move) -> None:
         copy = move.copy
         if copy is None or self._stopping.is_set():
@@ -214,7 +218,7 @@ class LogDirMoves:
             except Exception:
                 logger.exception("log cannot be moved partition=%s", move.place)
                 move.is_finishing = True
-                self._submit(lambda: self.cancel(move.place.topic_partition))
+                self._submit(lambda: self._give_up(move))
                 return 0
         finally:
             move.lock.release()
