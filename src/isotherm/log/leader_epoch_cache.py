@@ -131,22 +131,32 @@ class LeaderEpochCache:
         """Replace all entries, durably."""
         self._replace((), tuple(entries))
 
-    def flush(self, end_offset: Offset) -> None:
-        """Store the epochs that have records below `end_offset`. Callable from any thread."""
-        count = bisect_left(self.entries, end_offset, key=lambda entry: entry.start_offset)
-        self._store(joined(self._cut, self.entries[:count]))
+    def flush(self, end_offset: Offset | None = None) -> None:
+        """Store the epochs that have records below `end_offset`, or all. Callable from any thread,
+        except beside the calls that replace entries in the file."""
+        with self._store_lock:
+            # In this order, and each once: `truncate_from_start` sets them in the other order, so
+            # what it cuts is in one of them, or in both.
+            entries, cut = self.entries, self._cut
+            if end_offset is not None:
+                entries = tuple(each for each in entries if each.start_offset < end_offset)
+            if cut:
+                entries = tuple(each for each in entries if each.epoch > cut[-1].epoch)
+            self._store((*cut, *entries))
 
     def _replace(self, below: tuple[EpochEntry, ...], entries: tuple[EpochEntry, ...]) -> None:
         if (below, entries) != (self._cut, self.entries):
             # Stored before it takes effect: a crash must not restore epochs that were truncated.
-            self._store(joined(below, entries))
+            with self._store_lock:
+                self._store(joined(below, entries))
             self._cut, self.entries = below, entries
 
     def _store(self, entries: tuple[EpochEntry, ...]) -> None:
-        with self._store_lock:
-            if entries != self._stored:
-                self._fs.write_atomically(self._path, encode_leader_epoch_checkpoint(entries))
-                self._stored = entries
+        """Call it under the store lock, which is taken before the entries are read: then the latest
+        ones are stored last."""
+        if entries != self._stored:
+            self._fs.write_atomically(self._path, encode_leader_epoch_checkpoint(entries))
+            self._stored = entries
 
 
 def _load(fs: FileSystem, path: Path) -> tuple[EpochEntry, ...]:

@@ -591,7 +591,7 @@ class PartitionLog:
             if not count:
                 return []
             # Flush first: after a crash the deleted batches are not there to recover epochs from.
-            self.leader_epochs.flush(self._log_end_offset)
+            self.leader_epochs.flush()
             # Asked without the log's lock, since it may take long. The context keeps the remote
             # segments from being deleted until the local ones are removed.
             held_remotely = state.held_remotely(self.remote_copies, self.config, count)
@@ -609,7 +609,7 @@ class PartitionLog:
             # view read the `.deleted` files.
             self._mark_for_deletion(doomed, now_ms)
             # Stores the epochs without those that the durable log start has cut off.
-            self.leader_epochs.flush(self._log_end_offset)
+            self.leader_epochs.flush()
             return deleted_segments(doomed, deletions)
 
     def _raise_log_start_first(self, now_ms: TimestampMs) -> None:

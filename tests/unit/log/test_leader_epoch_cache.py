@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from isotherm.errors import CorruptCheckpointError
+from isotherm.log import leader_epoch_cache
 from isotherm.log.fs import OsFileSystem
 from isotherm.log.leader_epoch_cache import LeaderEpochCache
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
@@ -124,6 +125,24 @@ def test_truncation_from_the_start_keeps_the_epoch_it_cuts(
     cache.forget_below(offset)
     cache.flush(100)
     assert stored(tmp_path) == expected
+
+
+def test_flush_halfway_through_a_cut_stores_each_epoch_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention flushes while another thread raises the log start."""
+    cache = cache_of(tmp_path, [(2, 5), (3, 10), (7, 20)])
+    cache.assign(8, 30)
+
+    def flush_halfway(epoch: int, start_offset: int) -> EpochEntry:
+        cache.flush()
+        return EpochEntry(epoch, start_offset)
+
+    monkeypatch.setattr(leader_epoch_cache, "EpochEntry", flush_halfway)
+    cache.truncate_from_start(12)
+    assert list(cache.entries) == [(3, 12), (7, 20), (8, 30)]
+    monkeypatch.undo()
+    assert stored(tmp_path) == [(2, 5), (3, 10), (7, 20), (8, 30)]
 
 
 def test_epochs_are_stored_until_the_log_start_that_cut_them_is_durable(tmp_path: Path) -> None:
