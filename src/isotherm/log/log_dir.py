@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -60,6 +61,8 @@ class LogDir:
         self.path = path
         self.failure: Exception | None = None
         self._on_failure = on_failure
+        # A disk fails for many threads at once. One of them reports it.
+        self._lock = threading.Lock()
 
     @property
     def is_online(self) -> bool:
@@ -97,10 +100,12 @@ class LogDir:
         return LogDirFailedError(f"log directory failed dir={self.path} action={action}")
 
     def fail(self, error: Exception, action: str) -> None:
-        if self.failure is None:
+        with self._lock:
+            if self.failure is not None:
+                return
             # Before the callback: whatever that stops must find the directory offline.
             self.failure = error
-            logger.error(
-                "log directory goes offline dir=%s action=%s error=%s", self.path, action, error
-            )
-            self._on_failure(self)
+        logger.error(
+            "log directory goes offline dir=%s action=%s error=%s", self.path, action, error
+        )
+        self._on_failure(self)
