@@ -494,13 +494,8 @@ class Partition:
             effect = self._replicas.on_answer(change, answer)
             if effect is AnswerEffect.COMMITTED and self.is_leader:
                 is_raised = self._raise_high_watermark(self._cluster.clock.now_ms())
-        counts = self._cluster.isr_counts
-        if effect is not AnswerEffect.COMMITTED:
-            counts.failures += 1
-        elif change.joins is None:
-            counts.shrinks += 1
-        else:
-            counts.expands += 1
+        is_committed = effect is AnswerEffect.COMMITTED
+        self._cluster.isr_counts.count(change, is_committed=is_committed)
         logger.info(
             "ISR change is answered partition=%s isr=%s error=%s effect=%s",
             self.topic_partition,
@@ -508,7 +503,7 @@ class Partition:
             answer.error.name,
             effect.name,
         )
-        if is_raised or effect is AnswerEffect.COMMITTED:
+        if is_raised or is_committed:
             self.waits.changed()
         if effect is AnswerEffect.RETRY:
             self._alter_isr(change)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -47,11 +48,22 @@ def _recorded(place: TopicIdPartition, log_dir: LogDir) -> bool:
 
 @dataclass(slots=True)
 class IsrCounts:
-    """The controller's answers to ISR changes since the start, by outcome."""
+    """The answers to ISR changes since the start, by outcome. Those of the controller come on one
+    thread, a change that is not sent is answered on its own."""
 
     shrinks: int = 0
     expands: int = 0
     failures: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def count(self, change: IsrChange, *, is_committed: bool) -> None:
+        with self._lock:
+            if not is_committed:
+                self.failures += 1
+            elif change.joins is None:
+                self.shrinks += 1
+            else:
+                self.expands += 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
