@@ -212,10 +212,21 @@ def test_read_without_an_answer_is_given_up(scripted: Scripted) -> None:
     with pytest.raises(RequestTimedOutError, match=f"topic={TOPIC} partition=0 timeout_s=0.3"):
         scripted.read(5, [], [Told(5)], [], [], end=9)
     assert [call for call in scripted.consumer.calls if call[0] == "consume"] == [
-        ("consume", 4), ("consume", 4), ("consume", 3), ("consume", 3)
+        ("consume", 4), ("consume", 4), ("consume", 3), ("consume", 3), ("consume", 3)
     ]  # fmt: skip
     assert scripted.read(5, [], [Told(5)], [], [Told(6)], end=7) == [5, 6]
     assert scripted.consumer.calls[0] == ("assign", 0, 5)
+
+
+def test_read_with_late_answers_goes_on(scripted: Scripted) -> None:
+    """The time-out is of one answer: together the waits are longer."""
+    answers = [[], [], [Told(5)], [], [], [Told(6)], [], [], [Told(7)]]
+    assert scripted.read(5, *answers, end=8) == [5, 6, 7]
+
+
+def test_report_of_an_older_end_is_no_answer(scripted: Scripted) -> None:
+    with pytest.raises(RequestTimedOutError):
+        scripted.read(5, [], [end_at(5)], [], end=9)
 
 
 @pytest.mark.parametrize(

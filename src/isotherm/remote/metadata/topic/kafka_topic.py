@@ -211,19 +211,19 @@ class KafkaMetadataTopic:
         self._stream = None
         size = 0
         position = start_offset
-        waits_left = max(1, round(self._timeout_s / _CONSUME_WAIT_S))
+        waits_max = waits_left = max(1, round(self._timeout_s / _CONSUME_WAIT_S))
         while size < max_bytes and position < end:
             # The client waits for the requested number: request no more than there are.
             count = min(_MESSAGES_PER_CONSUME, end - position)
             messages = self._consumer.consume(count, _CONSUME_WAIT_S)
-            if not messages:
-                waits_left -= 1
-                if waits_left == 0:
-                    raise RequestTimedOutError(
-                        f"metadata topic cannot be read in time topic={self._topic}"
-                        f" partition={partition} timeout_s={self._timeout_s}"
-                    )
+            before = position
             records, position = self._records(messages, partition, position)
+            waits_left = waits_max if position > before else waits_left - 1
+            if waits_left == 0:
+                raise RequestTimedOutError(
+                    f"metadata topic cannot be read in time topic={self._topic}"
+                    f" partition={partition} timeout_s={self._timeout_s}"
+                )
             size += sum(len(record.value or b"") for record in records)
             yield records, position
         if position < end:
