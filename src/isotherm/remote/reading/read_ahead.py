@@ -245,8 +245,8 @@ class ReadAhead:
         with self._lock:
             while self._ahead and self._ahead_count < AHEAD_AT_ONCE:
                 wanted = self._ahead.popleft()
-                # It may have been dropped meanwhile, or begun for a reader that waits.
-                if wanted in self._held and wanted.begin():
+                # It may have been begun for a reader that waits. One that is dropped is not here.
+                if wanted.begin():
                     self._ahead_count += 1
                     starting.append(wanted)
         for each in starting:
