@@ -17,6 +17,7 @@ from isotherm.record.control import ControlRecordType, build_end_transaction_mar
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.segment.offset_index import OffsetPosition, encode_offset_index
 from isotherm.spark.plan.planning import ReadTask, SegmentPiece, SegmentRead
 from isotherm.spark.reading.readers import (
     ReadSettings,
@@ -271,6 +272,30 @@ def test_damaged_index_is_read_without(
     monkeypatch.setattr(storage, "fetch_index", lambda metadata, kind: b"\x00\x01\x02")
     assert offsets_of([SegmentRead(segment, 777, 783)], storage) == list(range(777, 783))
     assert "not a whole number of entries" in caplog.text
+
+
+def test_read_without_a_usable_index_fetches_nothing_beyond_its_last_batch(
+    storage: ObjectStoreRemoteStorageManager,
+    segment: RemoteLogSegmentMetadata,
+    records: Records,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The index leads into a batch, so the segment is read from its start, block by block."""
+    amid = 70_001
+    index = encode_offset_index([OffsetPosition(600, amid)], 0)
+    monkeypatch.setattr(storage, "fetch_index", lambda metadata, kind: index)
+    fetched: list[int] = []
+    original = storage.fetch_log_segment
+
+    def counting(metadata, start: int, end: int | None = None) -> memoryview:
+        fetched.append(start)
+        return original(metadata, start, end)
+
+    monkeypatch.setattr(storage, "fetch_log_segment", counting)
+    assert offsets_of([SegmentRead(segment, 700, 720)], storage) == list(range(700, 720))
+    last_end = sum(map(len, batches_of(records(2000, value_size=100), 10)[:72]))
+    from_start = [each for each in fetched if (each - amid) % SMALL.fetch_bytes]
+    assert from_start == list(range(0, last_end, SMALL.fetch_bytes))
 
 
 def test_without_fail_on_data_loss_only_the_damaged_segment_is_left_out(

@@ -12,7 +12,6 @@ offsets, epochs and size, its largest timestamp is compared with that of the met
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -97,8 +96,11 @@ def _more(
     chain: _Chain, located: PositionRange, blocks: Iterable[memoryview], fetch_on: FetchOn
 ) -> Iterator[memoryview]:
     yield from blocks
-    if located.end < chain.read.segment.segment_size_in_bytes and not chain.is_complete:
-        yield from itertools.takewhile(lambda _: not chain.is_complete, fetch_on(located.end))
+    has_more = located.end < chain.read.segment.segment_size_in_bytes
+    after = fetch_on(located.end) if has_more else iter(())
+    # Asked before each block, since to take one is to fetch it.
+    while not chain.is_complete and (block := next(after, None)) is not None:
+        yield block
 
 
 class _Chain:
