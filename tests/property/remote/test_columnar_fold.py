@@ -47,11 +47,15 @@ def described(result: Folded) -> dict[str, Any]:
                     cache.segments(epoch),
                     cache.highest_offset_for_epoch(epoch),
                     [cache.find(epoch, offset) for offset in range(11)],
+                    [cache.find_with_txn_index(epoch, offset) for offset in range(11)],
                 )
                 for epoch in range(3)
             },
             "inside": {
-                epoch: (state.referenced(), state.unreferenced, dict(state._hidden))
+                epoch: (
+                    *(state.referenced(), state.unreferenced, dict(state._hidden)),
+                    *(bytes(state._marked), bytes(state._parted)),
+                )
                 for epoch, state in cache._epochs.items()
             },
         }

@@ -105,6 +105,7 @@ def histories(draw: st.DrawFn) -> list[RemoteLogSegmentMetadata | RemoteLogSegme
                     event_timestamp_ms=0,
                     segment_size_in_bytes=1,
                     segment_leader_epochs=epochs,
+                    txn_index_empty=draw(st.booleans()),
                 )
             )
             if draw(st.booleans()):
@@ -126,6 +127,16 @@ def _update(
     return RemoteLogSegmentMetadataUpdate(
         segment_id=segment_id, event_timestamp_ms=0, state=state, broker_id=0
     )
+
+
+def walk_to_txn_index(
+    cache: RemoteLogMetadataCache, epoch: int, offset: int
+) -> RemoteLogSegmentMetadata | None:
+    """Kafka's look-up: one segment after the other."""
+    found = cache.find(epoch, offset)
+    while found is not None and found.txn_index_empty:
+        found = cache.find(epoch, found.end_offset_inclusive + 1)
+    return found
 
 
 @given(histories())
@@ -164,6 +175,9 @@ def test_cache_answers_as_kafkas_rules_say_and_loses_no_offset(
         }
         for offset in OFFSETS:
             found = cache.find(epoch, offset)
+            assert cache.find_with_txn_index(epoch, offset) == walk_to_txn_index(
+                cache, epoch, offset
+            )
             kafkas = model.kafka_finds(offset)
             if kafkas is not None:
                 assert found is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import uuid
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ import pytest
 
 from isotherm.errors import RemoteResourceNotFoundError
 from isotherm.remote.history.lineage import epoch_spans
+from isotherm.remote.metadata.state import epoch_state
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
 from isotherm.remote.metadata.state.epoch_state import RemoteLogLeaderEpochState
 from isotherm.remote.segment_metadata import (
@@ -309,6 +311,47 @@ def test_cache_next_segment_with_txn_index_walks_over_those_without(
     assert cache.find_with_txn_index(1, 0) is None
 
 
+@pytest.mark.parametrize("count", [1, 40, 400])
+@pytest.mark.parametrize("is_last_indexed", [False, True])
+def test_cache_next_segment_with_txn_index_costs_the_same_however_many_are_without(
+    cache: RemoteLogMetadataCache,
+    make_segment: MakeSegment,
+    finish: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+    is_last_indexed: bool,
+) -> None:
+    segments = [
+        make_segment(10 * each, 10 * each + 9, txn_index_empty=True) for each in range(count)
+    ]
+    last = make_segment(10 * count, 10 * count + 9, txn_index_empty=not is_last_indexed)
+    finish(*segments, last)
+    looked_up: list[int] = []
+
+    def bisect_noted(starts: array[int], offset: int) -> int:
+        looked_up.append(offset)
+        return bisect_right(starts, offset)
+
+    monkeypatch.setattr(epoch_state, "bisect_right", bisect_noted)
+    found = cache.find_with_txn_index(0, 5)
+    assert (found.segment_id if found else None) == (last.segment_id if is_last_indexed else None)
+    assert len(looked_up) <= 3
+
+
+def test_cache_next_segment_with_txn_index_is_found_after_all_were_buried(
+    cache: RemoteLogMetadataCache, make_segment: MakeSegment, finish: Callable[..., None]
+) -> None:
+    gone = make_segment(0, 9)
+    finish(gone)
+    cache.bury([gone.segment_id.id.bytes])
+    assert cache.find_with_txn_index(0, 0) is None
+    empty, indexed = make_segment(10, 19, txn_index_empty=True), make_segment(20, 29)
+    finish(empty, indexed)
+    found = cache.find_with_txn_index(0, 10)
+    assert found is not None
+    assert found.segment_id == indexed.segment_id
+
+
 def keyed(segment: RemoteLogSegmentMetadata, leader: int) -> RemoteLogSegmentMetadata:
     return replace(segment, state=FINISHED, broker_leader_epoch=leader)
 
@@ -395,6 +438,7 @@ def test_cache_laid_down_is_the_one_that_was_applied(
                 array("q", [start]),
                 array("q", [end]),
                 array("i", [3]),
+                b"\x01",
             )
     assert shown(laid) == shown(cache)
     laid.bury([first.segment_id.id.bytes])
@@ -408,7 +452,11 @@ def shown(cache: RemoteLogMetadataCache) -> list[object]:
     return [
         *(cache.segments(), cache.keys(), cache.stale_keys()),
         *(
-            (cache.segments(epoch), cache.tail(epoch), [cache.find(epoch, at) for at in range(35)])
+            (
+                cache.segments(epoch),
+                cache.tail(epoch),
+                [(cache.find(epoch, at), cache.find_with_txn_index(epoch, at)) for at in range(35)],
+            )
             for epoch in range(3)
         ),
     ]

@@ -162,6 +162,8 @@ class ColumnarFold:
             )
         spans = window.spans
         owners, starts, ends = spans.life.tolist(), spans.start, spans.end
+        whole = window.first[spans.life]
+        marked = (events["end"][whole] > ends) | (events["txn_index_empty"][whole] == 0)
         for first, end in itertools.pairwise(spans.borders().tolist()):
             self._cache(int(spans.place[first])).append_finished(
                 int(spans.epoch[first]),
@@ -169,6 +171,7 @@ class ColumnarFold:
                 array("q", starts[first:end].tobytes()),
                 array("q", ends[first:end].tobytes()),
                 array("i", leaders[spans.life[first:end]].tobytes()),
+                marked[first:end].tobytes(),
             )
 
     def _bury(self, place: int, segment_ids: Sequence[bytes]) -> None:

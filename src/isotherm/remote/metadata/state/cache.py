@@ -25,6 +25,7 @@ from isotherm.remote.metadata.state.key_table import KeyedSegment, KeyTable
 from isotherm.remote.metadata.state.lifecycle import is_valid_transition
 from isotherm.remote.metadata.state.segment_rows import (
     pack_segment,
+    row_has_txn_index,
     row_key,
     row_order,
     row_size_in_bytes,
@@ -179,11 +180,14 @@ class RemoteLogMetadataCache:
         starts: array[int],
         ends: array[int],
         leaders: array[int],
+        marked: bytes,
     ) -> None:
         """Enter segments of `lay_down` into one epoch, with the bounds of their parts in it. They
-        must ascend without overlaps, above `tail`."""
+        must ascend without overlaps, above `tail`. `marked` has a 1 for each that has a transaction
+        index or goes on after its part."""
         with self._lock:
-            self._epoch_state(epoch).append_finished(segment_ids, starts, ends, leaders)
+            state = self._epoch_state(epoch)
+            state.append_finished(segment_ids, starts, ends, leaders, marked)
 
     def bury(self, segments: Iterable[bytes]) -> None:
         """Drop live segments whose deletion is finished. Allowed only if `has_hidden` is false."""
@@ -281,11 +285,17 @@ class RemoteLogMetadataCache:
         self, leader_epoch: LeaderEpoch, offset: Offset
     ) -> RemoteLogSegmentMetadata | None:
         """The first segment of the epoch, from the one that holds `offset` on without a gap,
-        that has a transaction index."""
-        metadata = self.find(leader_epoch, offset)
-        while metadata is not None and metadata.txn_index_empty:
-            metadata = self.find(leader_epoch, metadata.end_offset_inclusive + 1)
-        return metadata
+        that has a transaction index. Segments without one are passed over, not looked at: each
+        `read_committed` fetch asks, and a partition may have thousands."""
+        with self._lock:
+            state = self._epochs.get(leader_epoch)
+            while state is not None and (found := state.next_marked(offset)) is not None:
+                row = self._rows[found]
+                if row_has_txn_index(row):
+                    return self._recent_segment(found)
+                end, _ = row_key(row)
+                offset = end + 1
+            return None
 
     def highest_offset_for_epoch(self, leader_epoch: LeaderEpoch) -> Offset | None:
         """The highest offset of any finished segment in the epoch. It stays when the segments are
@@ -336,12 +346,19 @@ class RemoteLogMetadataCache:
 
     def _advance(self, segment: bytes, row: bytes) -> None:
         target = row_state(row)
-        _, leader = row_key(row)
+        end, leader = row_key(row)
         for span in row_spans(row):
             state = self._epoch_state(span.epoch)
             match target:
                 case RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
-                    state.finish(segment, span.start_offset, span.end_offset_inclusive, leader)
+                    goes_on = span.end_offset_inclusive < end
+                    state.finish(
+                        segment,
+                        span.start_offset,
+                        span.end_offset_inclusive,
+                        leader,
+                        is_marked=goes_on or row_has_txn_index(row),
+                    )
                 case RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
                     state.start_deletion(segment, span.start_offset)
                 case RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:

@@ -16,19 +16,21 @@ whatever the order of their events (KIP-1266, Scenario 2).
 
 from __future__ import annotations
 
+import operator
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
 from isotherm.types import NO_LEADER_EPOCH, LeaderEpoch, Offset
 
 
-class _Hidden(NamedTuple):
+class _Part(NamedTuple):
     start: Offset
     end: Offset
     leader: LeaderEpoch
+    is_marked: bool
 
 
 class RemoteLogLeaderEpochState:
@@ -36,7 +38,8 @@ class RemoteLogLeaderEpochState:
 
     The finished segments are in parallel columns, sorted by start offset; of equal starts the
     longer comes first. `_reach[i]` is the highest end among the first i + 1. It finds a segment
-    around an offset in O(log n) although segments may be nested.
+    around an offset in O(log n) although segments may be nested. `_marked[i]` is 1 if `next_marked`
+    must not pass over the segment, `_parted[i]` if the next one does not begin right after it.
 
     `_hidden` has the unreferenced segments of level 1 that another segment covers, of a later
     leader or of the same. When that one is deleted, they answer again: compaction drops the deleted
@@ -49,6 +52,8 @@ class RemoteLogLeaderEpochState:
         "_hidden",
         "_ids",
         "_leaders",
+        "_marked",
+        "_parted",
         "_reach",
         "_starts",
         "highest_log_offset",
@@ -61,7 +66,9 @@ class RemoteLogLeaderEpochState:
         self._ids: list[bytes] = []
         self._leaders = array("i")
         self._reach = array("q")
-        self._hidden: dict[bytes, _Hidden] = {}
+        self._marked = bytearray()
+        self._parted = bytearray()
+        self._hidden: dict[bytes, _Part] = {}
         self.unreferenced: set[bytes] = set()
         self.highest_log_offset: Offset | None = None
 
@@ -88,13 +95,31 @@ class RemoteLogLeaderEpochState:
     def find(self, offset: Offset) -> bytes | None:
         """The segment that holds `offset`: the one that starts nearest below it, if it reaches
         so far, else the first one that does."""
+        index = self._index_at(offset)
+        return None if index is None else self._ids[index]
+
+    def next_marked(self, offset: Offset) -> bytes | None:
+        """The first marked segment among the one that holds `offset`, the one that holds the offset
+        after that one, and so on; None if no segment goes on. Unmarked ones cost nothing unless
+        there is a gap or an overlap behind them."""
+        index = self._index_at(offset)
+        while index is not None and not self._marked[index]:
+            # Up to `last` each segment begins right after the one before, and only it may be marked.
+            last = self._parted.find(1, index)
+            marked = self._marked.find(1, index, last)
+            last = last if marked < 0 else marked
+            # Looked up, since another one may begin where it does.
+            index = self._index_at(self._starts[last] if last > index else self._ends[index] + 1)
+        return None if index is None else self._ids[index]
+
+    def _index_at(self, offset: Offset) -> int | None:
         floor = bisect_right(self._starts, offset) - 1
         if floor < 0:
             return None
         if self._ends[floor] >= offset:
-            return self._ids[floor]
+            return floor
         around = bisect_left(self._reach, offset)
-        return self._ids[around] if around <= floor else None
+        return around if around <= floor else None
 
     def add_unreferenced(self, segment_id: bytes) -> None:
         self.unreferenced.add(segment_id)
@@ -105,6 +130,8 @@ class RemoteLogLeaderEpochState:
         start: Offset,
         end: Offset,
         leader: LeaderEpoch = NO_LEADER_EPOCH,
+        *,
+        is_marked: bool = True,
     ) -> None:
         """Enter a finished segment; those at the tail that it covers become unreferenced."""
         # FINISHED may be repeated: events are replayed.
@@ -120,18 +147,27 @@ class RemoteLogLeaderEpochState:
         ):
             self._evict(len(self._starts) - 1)
         self._evict_covered_at(start, end, leader)
-        self._enter(segment_id, start, end, leader)
+        self._enter(segment_id, _Part(start, end, leader, is_marked))
         self.highest_log_offset = max(end, self.highest_log_offset or end)
 
     def append_finished(
-        self, segment_ids: list[bytes], starts: array[int], ends: array[int], leaders: array[int]
+        self,
+        segment_ids: list[bytes],
+        starts: array[int],
+        ends: array[int],
+        leaders: array[int],
+        marked: bytes,
     ) -> None:
         """Same as `finish` of each, for new segments that ascend without overlaps above `tail`."""
+        last = len(self._ids) - 1
+        self._marked += marked
+        self._parted += _partings(starts, ends)
         self._ids += segment_ids
         self._starts += starts
         self._ends += ends
         self._reach += ends
         self._leaders += leaders
+        self._note_parting(last)
         self.highest_log_offset = ends[-1]
 
     def withdraw(self, segment_ids: set[bytes]) -> None:
@@ -145,6 +181,8 @@ class RemoteLogLeaderEpochState:
         self._ends = array("q", [self._ends[index] for index in kept])
         self._leaders = array("i", [self._leaders[index] for index in kept])
         self._reach = array("q", accumulate(self._ends, max))
+        self._marked = bytearray(self._marked[index] for index in kept)
+        self._parted = bytearray(_partings(self._starts, self._ends))
 
     def start_deletion(self, segment_id: bytes, start: Offset) -> None:
         self._leave(segment_id, start)
@@ -157,13 +195,14 @@ class RemoteLogLeaderEpochState:
         self._hidden.pop(segment_id, None)
         self.unreferenced.discard(segment_id)
 
-    def _enter(self, segment_id: bytes, start: Offset, end: Offset, leader: LeaderEpoch) -> None:
+    def _enter(self, segment_id: bytes, entered: _Part) -> None:
+        start, end, leader, _ = entered
         if self._is_covered_by_later_leader(start, end, leader):
             self.unreferenced.add(segment_id)
-            self._hidden[segment_id] = _Hidden(start, end, leader)
+            self._hidden[segment_id] = entered
             return
         self._evict_of_earlier_leaders(start, end, leader)
-        self._insert(segment_id, start, end, leader)
+        self._insert(segment_id, entered)
         self.unreferenced.discard(segment_id)
 
     def _is_covered_by_later_leader(self, start: Offset, end: Offset, leader: LeaderEpoch) -> bool:
@@ -182,7 +221,8 @@ class RemoteLogLeaderEpochState:
             else:
                 index += 1
 
-    def _insert(self, segment_id: bytes, start: Offset, end: Offset, leader: LeaderEpoch) -> None:
+    def _insert(self, segment_id: bytes, entered: _Part) -> None:
+        start, end, leader, is_marked = entered
         index = bisect_right(self._starts, start)
         while index > 0 and self._starts[index - 1] == start and self._ends[index - 1] < end:
             index -= 1
@@ -191,7 +231,11 @@ class RemoteLogLeaderEpochState:
         self._ids.insert(index, segment_id)
         self._leaders.insert(index, leader)
         self._reach.insert(index, end)
+        self._marked.insert(index, is_marked)
+        self._parted.insert(index, True)
         self._restore_reach(index)
+        self._note_parting(index - 1)
+        self._note_parting(index)
 
     def _evict_covered_at(self, start: Offset, end: Offset, leader: LeaderEpoch) -> None:
         """Kafka keeps one segment per start offset: an equal or shorter one makes room."""
@@ -206,8 +250,11 @@ class RemoteLogLeaderEpochState:
         segment_id = self._ids[index]
         self.unreferenced.add(segment_id)
         if self._leaders[index] != NO_LEADER_EPOCH:
-            self._hidden[segment_id] = _Hidden(
-                self._starts[index], self._ends[index], self._leaders[index]
+            self._hidden[segment_id] = _Part(
+                self._starts[index],
+                self._ends[index],
+                self._leaders[index],
+                bool(self._marked[index]),
             )
         self._delete_at(index)
 
@@ -221,7 +268,7 @@ class RemoteLogLeaderEpochState:
         hidden = [item for item in self._hidden.items() if start <= item[1].start <= end]
         for other_id, other in sorted(hidden, key=lambda item: -item[1].leader):
             del self._hidden[other_id]
-            self._enter(other_id, *other)
+            self._enter(other_id, other)
 
     def _remove(self, segment_id: bytes, start: Offset) -> Offset | None:
         """Take a segment out of the finished ones; its end, or None when it is not among them."""
@@ -237,8 +284,15 @@ class RemoteLogLeaderEpochState:
     def _delete_at(self, index: int) -> None:
         for column in (self._starts, self._ends, self._leaders, self._reach):
             del column[index]
-        del self._ids[index]
+        del self._ids[index], self._marked[index], self._parted[index]
         self._restore_reach(index)
+        self._note_parting(index - 1)
+
+    def _note_parting(self, index: int) -> None:
+        """Note whether the segment after `index`, if there is one, begins right after it."""
+        if index >= 0:
+            pair = slice(index, index + 2)
+            self._parted[index] = _partings(self._starts[pair], self._ends[pair])[0]
 
     def _restore_reach(self, index: int) -> None:
         """Recompute `_reach` from `index`, until a value does not change."""
@@ -252,3 +306,9 @@ class RemoteLogLeaderEpochState:
                 return
             self._reach[index] = reach
             index += 1
+
+
+def _partings(starts: Sequence[Offset], ends: Sequence[Offset]) -> bytes:
+    """1 for each segment that the next one does not begin right after, and for the last one."""
+    parted = bytes(map(operator.ne, starts[1:], (end + 1 for end in ends)))
+    return parted + b"\x01" if ends else b""

@@ -126,6 +126,10 @@ def row_size_in_bytes(row: bytes) -> int:
     return int(size)
 
 
+def row_has_txn_index(row: bytes) -> bool:
+    return not row[_FLAGS_POSITION] & TXN_INDEX_EMPTY
+
+
 def row_order(row: bytes) -> bytes:
     """A sort key: start offset, then end offset. Big-endian bytes sort like the numbers, because
     neither is ever negative."""
