@@ -337,6 +337,12 @@ class PartitionLog:
     def _needs_flush(self) -> bool:
         return self._log_end_offset - self._recovery_point >= self.config.flush_messages
 
+    def begin_epoch(self, leader_epoch: LeaderEpoch) -> None:
+        """Record that `leader_epoch` starts at the log end, before its first append. No effect if
+        it is known from there or a lower offset."""
+        with self._lock:
+            self.leader_epochs.assign(leader_epoch, self._log_end_offset)
+
     def append_as_follower(
         self, records: memoryview, leader_epoch: LeaderEpoch
     ) -> FollowerAppendInfo:

@@ -137,7 +137,7 @@ class Partition:
             is_new_leader, is_first = not self.is_leader, self._replicas.partition_epoch < 0
             end = self.log.log_end_offset
             if image.leader_epoch > self.leader_epoch:
-                self.log.leader_epochs.assign(image.leader_epoch, end)
+                self.log.begin_epoch(image.leader_epoch)
                 self.leader_epoch = image.leader_epoch
             now_ms = self._cluster.clock.now_ms()
             self._replicas.lead(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import inspect
+import threading
 import uuid
 from dataclasses import replace
 from typing import Any
@@ -638,6 +639,38 @@ def test_commit_that_another_leader_decides_is_an_error(leader: Leader) -> None:
         follow(leader)
         with pytest.raises(NotLeaderOrFollowerError):
             await waiting
+
+    leader.run(scenario)
+
+
+# ---- leader epochs
+
+
+def test_new_epoch_is_recorded_while_no_other_thread_changes_the_epochs(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A raised log start replaces the epochs as well. Of two replacements at once one is lost."""
+
+    async def scenario() -> None:
+        log = leader.partition.log
+        assign = log.leader_epochs.assign
+        could_change: list[bool] = []
+
+        def try_to_change() -> None:
+            could_change.append(log._lock.acquire(blocking=False))
+            if could_change[-1]:
+                log._lock.release()
+
+        def assign_beside_another_thread(epoch: int, start_offset: int) -> None:
+            other = threading.Thread(target=try_to_change)
+            other.start()
+            other.join()
+            assign(epoch, start_offset)
+
+        monkeypatch.setattr(log.leader_epochs, "assign", assign_beside_another_thread)
+        leader.partition.make_leader(leader.image(ME, leader_epoch=6, partition_epoch=11))
+        assert log.leader_epochs.latest == (6, log.log_end_offset)
+        assert could_change == [False]
 
     leader.run(scenario)
 
