@@ -52,11 +52,15 @@ def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
         _warn_of_quorum_keys(remaining)
     quorum = QuorumConfig(**_take_fields(QuorumConfig, remaining))
     security = SecurityConfig(**_take_fields(SecurityConfig, remaining))
+    # From two copies: log.flush.scheduler.interval.ms is a key of the broker and a synonym of flush.ms.
+    not_topics, not_own = dict(remaining), dict(remaining)
     topic_defaults = replace(
-        TopicConfig(), **_take_fields(TopicConfig, remaining, synonyms_only=True)
+        TopicConfig(), **_take_fields(TopicConfig, not_topics, synonyms_only=True)
     )
-    own = _take_fields(BrokerConfig, remaining)
+    own = _take_fields(BrokerConfig, not_own)
     for name, text in remaining.items():
+        if name not in not_topics or name not in not_own:
+            continue
         if split_listener_limit(name) is not None:
             dynamic_broker_keys()[name].declared.parse(text)
         elif not is_listener_key(name):

@@ -23,6 +23,17 @@ def test_finer_unit_wins_over_the_coarser() -> None:
     assert config.topic_defaults.retention_ms == 5
 
 
+def test_flush_interval_of_the_scheduler_is_its_own_and_the_last_default_of_topics() -> None:
+    """As in Kafka: log.flush.interval.ms comes before it as the default of flush.ms."""
+    config = parse_broker_config({"log.flush.scheduler.interval.ms": "200"})
+    assert config.log_flush_scheduler_interval_ms == 200
+    assert config.topic_defaults.flush_ms == 200
+    both = {"log.flush.interval.ms": "5000", "log.flush.scheduler.interval.ms": "200"}
+    config = parse_broker_config(both)
+    assert config.log_flush_scheduler_interval_ms == 200
+    assert config.topic_defaults.flush_ms == 5000
+
+
 def test_unlimited_retention_keeps_its_meaning_in_hours() -> None:
     assert parse_broker_config({"log.retention.hours": "-1"}).topic_defaults.retention_ms == -1
 
