@@ -133,6 +133,42 @@ class CountingWrites:
     def resume_reading(self) -> None: ...
 
 
+class HandTimer:
+    def __init__(self, at: float, callback: Callable[[], None]) -> None:
+        self._at = at
+        self.callback = callback
+        self.is_cancelled = False
+
+    def when(self) -> float:
+        return self._at
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class HandTimedLoop:
+    """The timers of a loop, which fire in `advance`."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+        self._timers: list[HandTimer] = []
+
+    def time(self) -> float:
+        return self._now_s
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> HandTimer:
+        self._timers.append(HandTimer(self._now_s + delay_s, callback))
+        return self._timers[-1]
+
+    def advance(self, duration_s: float) -> None:
+        self._now_s += duration_s
+        due = [each for each in self._timers if each.when() <= self._now_s]
+        self._timers = [each for each in self._timers if each not in due]
+        for timer in due:
+            if not timer.is_cancelled:
+                timer.callback()
+
+
 def receive(connection: Connection, data: bytes) -> None:
     """Deliver `data` in one read, as an event loop does."""
     buffer = connection.get_buffer(-1)
@@ -223,8 +259,10 @@ def test_pipelined_requests_are_answered_in_order_one_at_a_time(run: Run) -> Non
     run(scenario)
 
 
-def unserved_connection(echo: Echo) -> tuple[Connection, CountingWrites]:
-    loop = asyncio.get_running_loop()
+def unserved_connection(
+    echo: Echo, timers: HandTimedLoop | None = None
+) -> tuple[Connection, CountingWrites]:
+    loop = cast("asyncio.AbstractEventLoop", timers or asyncio.get_running_loop())
     server = Server(BrokerConfig(listeners=(LOCAL,)), loop, SystemClock())
     server.frame_handler = echo
     connection, transport = Connection(server, LISTENER, loop), CountingWrites()
@@ -297,6 +335,25 @@ def test_waits_for_answers_end_with_the_connection(run: Run) -> None:
         assert transport.writes == []
 
     run(scenario)
+
+
+@pytest.mark.parametrize("durations_s", [(4, 10), (10, 4)], ids=["longer", "shorter"])
+def test_second_mute_does_not_shorten_the_first(durations_s: tuple[int, int]) -> None:
+    """Several requests may be answered at once, each over a quota."""
+    echo, timers = Echo(), HandTimedLoop()
+    connection, _ = unserved_connection(echo, timers)
+    for duration_s in durations_s:
+        connection.mute(duration_s)
+    receive(connection, framed(b"later"))
+    timers.advance(9)
+    assert echo.frames == []
+    timers.advance(1)
+    assert echo.frames == [b"later"]
+    # No timer is left that would end a later mute.
+    connection.mute(5)
+    receive(connection, framed(b"last"))
+    timers.advance(4)
+    assert echo.frames == [b"later"]
 
 
 def test_answers_to_the_frames_of_one_read_leave_in_one_write(run: Run) -> None:

@@ -264,7 +264,13 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_size_max = self._owner.frame_size_max
 
     def mute(self, duration_s: float) -> None:
-        """Process no new request for this time: the client is over a quota (KIP-219)."""
+        """Process no new request for this time: the client is over a quota (KIP-219). A longer rest of an earlier
+        call stays."""
+        # Requests that waited for replicas together may each be over a quota when they are answered.
+        if self._unmuting is not None:
+            if self._unmuting.when() >= self._loop.time() + duration_s:
+                return
+            self._unmuting.cancel()
         self._unmuting = self._loop.call_later(duration_s, self._unmute)
 
     def _unmute(self) -> None:
