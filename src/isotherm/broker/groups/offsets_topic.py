@@ -21,7 +21,7 @@ from isotherm.clock import Clock
 from isotherm.errors import (
     CorruptMetadataError,
 )
-from isotherm.record.batch import BatchHeader, build_batch
+from isotherm.record.batch import BatchHeader, build_batch, verify_batch_crc
 from isotherm.record.control import ControlRecordType, read_control_record
 from isotherm.record.keyed_records import KeyedRecord, read_keyed_records
 from isotherm.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Offset, ProducerEpoch, ProducerId
@@ -93,8 +93,8 @@ class OffsetsTopic:
 
         Records between transactional records are compacted in memory: most records of a long log are replaced,
         and need not be decoded. All records of transactions are kept, since a marker may still commit or abort
-        them. Raises CorruptMetadataError with the offset of the bad record. See `CoordinatorTopic.read_batches`
-        for `check_wanted`.
+        them. Raises CorruptMetadataError or CorruptRecordError with the offset of the bad record or batch. See
+        `CoordinatorTopic.read_batches` for `check_wanted`.
         """
         offsets = OffsetReader()
         latest: dict[bytes, KeyedRecord] = {}
@@ -122,6 +122,8 @@ class OffsetsTopic:
         for read, position, header, start_offset in self.partitions.read_batches(
             index, LOAD_BUFFER_SIZE, check_wanted
         ):
+            # `read_keyed_records` does not check it, and a damaged offset may still be readable.
+            verify_batch_crc(read, position, header)
             if header.is_control:
                 yield from _marker(read, position, header)
                 continue

@@ -31,6 +31,7 @@ from isotherm.broker.groups.offsets import OffsetAndMetadata, offset_key, offset
 from isotherm.broker.groups.offsets_topic import OffsetsTopic
 from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.topic import TopicConfig
+from isotherm.errors import CorruptRecordError
 from isotherm.log.cleaner.choice import LogToClean
 from isotherm.log.cleaner.cleaner import Cleaner
 from isotherm.log.partition_log import PartitionLog
@@ -195,6 +196,19 @@ def test_records_below_the_log_start_are_not_loaded(tmp_path: Path) -> None:
     assert offsets_of(shard) == {("g", 1): 11, ("g", 2): 12}
     (group,) = shard.all_groups()
     assert group.shown_state == "Empty", "the group of a consumer with a manual assignment"
+    log.close()
+
+
+@pytest.mark.parametrize("at", [0, 1], ids=["offset", "marker"])
+def test_damaged_batch_is_not_believed(tmp_path: Path, at: int) -> None:
+    """Its records can be read: only the CRC shows the damage."""
+    batches = [batch([commit_of(0, 5)], 0, producer_id=7), marker(1, 7)]
+    log = write_log(tmp_path / "log" / "__consumer_offsets-0", at_0=batches)
+    batches[at][17] ^= 1  # in the CRC itself
+    # After the start, whose recovery would drop the batch.
+    log.segments()[0].log_path.write_bytes(b"".join(batches))
+    with pytest.raises(CorruptRecordError, match=f"crc .* base_offset={at} "):
+        load(log)
     log.close()
 
 
