@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.access.acls import Operation, ResourceType
 from isotherm.broker.access.authorizer import Authorizer
 from isotherm.broker.access.guard import Guard
-from isotherm.broker.access.item_refusal import handle_allowed, then
+from isotherm.broker.access.item_refusal import handle_allowed
 from isotherm.broker.access.topic_guards import REFUSED, handle_topics, refusal_by_name
 from isotherm.broker.access.transaction_guards import allows_write
 from isotherm.broker.requests.context import RequestContext
 from isotherm.broker.requests.served_api import Api
-from isotherm.broker.requests.split_requests import is_refusal
+from isotherm.broker.requests.split_requests import PART_SIZE, is_refusal, next_turn
 from isotherm.protocol.api_keys import ApiKey
 
 
@@ -60,89 +60,86 @@ def _offset_fetch(authorizer: Authorizer, api: Api, context: RequestContext, req
     return handle_allowed(guarded, context, request, refusal_of)
 
 
-def _offset_fetch_of_groups(
+async def _offset_fetch_of_groups(
     authorizer: Authorizer, api: Api, context: RequestContext, request: Any
 ) -> Any:
     """Check the topics of each group, from version 8 on."""
-    denied = [_denied_topics(authorizer, context, group.topics) for group in request.groups]
+    checked = [_checked(authorizer, context, group.topics or ()) for group in request.groups]
     groups = tuple(
-        group
-        if group.topics is None
-        else dataclasses.replace(group, topics=_without(group.topics, refused))
-        for group, refused in zip(request.groups, denied, strict=True)
+        group if group.topics is None else dataclasses.replace(group, topics=topics.allowed)
+        for group, topics in zip(request.groups, checked, strict=True)
     )
     asked_of_denied = dataclasses.replace(
         request,
         groups=tuple(
-            dataclasses.replace(group, topics=refused)
-            for group, refused in zip(request.groups, denied, strict=True)
+            dataclasses.replace(group, topics=topics.denied)
+            for group, topics in zip(request.groups, checked, strict=True)
         ),
     )
     refusals = api.refuse_items(context, asked_of_denied, REFUSED).groups
-
-    def with_refusals(response: Any) -> Any:
-        answered = tuple(
-            each
-            if is_refusal(each)
-            else dataclasses.replace(
-                each,
-                topics=(
-                    *(
-                        each.topics
-                        if group.topics is not None
-                        else _visible(authorizer, context, each.topics)
-                    ),
-                    *refusal.topics,
-                ),
-            )
-            for each, group, refusal in zip(response.groups, request.groups, refusals, strict=True)
-        )
-        return dataclasses.replace(response, groups=answered)
-
-    return then(api.handle(context, dataclasses.replace(request, groups=groups)), with_refusals)
+    response = await api.handle(context, dataclasses.replace(request, groups=groups))
+    answered = []
+    for each, group, refusal in zip(response.groups, request.groups, refusals, strict=True):
+        if is_refusal(each):
+            answered.append(each)
+            continue
+        topics = each.topics
+        if group.topics is None:
+            topics = await _visible(authorizer, context, topics)
+        answered.append(dataclasses.replace(each, topics=(*topics, *refusal.topics)))
+    return dataclasses.replace(response, groups=tuple(answered))
 
 
-def _offset_fetch_of_group(
+async def _offset_fetch_of_group(
     authorizer: Authorizer, api: Api, context: RequestContext, request: Any
 ) -> Any:
     """Check the one group before version 8."""
     if not authorizer.allows(context, Operation.DESCRIBE, ResourceType.GROUP, request.group_id):
         return api.refuse(context, request, ErrorCode.group_authorization_failed)
-    refused = _denied_topics(authorizer, context, request.topics)
+    checked = _checked(authorizer, context, request.topics or ())
     refusals = api.refuse_items(
-        context, dataclasses.replace(request, topics=refused), REFUSED
+        context, dataclasses.replace(request, topics=checked.denied), REFUSED
     ).topics
     asked = request
     if request.topics is not None:
-        asked = dataclasses.replace(request, topics=_without(request.topics, refused))
-
-    def with_refusals(response: Any) -> Any:
-        if is_refusal(response):
-            return response
-        topics = response.topics
-        if request.topics is None:
-            topics = _visible(authorizer, context, topics)
-        return dataclasses.replace(response, topics=(*topics, *refusals))
-
-    return then(api.handle(context, asked), with_refusals)
+        asked = dataclasses.replace(request, topics=checked.allowed)
+    response = await api.handle(context, asked)
+    if is_refusal(response):
+        return response
+    topics = response.topics
+    if request.topics is None:
+        topics = await _visible(authorizer, context, topics)
+    return dataclasses.replace(response, topics=(*topics, *refusals))
 
 
-def _denied_topics(
-    authorizer: Authorizer, context: RequestContext, topics: Iterable[Any] | None
+class _Checked(NamedTuple):
+    allowed: tuple[Any, ...]
+    denied: tuple[Any, ...]
+
+
+def _checked(authorizer: Authorizer, context: RequestContext, topics: Sequence[Any]) -> _Checked:
+    refusal_of = refusal_by_name(authorizer, context, Operation.DESCRIBE, topics)
+    allowed: list[Any] = []
+    denied: list[Any] = []
+    for topic in topics:
+        (allowed if refusal_of(topic) is None else denied).append(topic)
+    return _Checked(tuple(allowed), tuple(denied))
+
+
+async def _visible(
+    authorizer: Authorizer, context: RequestContext, topics: Sequence[Any]
 ) -> tuple[Any, ...]:
-    asked = tuple(topics or ())
-    refusal_of = refusal_by_name(authorizer, context, Operation.DESCRIBE, asked)
-    return tuple(topic for topic in asked if refusal_of(topic) is not None)
+    """The topics of a response for all topics that the client may see.
 
-
-def _without(topics: Iterable[Any], left_out: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(topic for topic in topics if topic not in left_out)
-
-
-def _visible(
-    authorizer: Authorizer, context: RequestContext, topics: Iterable[Any]
-) -> tuple[Any, ...]:
-    return _without(topics, _denied_topics(authorizer, context, topics))
+    The request was not split, because it names no topic, and a group may have offsets of any number of topics.
+    So a part of them is checked in each turn of the loop (docs/decisions/0021).
+    """
+    shown: list[Any] = []
+    for start in range(0, len(topics), PART_SIZE):
+        if start:
+            await next_turn()
+        shown += _checked(authorizer, context, topics[start : start + PART_SIZE]).allowed
+    return tuple(shown)
 
 
 GUARDS: Mapping[int, Guard] = {
