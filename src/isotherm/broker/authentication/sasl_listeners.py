@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,7 +11,13 @@ from isotherm.broker.authentication.gssapi import GSSAPI
 from isotherm.broker.authentication.oauthbearer import OAUTHBEARER
 from isotherm.broker.authentication.plain import PlainExchange
 from isotherm.broker.authentication.sasl_gate import NewExchange, SaslSettings
-from isotherm.broker.authentication.scram import ScramCredential, ScramExchange, ScramMechanism
+from isotherm.broker.authentication.scram import (
+    CredentialShape,
+    ScramCredential,
+    ScramExchange,
+    ScramMechanism,
+    shape_of,
+)
 from isotherm.broker.metadata.image import ScramUser
 from isotherm.broker.metadata.metadata_records import UserScramCredentialRecord
 from isotherm.clock import Clock
@@ -28,7 +34,7 @@ PLAIN = "PLAIN"
 _SCRAM = {each.sasl_name: each for each in ScramMechanism}
 SERVED_MECHANISMS = (PLAIN, *_SCRAM, OAUTHBEARER, GSSAPI)
 
-# The secret from which `scram` derives salts of users that do not exist.
+# The secret from which `scram` derives what it shows of users that do not exist.
 _SECRET = secrets.token_bytes(32)
 _NONCE_SIZE = 20
 _WITH_SASL = (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
@@ -117,9 +123,11 @@ def _new_exchange(
         return partial(PlainExchange, plain_passwords(security.sasl_jaas_config, listener.name))
     if name in _SCRAM:
         mechanism = _SCRAM[name]
+        shapes = _Shapes(credentials, mechanism)
         return lambda: ScramExchange(
             mechanism,
             lambda user: _find(credentials, mechanism, user),
+            shapes.find,
             new_nonce=lambda: secrets.token_urlsafe(_NONCE_SIZE),
             secret=_SECRET,
         )
@@ -132,6 +140,25 @@ def _new_exchange(
         "SASL mechanism is not served key=sasl.enabled.mechanisms"
         f" listener={listener} mechanism={name} served={','.join(SERVED_MECHANISMS)}"
     )
+
+
+class _Shapes:
+    """The distinct shapes of a mechanism's credentials, in a fixed order."""
+
+    def __init__(self, credentials: Credentials, mechanism: ScramMechanism) -> None:
+        self._credentials = credentials
+        self._mechanism = mechanism
+        self._stored: Mapping[ScramUser, UserScramCredentialRecord] | None = None
+        self._found: Sequence[CredentialShape] = ()
+
+    def find(self) -> Sequence[CredentialShape]:
+        stored = self._credentials.image.scram_credentials
+        # Once for each change, as any client may ask for users that do not exist.
+        if stored is not self._stored:
+            own = (each for user, each in stored.items() if user.mechanism == self._mechanism)
+            self._found = sorted({shape_of(each.salt, each.iterations) for each in own}, key=str)
+            self._stored = stored
+        return self._found
 
 
 def _find(credentials: Credentials, mechanism: ScramMechanism, user: str) -> ScramCredential | None:

@@ -6,8 +6,9 @@
     server   v=signature
 
 The server stores neither the password nor the key that a client needs: StoredKey = H(ClientKey). A user that
-does not exist is also asked for a proof, with a salt that is always the same for the name. So a client cannot
-find out which users exist; Kafka reveals it, because it fails at the first message.
+does not exist is also asked for a proof, with a salt that is always the same for the name, and looks like those
+of other users. So a client cannot find out which users exist; Kafka reveals it, because it fails at the first
+message.
 
 Source: Kafka ScramSaslServer, ScramFormatter, ScramMessages.
 """
@@ -20,13 +21,19 @@ import enum
 import hashlib
 import hmac
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from isotherm.errors import SaslAuthenticationError
 
 ITERATIONS_MIN = 4096
 ITERATIONS_MAX = 16384
+
+# Kafka's admin client makes a salt of a random number of 130 bits, in base 36
+# (UserScramCredentialUpsertion.generateRandomSalt).
+_DIGITS = b"0123456789abcdefghijklmnopqrstuvwxyz"
+_NUMBER_BITS = 130
+_NUMBER_DIGITS_MAX = 26
 
 
 class ScramMechanism(enum.IntEnum):
@@ -56,6 +63,24 @@ class ScramCredential(NamedTuple):
         return "ScramCredential([hidden])"
 
 
+class CredentialShape(NamedTuple):
+    """What a client sees of a credential without its proof, apart from the bytes of the salt. `salt_size` is
+    None for a salt as Kafka's admin client makes it."""
+
+    iterations: int
+    salt_size: int | None
+
+
+_USUAL_SHAPE = CredentialShape(ITERATIONS_MIN, None)
+
+
+def shape_of(salt: bytes, iterations: int) -> CredentialShape:
+    is_number = _NUMBER_DIGITS_MAX - 2 <= len(salt) <= _NUMBER_DIGITS_MAX and not salt.strip(
+        _DIGITS
+    )
+    return CredentialShape(iterations, None if is_number else len(salt))
+
+
 def credential_of(
     mechanism: ScramMechanism, salted_password: bytes, salt: bytes, iterations: int
 ) -> ScramCredential:
@@ -83,8 +108,9 @@ _FINAL = re.compile(
 
 
 class ScramExchange:
-    """`find_credential` is called for the user. The salts of users that do not exist are derived from `secret`,
-    which stays the same while the process runs."""
+    """`find_credential` is called for the user. For a user that does not exist, salt and iterations are derived
+    from its name and from `secret`, which stays the same while the process runs, in one of `find_shapes`: the
+    distinct shapes of the mechanism's credentials."""
 
     expires_ms = None
 
@@ -92,12 +118,14 @@ class ScramExchange:
         self,
         mechanism: ScramMechanism,
         find_credential: Callable[[str], ScramCredential | None],
+        find_shapes: Callable[[], Sequence[CredentialShape]],
         *,
         new_nonce: Callable[[], str],
         secret: bytes,
     ) -> None:
         self._mechanism = mechanism
         self._find_credential = find_credential
+        self._find_shapes = find_shapes
         self._new_nonce = new_nonce
         self._secret = secret
         self._asked: _Challenge | None = None
@@ -139,8 +167,14 @@ class ScramExchange:
 
     def _stand_in(self, user: str) -> ScramCredential:
         # Derived from the name: a random salt would differ at the next try and reveal that the user is unknown.
-        salt = hmac.digest(self._secret, user.encode(), "sha256")[:16]
-        return ScramCredential(salt, b"", b"", ITERATIONS_MIN)
+        digest = hmac.digest(self._secret, user.encode(), "sha512")
+        shapes = self._find_shapes() or (_USUAL_SHAPE,)
+        shape = shapes[int.from_bytes(digest[:8]) % len(shapes)]
+        if shape.salt_size is None:
+            salt = _in_base_36(int.from_bytes(digest[8:]) % (1 << _NUMBER_BITS))
+        else:
+            salt = hashlib.shake_256(digest[8:]).digest(shape.salt_size)
+        return ScramCredential(salt, b"", b"", shape.iterations)
 
     def _verified(self, asked: _Challenge, text: str) -> bytes:
         """Verify the client's proof; returns the server's signature."""
@@ -185,3 +219,11 @@ class _Challenge(NamedTuple):
 
 def _unescaped(name: str) -> str:
     return name.replace("=2C", ",").replace("=3D", "=")
+
+
+def _in_base_36(number: int) -> bytes:
+    digits = bytearray()
+    while number:
+        number, digit = divmod(number, len(_DIGITS))
+        digits.append(_DIGITS[digit])
+    return bytes(reversed(digits))

@@ -38,7 +38,7 @@ SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 def exchange(secret: bytes = b"s") -> ScramExchange:
     salted = salt_password(SHA_256, "pencil", SALT, 4096)
     users = {"user": credential_of(SHA_256, salted, SALT, 4096)}
-    return ScramExchange(SHA_256, users.get, new_nonce=lambda: SERVER_NONCE, secret=secret)
+    return ScramExchange(SHA_256, users.get, list, new_nonce=lambda: SERVER_NONCE, secret=secret)
 
 
 def test_scram_gives_the_messages_of_the_rfc() -> None:
@@ -55,7 +55,7 @@ def test_scram_reads_a_name_with_a_comma_and_an_equals_sign() -> None:
     def find(user: str) -> None:
         asked.append(user)
 
-    made = ScramExchange(SHA_256, find, new_nonce=lambda: "n", secret=b"s")
+    made = ScramExchange(SHA_256, find, list, new_nonce=lambda: "n", secret=b"s")
     made.respond(b"n,,n=a=2Cb=3D2C,r=nonce")
     assert asked == ["a,b=2C"]
 

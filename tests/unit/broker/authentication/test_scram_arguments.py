@@ -47,6 +47,7 @@ def test_user_of_the_rfc_logs_in(options: str) -> None:
     exchange = ScramExchange(
         ScramMechanism(record.mechanism),
         {record.name: credential}.get,
+        list,
         new_nonce=lambda: SERVER_NONCE,
         secret=b"",
     )
