@@ -25,6 +25,7 @@ from isotherm.remote.storage.manifest.chunk_index import VariableChunkIndex, sto
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.segment_sources import Source
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.remote.storage.transform import encryption
 from isotherm.remote.storage.transform.chunks import ChunkReader, ChunkStep, ChunkWriter
 from isotherm.remote.storage.transform.compression import ZstdStep, starts_compressed
 from isotherm.remote.storage.transform.encryption import AesGcmStep
@@ -269,6 +270,39 @@ def test_old_key_pair_still_reads_after_a_new_one_became_active(
     segment = setup.copied(encryption_config(key_files, "first"))
     rotated = setup.manager(encryption_config(key_files, "second", "first", "second"))
     assert rotated.fetch_log_segment(segment.metadata, 0) == segment.log_bytes()
+
+
+def test_data_key_is_unwrapped_once_for_all_ranges_and_indexes_of_a_segment(
+    setup: Setup, key_files: dict[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes milliseconds. Another copy, under another key, is read with its own."""
+    unwrapped: list[bytes] = []
+
+    class CountingCipher:
+        def __init__(self, cipher: Any) -> None:
+            self._cipher = cipher
+
+        def encrypt(self, data_key: bytes) -> bytes:
+            return bytes(self._cipher.encrypt(data_key))
+
+        def decrypt(self, wrapped: bytes) -> bytes:
+            unwrapped.append(wrapped)
+            return bytes(self._cipher.decrypt(wrapped))
+
+    key_cipher = encryption._key_cipher
+    monkeypatch.setattr(encryption, "_key_cipher", lambda key: CountingCipher(key_cipher(key)))
+    segment = setup.copied(encryption_config(key_files, "first"))
+    log = segment.log_bytes()
+    manager = setup.manager(encryption_config(key_files, "second", "first", "second"))
+    for _ in range(2):
+        for start in range(0, len(log), 4096):
+            assert manager.fetch_log_segment(segment.metadata, start) == log[start:]
+        for kind in (IndexType.OFFSET, IndexType.TIMESTAMP):
+            manager.fetch_index(segment.metadata, kind)
+    assert len(unwrapped) == 1
+    manager.copy_log_segment_data(segment.metadata, segment.data)
+    assert manager.fetch_log_segment(segment.metadata, 0) == log
+    assert len(set(unwrapped)) == 2
 
 
 @pytest.mark.parametrize("configured", [None, "second"])

@@ -33,6 +33,8 @@ TAG_SIZE = 16
 
 RandomBytes = Callable[[int], bytes]
 _PARSED_KEYS_MAX = 16
+# As many segments as manifests are kept of by default (fetch.manifest.cache.size).
+_STEPS_MAX = 1000
 
 
 class AesGcmStep:
@@ -86,6 +88,9 @@ class KeyRing:
         self._private = {
             key_id: _load_key(files.private_key_file) for key_id, files in key_pairs.items()
         }
+        # Each range and each index of a segment needs its key, and to unwrap it takes 1.5 ms under 2,048 bits and
+        # 8 ms under 4,096. By the wrapped key itself: another copy of the segment has another one.
+        self._known_step = functools.lru_cache(_STEPS_MAX)(self._unwrapped_step)
 
     def new_step(self, random_bytes: RandomBytes) -> tuple[SegmentEncryption, AesGcmStep]:
         """A fresh key for a segment that is being copied."""
@@ -101,6 +106,9 @@ class KeyRing:
     def step(self, encryption: SegmentEncryption) -> AesGcmStep:
         """The step that reads a segment. Raises ConfigError for a key pair that is not in the
         ring."""
+        return self._known_step(encryption)
+
+    def _unwrapped_step(self, encryption: SegmentEncryption) -> AesGcmStep:
         key_id, colon, wrapped_text = encryption.data_key.rpartition(":")
         if not colon:
             raise CorruptMetadataError("wrapped data key names no key pair")
