@@ -77,6 +77,9 @@ def test_bytes_that_are_no_indexes() -> None:
         b"\4\2",
         b"\x7e" + b"\0" * 62,
         b"\xff" * 80,
+        # As many bytes of one number each behind a wrong count as there may be at most.
+        b"\1" + b"\0" * 64,
+        b"\x80" + b"\0" * 64,
     ):
         schemas = framed(pa.array([frame + text, None], pa.binary()), has_path=True).schemas
         assert schemas.tolist() == [NO_FRAME, NO_VALUE], text

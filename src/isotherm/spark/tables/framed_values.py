@@ -100,8 +100,8 @@ def _path_sizes(data: npt.NDArray[np.uint8], starts: Places, ends: Places) -> Pl
     left = np.zeros(len(starts), np.int64)
     begun = starts < ends
     count = data[starts[begun]].astype(np.int64)
-    # A count of more than one byte, or below zero, is invalid.
-    left[begun] = np.where((count < _MORE) & (count % 2 == 0), count // 2, PATH_SIZE_MAX)
+    # A count of more than one byte, or below zero, is invalid. It never gets to 0.
+    left[begun] = np.where((count < _MORE) & (count % 2 == 0), count // 2, -1)
     position[begun] += 1
     for _ in range(PATH_SIZE_MAX):
         reading = np.flatnonzero((left > 0) & (position < ends))
