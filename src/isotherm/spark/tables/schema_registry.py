@@ -7,9 +7,9 @@ their schemas.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from isotherm.errors import ConfigError, SchemaRegistryError
 
@@ -70,8 +70,7 @@ def registered_schema(settings: RegistrySettings, schema_id: int) -> RegisteredS
 
     try:
         found = client.get_schema(schema_id)
-        references: dict[str, str] = {}
-        _add_references(client, found.references or (), references)
+        references = _references(client, found.references or ())
     except RefusedError as error:
         if error.http_status_code == _NOT_FOUND:
             raise UnknownSchemaError("the registry has no such schema") from error
@@ -93,15 +92,31 @@ def check_registry(settings: RegistrySettings) -> None:
             raise _failed(settings, error) from error
 
 
-def _add_references(client: SchemaRegistryClient, wanted: object, found: dict[str, str]) -> None:
-    for each in wanted:  # type: ignore[attr-defined]
-        if each.name in found:
+def _references(client: SchemaRegistryClient, wanted: Iterable[Any]) -> dict[str, str]:
+    """The names and texts of all schemas that are referred to. Each comes after its own references."""
+    found: dict[str, str] = {}
+    # Those whose references are being followed, too, so that the bound holds for their depth.
+    begun: dict[str, str] = {}
+    # Without recursion, whose limit is about REFERENCES_MAX.
+    following: list[tuple[str | None, Iterator[Any]]] = [(None, iter(wanted))]
+    while following:
+        name, references = following[-1]
+        each = next(references, None)
+        if each is None:
+            following.pop()
+            if name is not None:
+                found[name] = begun[name]
+        elif each.name in found:
             continue
-        if len(found) >= REFERENCES_MAX:
+        elif each.name in begun:
+            raise ValueError(f"references of schemas form a cycle name={each.name}")
+        elif len(begun) >= REFERENCES_MAX:
             raise ValueError(f"a schema refers to more than {REFERENCES_MAX} others")
-        schema = client.get_version(each.subject, each.version).schema
-        _add_references(client, schema.references or (), found)
-        found[each.name] = schema.schema_str or ""
+        else:
+            schema = client.get_version(each.subject, each.version).schema
+            begun[each.name] = schema.schema_str or ""
+            following.append((each.name, iter(schema.references or ())))
+    return found
 
 
 def _failed(settings: RegistrySettings, error: Exception) -> SchemaRegistryError:
