@@ -324,6 +324,15 @@ def test_ten_problems_of_a_kind_are_named() -> None:
 # The same offsets in two segments
 
 
+def test_repeated_batch_is_no_conflict() -> None:
+    """Its offsets are wrong, which is another problem."""
+    repeating = read([LOG[0], LOG[1], LOG[1], LOG[2]])
+    ours = read(LOG)
+    for one, other in ((repeating, ours), (ours, repeating), (repeating, read(LOG[3:]))):
+        assert check_same_batches(one, other, "S") == []
+    assert len(check_same_batches(repeating, read([batch(103, 1, 31)]), "S")) == 1
+
+
 def test_batches_of_two_segments_are_the_same_unless_one_was_compacted() -> None:
     other = batch(103, 1, 31)
     ours, theirs = read(LOG), read([other, LOG[3]])
