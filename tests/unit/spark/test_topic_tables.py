@@ -28,7 +28,7 @@ from pyiceberg.exceptions import CommitFailedException
 from isotherm.errors import ConfigError, RemoteStorageError, TableOvertakenError
 from isotherm.remote.storage.object_client import ObjectClient
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.tables.delta_table import DeltaTopicTable, storage_options
+from isotherm.spark.tables.delta_table import DeltaPlace, DeltaTopicTable, storage_options
 from isotherm.spark.tables.iceberg_catalogs import open_catalog
 from isotherm.spark.tables.iceberg_table import IcebergTable
 from isotherm.spark.tables.parquet_table import ParquetTable
@@ -553,6 +553,35 @@ class TestDelta:
         table.commit(ours)
         assert begun(open_table()).covered() == {0: 4}
         assert offsets_of(read()) == [0, 0, 1, 2, 3]
+
+    def test_new_files_are_read_once_for_all_tries_of_a_commit(
+        self, open_table: OpenTable, tmp_path: Path, read: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        commit, open_file = DeltaTable.create_write_transaction, DeltaPlace.open
+        opened: list[str] = []
+        tries: list[str] = []
+
+        def overtaken_twice(self: DeltaTable, *arguments: Any, **more: Any) -> None:
+            # First a commit of another program without rows, at the same version.
+            tries.append(self.table_uri)
+            if tries.count(self.table_uri) <= 2:
+                DeltaTable(self.table_uri).alter.set_table_properties({"delta.appendOnly": "false"})
+            commit(self, *arguments, **more)
+
+        def open_counted(self: DeltaPlace, name: str) -> Any:
+            opened.append(name)
+            return open_file(self, name)
+
+        table = begun(open_table())
+        made = staged(table, tmp_path, range(3), range(3, 5))
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", overtaken_twice)
+        monkeypatch.setattr(DeltaPlace, "open", open_counted)
+        table.commit(made)
+        table.settle()
+        assert len(tries) == 6
+        assert sorted(opened) == sorted([*made.rows, *made.dead])
+        assert offsets_of(read()) == [0, 1, 2]
+        assert offsets_of(read("_dead_letters")) == [3, 4]
 
     def test_a_table_that_is_restored_goes_on_from_there(
         self, open_table: OpenTable, tmp_path: Path, read: Any

@@ -16,7 +16,7 @@ from __future__ import annotations
 import io
 import json
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -205,6 +205,8 @@ class DeltaTopicTable:
     def commit(self, commit: TableCommit) -> None:
         known = self._known
         with _translated("the table cannot be written"):
+            # Once for all tries: the files do not change.
+            added = self._added(self._place, commit.rows)
             for _ in range(_COMMIT_TRIES):
                 # Other programs may have committed since the table was read, or since the last try.
                 if self._read_covered(known) != self._covered:
@@ -220,7 +222,7 @@ class DeltaTopicTable:
                     _OFFSETS: json.dumps({str(n): at for n, at in commit.covered.items()}),
                     _DEAD_LETTERS: json.dumps([self._dead_place.path_of(n) for n in commit.dead]),
                 }
-                if self._write(self._place, known, commit, versions, texts):
+                if self._write(self._place, known, added, commit.replaced, versions, texts):
                     self._covered = dict(commit.covered)
                     return
         raise overtaken(self.name)
@@ -232,14 +234,16 @@ class DeltaTopicTable:
             if version is None:
                 return
             dead = self._dead_table()
+            added: Sequence[AddAction] | None = None
             for _ in range(_COMMIT_TRIES):
                 # Looked at before each try: another run may have appended the same files since.
                 if dead.transaction_version(_OF_VERSION) == version:
                     return
-                paths = json.loads(self._dead_letters_of(version))
-                files = [f"{self._dead_place.root}{path}" for path in paths]
-                letters = TableCommit(files, (), {})
-                if self._write(self._dead_place, dead, letters, {_OF_VERSION: version}, {}):
+                if added is None:
+                    paths = json.loads(self._dead_letters_of(version))
+                    files = [f"{self._dead_place.root}{path}" for path in paths]
+                    added = self._added(self._dead_place, files)
+                if self._write(self._dead_place, dead, added, (), {_OF_VERSION: version}, {}):
                     return
         raise overtaken(self.name)
 
@@ -293,21 +297,9 @@ class DeltaTopicTable:
         assert found is not None, "another run has made it"
         return found
 
-    def _write(
-        self,
-        place: DeltaPlace,
-        table: DeltaTable,
-        commit: TableCommit,
-        versions: Mapping[str, int],
-        texts: Mapping[str, str],
-    ) -> bool:
-        """Try one commit, which adds the rows and removes the replaced files. The table is loaded at the
-        new version. Returns False if another program committed first."""
+    def _added(self, place: DeltaPlace, names: Sequence[str]) -> list[AddAction]:
+        """The actions that add files, with the statistics of their footers."""
         now_ms = self._clock.now_ms()
-        known = _files(table) if commit.replaced else {}
-        replaced = [place.path_of(name) for name in commit.replaced]
-        if not known.keys() >= set(replaced):
-            raise overtaken(self.name)
 
         def added(name: str) -> AddAction:
             with place.open(name) as file:
@@ -317,7 +309,25 @@ class DeltaTopicTable:
             return AddAction(place.path_of(name), size, values, now_ms, True, statistics)
 
         with ThreadPoolExecutor(_FOOTER_THREADS, thread_name_prefix="isotherm-footer") as pool:
-            actions: list[AddAction | RemoveAction] = list(pool.map(added, commit.rows))
+            return list(pool.map(added, names))
+
+    def _write(
+        self,
+        place: DeltaPlace,
+        table: DeltaTable,
+        added: Sequence[AddAction],
+        replaced_names: Sequence[str],
+        versions: Mapping[str, int],
+        texts: Mapping[str, str],
+    ) -> bool:
+        """Try one commit, which adds files and removes the replaced ones. The table is loaded at the
+        new version. Returns False if another program committed first."""
+        now_ms = self._clock.now_ms()
+        known = _files(table) if replaced_names else {}
+        replaced = [place.path_of(name) for name in replaced_names]
+        if not known.keys() >= set(replaced):
+            raise overtaken(self.name)
+        actions: list[AddAction | RemoveAction] = list(added)
         actions += [
             RemoveAction(path, True, now_ms, known[path], partition_values(path))
             for path in replaced
