@@ -194,10 +194,15 @@ def read_compact_nullable_bytes(buffer: Buffer, position: int) -> tuple[bytes | 
     return None if value is None else bytes(value), end
 
 
-def read_compact_bytes(buffer: Buffer, position: int) -> tuple[bytes, int]:
+def read_compact_slice(buffer: Buffer, position: int) -> tuple[memoryview, int]:
     value, end = read_compact_nullable_slice(buffer, position)
     if value is None:
         raise _unexpected_null(position)
+    return value, end
+
+
+def read_compact_bytes(buffer: Buffer, position: int) -> tuple[bytes, int]:
+    value, end = read_compact_slice(buffer, position)
     return bytes(value), end
 
 

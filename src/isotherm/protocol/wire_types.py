@@ -85,7 +85,7 @@ _VARIABLE_TYPES = {
         primitives.read_compact_nullable_slice, primitives.write_compact_nullable_bytes, 1
     ),
     ("records", True, False): WireType(
-        primitives.read_compact_bytes, primitives.write_compact_bytes, 1
+        primitives.read_compact_slice, primitives.write_compact_bytes, 1
     ),
     ("datetime_i64", False, False): WireType(
         primitives.read_datetime, primitives.write_nullable_datetime, 8
