@@ -104,11 +104,18 @@ class MetadataLog:
             read = self._log.read(
                 offset, _READ_SIZE, isolation=FetchIsolation.LOG_END, min_one_message=True
             )
+            start_offset = offset
             for position, header in iterate_batches(read.records):
                 verify_batch_crc(read.records, position, header)
                 if not header.is_control:
                     yield from _decoded(read.records, position, header)
                 offset = header.next_offset
+            # Another read would find no batch either. Nothing compacts this log, so records have been lost.
+            if offset == start_offset:
+                raise CorruptMetadataError(
+                    f"the metadata log lacks records partition={METADATA_TOPIC_PARTITION}"
+                    f" offset={offset} log_end_offset={self._log.log_end_offset}"
+                )
         # Every record that a start finds counts as committed: there is no leader to ask.
         self._log.update_high_watermark(offset)
 
