@@ -141,7 +141,7 @@ def test_logs_of_replicas_are_the_same_bytes(cluster: Cluster, leader: int) -> N
     assert read(cluster, topic, 5_000) == list(range(5_000))
 
 
-@pytest.mark.parametrize("leader", [ISOTHERM, KAFKA])
+@pytest.mark.parametrize("leader", [ISOTHERM, pytest.param(KAFKA, marks=pytest.mark.nightly)])
 def test_nothing_acknowledged_is_lost_with_a_killed_leader(cluster: Cluster, leader: int) -> None:
     topic = f"killed-{leader}"
     others = [node_id for node_id in cluster.members if node_id != leader]
@@ -277,6 +277,7 @@ def test_member_restores_leader_epochs_that_are_lost(
     assert read(cluster, topic, count + 2_000) == list(range(count + 2_000))
 
 
+@pytest.mark.nightly
 def test_member_without_leader_epochs_begins_anew_behind_what_the_tier_has_dropped(
     cluster: Cluster,
 ) -> None:
@@ -407,6 +408,7 @@ def test_isotherm_brokers_alone_keep_their_metadata_topic_bounded(isotherms: Clu
         assert "Traceback" not in member.log_text
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_kafka_broker_that_joins_keeps_the_bounded_metadata_topic_as_it_is(
     isotherms: Cluster, tmp_path: Path

@@ -94,6 +94,7 @@ def finished(cluster: MixedCluster) -> list[RemoteLogSegmentMetadata]:
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_next_leader_publishes_what_a_job_has_staged(kafka_tools: Path, tmp_path: Path) -> None:
     settings = {

@@ -321,7 +321,7 @@ def axe() -> str:
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("page", "shown"),
     [

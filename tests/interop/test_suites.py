@@ -25,6 +25,8 @@ from suites.results import (
     read_lines,
 )
 
+# Their quick tests take twenty seconds to a minute.
+LONG_SUITES = ("kafka_go", "librdkafka_suite")
 each_suite = pytest.mark.parametrize("name", sorted(SUITES))
 
 
@@ -59,7 +61,13 @@ def missing(cases: list[str], outcomes: Outcomes) -> dict[str, str | None]:
 @pytest.mark.slow
 @pytest.mark.flaky(reruns=1)
 @pytest.mark.timeout(900)  # the first time it builds the suite
-@each_suite
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.nightly if name in LONG_SUITES else ())
+        for name in sorted(SUITES)
+    ],
+)
 def test_quick_tests_pass(name: str, run_suite: Callable[..., Outcomes], tmp_path: Path) -> None:
     tests = listed(name, "quick.txt")
     cases = [case for case in listed(name, "passes.txt") if top_level(case) in tests]

@@ -193,6 +193,7 @@ def test_records_that_the_leader_lacks_are_truncated(cluster: Cluster) -> None:
     check_equal(cluster, topic, log, 70)
 
 
+@pytest.mark.nightly
 def test_new_follower_begins_at_the_start_of_the_leader(cluster: Cluster) -> None:
     """DeleteRecords has moved the start into a batch."""
     topic = "deleted"

@@ -134,6 +134,7 @@ def runner(tools: ToolProcess, server: str, files: Path) -> Callable[[str], Run]
     return run
 
 
+@pytest.mark.nightly
 def test_tools_exit_and_print_as_with_kafka(kafka_tools: Path, tmp_path: Path) -> None:
     write_files(tmp_path)
     unexpected: list[str] = []

@@ -330,6 +330,7 @@ def test_registry_that_cannot_be_asked_ends_the_run(registered: Registered, tmp_
         registered.table("lost", tmp_path, "json", "--registry", registered.url)
 
 
+@pytest.mark.nightly
 def test_console_shows_them_as_they_were_put(registered: Registered) -> None:
     """One topic has keys and values of all kinds, and one value with an unknown schema."""
     serialize = registered.serializer(SECOND, "mixed")

@@ -84,6 +84,7 @@ def running(kafka_tools: Path, tmp_path: Path) -> Iterator[Running]:
         controller.kill()
 
 
+@pytest.mark.nightly
 def test_key_is_renewed_by_a_signal_and_by_the_controller_and_connections_go_on(
     running: Running, tmp_path: Path
 ) -> None:

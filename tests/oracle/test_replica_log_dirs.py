@@ -123,6 +123,7 @@ def test_replicas_move_as_in_a_broker_of_kafka(kafka_tools: Path, tmp_path: Path
     assert '"isFuture": false' in isotherm[2]
 
 
+@pytest.mark.nightly
 def test_member_moves_its_replicas_and_the_controller_knows(
     kafka_tools: Path, tmp_path: Path
 ) -> None:

@@ -36,8 +36,8 @@ pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 240
 RECORDS = 12_000
-# Reads both topics, as a batch and as a stream; `batch-under-way` and `stream-under-way` say that
-# of the first topic's query some tasks are done and others are not.
+# Reads each topic as a batch, as a stream and by `isotherm.spark.read`. `batch-under-way` and
+# `stream-under-way` say that some tasks of the query are done and others are not.
 ALL_QUERIES = """
 import isotherm.spark
 
@@ -63,7 +63,7 @@ for topic, options in given["topics"].items():
     writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
     writer.start().awaitTermination()
     answer(f"{topic}-stream", digests(spark.read.parquet(rows)))
-answer("kafkas-mapped", digests(isotherm.spark.read(spark, options)))
+    answer(f"{topic}-mapped", digests(isotherm.spark.read(spark, options)))
 spark.stop()
 """
 
@@ -95,52 +95,55 @@ def fill(broker: EmbeddedBroker, bucket: Path) -> Digests:
 def test_killed_workers_cost_no_row_and_double_none(
     spark_cluster: SparkCluster,
     s3_server: S3Server,
-    kafka_tiered_topic: TieredTopic,
     start_broker: Callable[..., EmbeddedBroker],
     tmp_path: Path,
 ) -> None:
-    """Batch and streaming queries of a topic of Isotherm's and of one that Kafka tiered, both in S3.
-
-    A worker dies in the middle of a batch query, and another in the middle of a stream.
-    """
-    shutil.copytree(kafka_tiered_topic.remote_dir, s3_server.bucket_folder / "kafka")
+    """Batch and streaming queries of a topic in S3. A worker dies in the middle of a batch query,
+    and another in the middle of a stream."""
     storage = {name: text for name, text in s3_server.config.items() if name != "url"}
-    url = s3_server.config["url"]
+    path = f"{s3_server.config['url']}/ours"
     tier = {f"rsm.config.{name}": text for name, text in storage.items()}
-    broker = start_broker(tier | {"rsm.config.url": f"{url}/ours"})
-    expected = {
-        "ours": fill(broker, s3_server.bucket_folder),
-        "kafkas": [
-            (record.partition, record.offset, digest(record.value))
-            for record in kafka_tiered_topic.expected
-        ],
+    broker = start_broker(tier | {"rsm.config.url": path})
+    expected = fill(broker, s3_server.bucket_folder)
+    options = storage | {
+        "path": path,
+        "kafka.bootstrap.servers": broker.bootstrap_servers,
+        "subscribe": "ours",
+        "targetBytesPerTask": "400000",
     }
-    topics = {
-        "ours": storage
-        | {
-            "path": f"{url}/ours",
-            "kafka.bootstrap.servers": broker.bootstrap_servers,
-            "subscribe": "ours",
-            "targetBytesPerTask": "400000",
-        },
-        "kafkas": storage
-        | {
-            "path": f"{url}/kafka",
-            "kafka.bootstrap.servers": kafka_tiered_topic.bootstrap_server,
-            "subscribe": kafka_tiered_topic.name,
-        },
-    }
-    given = {"master": spark_cluster.url, "topics": topics}
+    given = {"master": spark_cluster.url, "topics": {"ours": options}}
     driver = SparkDriver(tmp_path / "driver", ALL_QUERIES, given)
     driver.answer("ours-batch-under-way")
     spark_cluster.replace_worker()
-    assert driver.answer("ours-batch") == expected["ours"]
+    assert driver.answer("ours-batch") == expected
     driver.answer("ours-stream-under-way")
     spark_cluster.replace_worker()
-    assert driver.answer("ours-stream") == expected["ours"]
-    assert driver.answer("kafkas-batch") == expected["kafkas"]
-    assert driver.answer("kafkas-stream") == expected["kafkas"]
-    assert driver.answer("kafkas-mapped") == expected["kafkas"]
+    assert driver.answer("ours-stream") == expected
+    assert driver.answer("ours-mapped") == expected
+    driver.finish()
+
+
+@pytest.mark.nightly
+def test_topic_that_kafka_tiered_is_read_on_a_cluster(
+    spark_cluster: SparkCluster,
+    s3_server: S3Server,
+    kafka_tiered_topic: TieredTopic,
+    tmp_path: Path,
+) -> None:
+    shutil.copytree(kafka_tiered_topic.remote_dir, s3_server.bucket_folder / "kafka")
+    options = {name: text for name, text in s3_server.config.items() if name != "url"} | {
+        "path": f"{s3_server.config['url']}/kafka",
+        "kafka.bootstrap.servers": kafka_tiered_topic.bootstrap_server,
+        "subscribe": kafka_tiered_topic.name,
+    }
+    given = {"master": spark_cluster.url, "topics": {"kafkas": options}}
+    driver = SparkDriver(tmp_path / "driver", ALL_QUERIES, given)
+    expected = [
+        (record.partition, record.offset, digest(record.value))
+        for record in kafka_tiered_topic.expected
+    ]
+    for answer in ("kafkas-batch", "kafkas-stream", "kafkas-mapped"):
+        assert driver.answer(answer) == expected
     driver.finish()
 
 
@@ -188,6 +191,7 @@ spark.stop()
 """
 
 
+@pytest.mark.nightly
 def test_source_comes_to_executors_in_an_archive(
     spark_cluster: SparkCluster, small_tier: tuple[dict[str, str], Digests], tmp_path: Path
 ) -> None:

@@ -203,6 +203,7 @@ def put_as_kafka_keeps_them(
             path.write_bytes(upload.content)
 
 
+@pytest.mark.nightly
 def test_another_kafka_serves_the_copy_by_rebuilt_metadata(
     kafka_tiered_topic: TieredTopic, copy: Copy, new_cluster: NewCluster
 ) -> None:

@@ -103,6 +103,7 @@ def test_table_in_a_bucket_by_a_rest_catalog(
         assert engine.sql('SELECT sum("offset") FROM read').fetchall() == [(sum(good),)]
 
 
+@pytest.mark.nightly
 def test_a_catalog_that_is_away_is_named(s3_server: S3Server, catalog: Mapping[str, str]) -> None:
     tier = f"{s3_server.config['url']}/tier"
     away = [*options_of(catalog, s3_server), "--to-option", "uri=http://127.0.0.1:1/iceberg/"]

@@ -47,6 +47,7 @@ def bucket(spark: SparkSession, tmp_path: Path) -> Iterator[PlantedBucket]:
     os.chdir(before)
 
 
+@pytest.mark.nightly
 def test_pages_show_what_the_jobs_print(bucket: PlantedBucket) -> None:
     contents = {path.name: path.read_bytes() for path in bucket.folder.rglob("*.*")}
     for name in ("scrub.md", "rebuild.md", "sweep.md"):

@@ -88,6 +88,7 @@ def write_inventory(bucket: PlantedBucket, folder: Path, file_format: str) -> Pa
     return manifest
 
 
+@pytest.mark.nightly
 def test_inventory_tells_what_a_listing_tells(planted: PlantedBucket, tmp_path: Path) -> None:
     listed = sweep(planted)
     assert {row["topic"] for row in listed if "topic" in row} == set(PLANTED_HERE)

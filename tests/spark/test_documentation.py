@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
@@ -15,6 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 TIMEOUT_S = 60
 
 
+@pytest.mark.nightly
 def test_examples_of_the_page_run(
     spark: SparkSession, broker: EmbeddedBroker, capsys, await_manifests, tmp_path: Path
 ) -> None:

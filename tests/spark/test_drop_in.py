@@ -276,9 +276,14 @@ def texts_of(cluster: EmbeddedBroker, options: dict[str, object]) -> dict[str, s
     "options",
     [
         {"subscribePattern": "order.*", "kafka.isolation.level": "read_committed"},
-        ORDERS | {"maxOffsetsPerTrigger": 700, "includeHeaders": "true"},
-        {"assign": '{"orders":[0,2]}', "startingOffsets": '{"orders":{"0":300,"2":-1}}'},
-        ORDERS | FROM_LATE | {"startingTimestamp": FIRST_MS + 1_000_000},
+        *(
+            pytest.param(each, marks=pytest.mark.nightly)
+            for each in (
+                ORDERS | {"maxOffsetsPerTrigger": 700, "includeHeaders": "true"},
+                {"assign": '{"orders":[0,2]}', "startingOffsets": '{"orders":{"0":300,"2":-1}}'},
+                ORDERS | FROM_LATE | {"startingTimestamp": FIRST_MS + 1_000_000},
+            )
+        ),
     ],
     ids=str,
 )

@@ -115,7 +115,11 @@ def impossible(tmp_path_factory: pytest.TempPathFactory) -> PlantedBucket:
 
 
 @pytest.mark.parametrize(
-    ("job", "rest"), [("rebuild", {"history-gap"}), ("scrub", {"history-gap"})]
+    ("job", "rest"),
+    [
+        pytest.param("rebuild", {"history-gap"}, marks=pytest.mark.nightly),
+        ("scrub", {"history-gap"}),
+    ],
 )
 def test_job_over_manifests_names_each_that_has_impossible_numbers(
     spark: SparkSession, impossible: PlantedBucket, job: str, rest: set[str]
@@ -184,7 +188,13 @@ def impossible_events(tmp_path_factory: pytest.TempPathFactory) -> PlantedBucket
     return bucket
 
 
-@pytest.mark.parametrize("job", ["audit", "sweep", "scrub", "verify"])
+@pytest.mark.parametrize(
+    "job",
+    [
+        "audit",
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in ("sweep", "scrub", "verify")),
+    ],
+)
 def test_job_over_metadata_goes_on_where_it_has_impossible_numbers(
     spark: SparkSession, impossible_events: PlantedBucket, job: str
 ) -> None:

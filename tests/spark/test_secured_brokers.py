@@ -35,6 +35,7 @@ from tests.support.secured_broker import (
     jaas,
     write_properties,
 )
+from tests.support.spark_classes import java_options
 
 COUNT = 3000
 WRONG = "wr0ng-sesame-7731"
@@ -108,6 +109,7 @@ def test_history_and_tail_are_read_and_the_password_is_nowhere(
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(ROOT)]),
+            "SPARK_SUBMIT_OPTS": java_options(),
         },
         capture_output=True,
         text=True,

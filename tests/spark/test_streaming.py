@@ -79,6 +79,7 @@ def expected(tier) -> list[tuple[int, int, bytes]]:
     )
 
 
+@pytest.mark.nightly
 def test_stream_follows_the_bucket_over_runs(spark: SparkSession, tier, owner, sink: Sink) -> None:
     tier.add(owner, range(100))
     tier.add(owner._replace(partition=1), range(50))

@@ -138,7 +138,13 @@ def check_kills(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.nightly if kind in ("latest", "delta") else ())
+        for kind in KINDS
+    ],
+)
 def test_run_that_ends_at_a_write_of_the_driver(kind: str, tier: Tier, tmp_path: Path) -> None:
     table = Table(kind, tier, tmp_path)
 

@@ -89,6 +89,7 @@ def scrubbed(folder: Path, keys: dict[str, str]) -> tuple[int, list[dict[str, An
     return result.exit_code, [json.loads(line) for line in result.stdout.splitlines()]
 
 
+@pytest.mark.nightly
 def test_encrypted_segments_are_scrubbed_with_the_private_key(
     spark: SparkSession, encrypted_tier, keys: dict[str, str]
 ) -> None:

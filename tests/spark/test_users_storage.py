@@ -174,6 +174,7 @@ def rows_of(result: Result, exit_code: int = 0) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
+@pytest.mark.nightly
 def test_scrub_reads_through_the_class(spark: SparkSession, shelf: Shelf, tmp_path: Path) -> None:
     """Scrub checks batches, records and indexes; objects are internal to the class."""
     topic = ["-b", shelf.options["kafka.bootstrap.servers"], "-o", "subscribe=flights"]
@@ -236,6 +237,7 @@ def test_metadata_is_rebuilt_from_the_list_of_the_class(
     assert isinstance(refused.exception, ConfigError)
 
 
+@pytest.mark.nightly
 def test_sweep_compares_the_list_of_the_class(
     spark: SparkSession, shelf: Shelf, tmp_path: Path
 ) -> None:
@@ -287,6 +289,7 @@ def segment_of(key: str) -> str:
     return uuid_from_text(key.rpartition("/")[2].partition(".")[0]).hex
 
 
+@pytest.mark.nightly
 def test_compacted_copy_is_made_through_the_class(
     spark: SparkSession, shelf: Shelf, tmp_path: Path
 ) -> None:

@@ -38,7 +38,9 @@ def quix(run: Any) -> None:
 @pytest.mark.parametrize(
     ("fault", "work", "checks"),
     [
-        ("hide_aborted_transactions", streams, [check_counted]),
+        pytest.param(
+            "hide_aborted_transactions", streams, [check_counted], marks=pytest.mark.nightly
+        ),
         pytest.param(
             "hide_aborted_transactions", copy_by_spring, [check_copied], marks=pytest.mark.nightly
         ),

@@ -20,6 +20,7 @@ from tests.interop.frameworks.exactness import (
 )
 
 
+@pytest.mark.nightly
 def test_kafka_streams_counts_exactly_once(run: Any) -> None:
     count_in_java(run, "kafka", "StreamsCount", dies=True)
     check_fed(run)

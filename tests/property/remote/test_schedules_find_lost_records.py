@@ -60,6 +60,7 @@ def test_a_plan_from_before_the_cut_event_loses_a_record(
     assert (str(again.error), again.story) == (str(found.error), found.story)
 
 
+@pytest.mark.nightly
 def test_a_log_start_that_a_crash_forgets_lies_below_a_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def test_suite_goes_on_behind_a_question_that_fails_and_names_it(
     assert "first: failed with status 1" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_question_that_takes_too_long_is_ended_with_what_it_started(tmp_path: Path) -> None:
     script = tmp_path / "bench" / "endless.py"
     script.parent.mkdir()

@@ -191,6 +191,7 @@ def test_what_is_no_handshake_is_closed_and_no_longer_counted(run: Run, keystore
     run(scenario)
 
 
+@pytest.mark.slow
 def test_quota_of_new_connections_counts_handshakes(run: Run, keystore: Path) -> None:
     async def scenario() -> None:
         async with serving(keystore) as (server, port):
@@ -207,6 +208,7 @@ def test_quota_of_new_connections_counts_handshakes(run: Run, keystore: Path) ->
     run(scenario)
 
 
+@pytest.mark.slow
 def test_connection_above_the_rate_waits_for_its_turn(run: Run, keystore: Path) -> None:
     async def scenario() -> None:
         settings = {"max_connection_creation_rate": "20", "quota_window_num": "2"}

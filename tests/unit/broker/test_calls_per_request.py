@@ -258,6 +258,7 @@ def test_produce_request_of_any_size_takes_few_calls(
     parts.run(scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitions", [1, 2])
 def test_idempotent_produce_request_takes_few_calls(parts: Any, partitions: int) -> None:
     async def scenario() -> None:
@@ -288,6 +289,7 @@ def test_fetch_that_ends_within_the_log_takes_few_calls(parts: Any, version: int
     parts.run(scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("api", "version"), FURTHER_CALLS_MAX)
 def test_further_partition_takes_few_calls(parts: Any, api: str, version: int) -> None:
     async def scenario() -> None:
@@ -316,6 +318,7 @@ def test_partitions_of_a_session_that_did_not_change_take_no_calls(parts: Any) -
     parts.run(scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitions", [1, 2])
 @pytest.mark.parametrize(("api", "version"), FURTHER_CALLS_MAX)
 def test_checked_access_takes_few_calls_more(

@@ -338,6 +338,7 @@ def properties(cluster_id: str = "c", node_id: int = 1) -> MetaProperties:
     return MetaProperties(cluster_id, node_id, "d")
 
 
+@pytest.mark.slow
 def test_plain_broker_is_without_arrow_numba_and_cryptography(tmp_path: Path) -> None:
     script = """
 import asyncio, pathlib, sys

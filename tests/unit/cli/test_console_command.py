@@ -168,6 +168,7 @@ def test_installation_without_the_extra_names_what_to_install(
     assert "isotherm[console]" in str(run().exception)
 
 
+@pytest.mark.slow
 def test_no_answer_has_a_password(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Neither the cluster, the metrics nor the registry can be reached, and jobs may be started."""
     texts: list[str] = []

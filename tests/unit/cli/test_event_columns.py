@@ -132,6 +132,7 @@ def test_one_topic_is_picked_and_damage_is_always_reported(
     assert len(damage) == sum(row["type"] == "damaged" for row in rows)
 
 
+@pytest.mark.slow
 def test_first_rows_wait_for_no_kernels() -> None:
     """Loading kernels or the protocol's classes would take longer than everything else before the
     first rows."""

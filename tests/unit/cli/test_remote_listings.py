@@ -144,6 +144,7 @@ def test_events_begin_at_the_offsets_of_a_time(topic: MemoryMetadataTopic) -> No
     assert [(row["metadata_partition"], row["offset"]) for row in rows] == [(1, 1)]
 
 
+@pytest.mark.slow
 def test_progress_moves_inside_a_metadata_partition(
     topic: MemoryMetadataTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

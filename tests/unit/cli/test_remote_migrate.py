@@ -88,6 +88,7 @@ def test_directory_of_kafka_is_looked_at_and_never_written_to() -> None:
     assert files(GOLDEN) == before
 
 
+@pytest.mark.slow
 def test_running_broker_is_migrated_and_waited_for(tmp_path: Path) -> None:
     with EmbeddedBroker(
         tmp_path, {**LEVEL_0, "remote.log.manager.task.interval.ms": "100"}

@@ -56,6 +56,7 @@ def test_print_config_shows_no_secret(tmp_path: Path) -> None:
     assert str(properties) not in done.stderr
 
 
+@pytest.mark.slow
 def test_configuration_with_a_secret_that_others_may_read_is_warned_of(tmp_path: Path) -> None:
     properties = tmp_path / "server.properties"
     properties.write_text("ssl.keystore.password=s3cret\n")
@@ -75,6 +76,7 @@ def test_unknown_key_is_logged_with_the_nearest_name_and_ignored() -> None:
     assert "key=log.retention.hour nearest=log.retention.hours" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "named"),
     [
@@ -115,6 +117,7 @@ NEEDED_BY_SOME = (
 )
 
 
+@pytest.mark.slow
 def test_a_start_imports_nothing_that_only_some_brokers_need(tmp_path: Path) -> None:
     script = f"""
 import sys

@@ -218,6 +218,7 @@ def test_answers_say_why_what_is_left_and_what_it_costs(address: str) -> None:
     assert orders["cost_per_month"] == pytest.approx(orders["remote_bytes"] / 2**30 * 0.023)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "status"),
     [

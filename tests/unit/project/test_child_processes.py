@@ -8,6 +8,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 
 def child(program: str) -> list[str]:
     ran = subprocess.run(
@@ -16,6 +18,7 @@ def child(program: str) -> list[str]:
     return ran.stdout.split()
 
 
+@pytest.mark.slow
 def test_a_broker_does_not_import_hypothesis() -> None:
     program = "import sys, isotherm.broker.node; print(*sys.modules)"
     modules = child(program)
@@ -23,6 +26,7 @@ def test_a_broker_does_not_import_hypothesis() -> None:
     assert "hypothesis" not in modules
 
 
+@pytest.mark.slow
 def test_hypothesis_is_there_for_a_process_that_uses_it_beside_kio() -> None:
     program = (
         "import kio.static.primitive, hypothesis.strategies, sys\n"

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 import isotherm
 
 PACKAGE = Path(isotherm.__file__).parent
@@ -53,6 +55,7 @@ def circle(imports: Mapping[str, set[str]]) -> list[str]:
     return []
 
 
+@pytest.mark.slow
 def test_no_module_imports_itself_by_way_of_others() -> None:
     assert circle(imports_of(PACKAGE)) == []
 

@@ -68,11 +68,13 @@ def test_garbage_is_corrupt(codec: CompressionType, garbage: bytes) -> None:
         decompress(codec, garbage)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", [CompressionType.GZIP, CompressionType.LZ4, CompressionType.ZSTD])
 def test_bomb_is_refused_with_little_memory(codec: CompressionType) -> None:
     assert_refused_with_little_memory(codec, compress(codec, bytes(400_000_000)))
 
 
+@pytest.mark.slow
 def test_zstd_blocks_that_each_hold_something_are_refused_with_little_memory() -> None:
     """So few blocks per KiB that the reader checks their headers."""
     rng = random.Random(0)

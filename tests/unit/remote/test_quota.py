@@ -38,6 +38,7 @@ def moved_under_quota(
     return moved
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "size_max"),
     [(10 * MIB, MIB), (MIB, MIB), (10 * MIB, 64 * MIB), (MIB, 512 * MIB)],

@@ -145,6 +145,7 @@ def test_partition_that_was_let_go_of_is_to_be_asked_for_again(tiered: TieredPar
         tiered.read(0)
 
 
+@pytest.mark.slow
 def test_flipped_bit_of_an_index_changes_no_answer(tmp_path: Path) -> None:
     """Timestamps rise and fall, so that an entry that leads too far would skip younger records."""
     tiered = TieredPartition(tmp_path / "p", internal_segment_bytes=900)

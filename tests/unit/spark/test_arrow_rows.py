@@ -62,6 +62,7 @@ print(*rows.column_names, rows.to_pylist()[2])
 """
 
 
+@pytest.mark.slow
 def test_rows_are_made_without_pandas() -> None:
     ran = subprocess.run([sys.executable, "-c", ROWS], capture_output=True, text=True, check=True)
     loaded, row = ran.stdout.splitlines()

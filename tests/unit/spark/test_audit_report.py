@@ -198,6 +198,7 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to open the page with")
 @pytest.mark.parametrize("width", [1280, 390], ids=["desktop", "phone"])
 def test_browser_lays_the_page_out_and_sorts_its_tables(tmp_path: Path, width: int) -> None:

@@ -13,6 +13,7 @@ from unittest import mock
 
 import fastavro
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -190,6 +191,7 @@ def decoded(codec: AvroCodec, payloads: list[bytes], *, one_by_one: bool) -> Dec
     return found
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(typed_values(), st.booleans())
 def test_columns_have_what_was_written(made: tuple[Schema, list[Any]], one_by_one: bool) -> None:
@@ -217,6 +219,7 @@ def damaged(draw: st.DrawFn, payload: bytes) -> bytes:
 
 # derandomize, because random damage now and then meets negative branches of unions and indexes of
 # enums, which Polars and fastavro each read differently (decision 144).
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True)
 @given(typed_values(), st.data())
 def test_values_that_are_not_avro_are_dead_and_others_are_not(

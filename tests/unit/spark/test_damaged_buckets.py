@@ -137,7 +137,14 @@ def test_objects_of_a_topic_of_equal_sizes_are_found_by_their_times(
                 assert asked.wrong_answer(history.folder) is None
 
 
-@pytest.fixture(scope="module", params=["compressed", "encrypted", "compressed-encrypted"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("compressed", marks=pytest.mark.nightly),
+        pytest.param("encrypted", marks=pytest.mark.nightly),
+        "compressed-encrypted",
+    ],
+)
 def transformed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> ModelHistory:

@@ -10,6 +10,7 @@ import sys
 from importlib.metadata import requires
 from pathlib import Path
 
+import pytest
 from Crypto.PublicKey import RSA
 
 from isotherm.config.definition import ConfigKey
@@ -54,6 +55,7 @@ print(json.dumps([rows, sorted(loaded)]))
 """
 
 
+@pytest.mark.slow
 def test_page_lists_exactly_what_executors_load(
     storage_settings: ObjectStoreSettings,
     maker: RecordSegmentMaker,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,6 +41,7 @@ def test_ids_and_what_is_behind_them(values: list[bytes | None], skipped: int) -
     assert list(names) == list(dict.fromkeys(n for n, _ in expected if isinstance(n, SchemaName)))
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(

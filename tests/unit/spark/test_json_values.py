@@ -137,6 +137,7 @@ def has_content(parsed: Any) -> bool:
 
 
 # Hypothesis draws slowly on a busy machine.
+@pytest.mark.slow
 @settings(max_examples=40, derandomize=True)
 @given(st.lists(VALUES, max_size=12), st.lists(VALUES, max_size=6))
 def test_each_value_is_what_pythons_json_reads_or_dead_with_a_reason(
@@ -182,6 +183,7 @@ def test_tasks_that_met_different_cases_give_one_column() -> None:
     assert decode([b'{"id":1,"ID":2}'], both).column.to_pylist() == [{"id": 1, "ID": 2}]
 
 
+@pytest.mark.slow
 def test_many_values_with_the_wrong_case_cost_no_start_of_arrow_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -287,6 +289,7 @@ def counted_starts(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     return started
 
 
+@pytest.mark.slow
 def test_arrow_is_not_started_for_each_bad_value(monkeypatch: pytest.MonkeyPatch) -> None:
     started = counted_starts(monkeypatch)
     bad = [

@@ -53,6 +53,7 @@ def row(message: Message) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @given(st.lists(messages, max_size=20))
 def test_columns_are_those_of_rows_made_one_by_one(made: list[Message]) -> None:
     rows = [row(each) for each in made]

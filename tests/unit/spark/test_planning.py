@@ -236,6 +236,7 @@ def test_tasks_survive_pickling_and_are_small(segment: SegmentFactory) -> None:
     assert len(sent) < 500
 
 
+@pytest.mark.slow
 def test_planning_many_segments_gives_tasks_of_the_target_size(
     segment: SegmentFactory,
 ) -> None:

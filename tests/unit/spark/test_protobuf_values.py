@@ -193,6 +193,7 @@ def plain(value: Any) -> Any:
     return repr(value) if isinstance(value, float) else value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("syntax", ["proto2", "proto3"])
 @given(SEEDS)
 def test_rows_are_what_google_reads(syntax: str, seed: int) -> None:
@@ -208,6 +209,7 @@ def test_rows_are_what_google_reads(syntax: str, seed: int) -> None:
     assert plain(column.to_pylist()) == [row(each) for each in made]
 
 
+@pytest.mark.slow
 @given(SEEDS)
 def test_cut_bytes_are_read_as_google_does_or_dead(seed: int) -> None:
     rng = Random(seed)

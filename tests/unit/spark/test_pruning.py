@@ -156,6 +156,7 @@ def limits() -> Iterator[dict[str, str]]:
     }
 
 
+@pytest.mark.slow
 def test_days_out_of_many_fetch_about_their_bytes(history: History, fetched: Fetched) -> None:
     wanted = list(range(FIRST_DAY * RECORDS_PER_DAY, LAST_DAY * RECORDS_PER_DAY))
     needed = history.stored_size_of_a_day * (LAST_DAY - FIRST_DAY)

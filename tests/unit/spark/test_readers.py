@@ -71,6 +71,7 @@ def test_whole_segment_is_read_across_small_ranges(
     assert offsets_of([whole(segment)], storage) == list(range(2000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [2, 3, 7, 500])
 def test_parts_of_a_segment_together_hold_every_record_once(
     storage: ObjectStoreRemoteStorageManager, segment: RemoteLogSegmentMetadata, parts: int

@@ -100,6 +100,7 @@ def row_of(schema: Any, written: Any) -> Any:
     return row
 
 
+@pytest.mark.slow
 @given(st.lists(evolved(), min_size=1, max_size=3), st.data())
 def test_rows_of_several_schemas_have_all_fields(schemas: list[Any], data: st.DataObject) -> None:
     places = data.draw(st.lists(st.integers(0, len(schemas)), max_size=30))

@@ -10,6 +10,7 @@ import json
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,6 +53,7 @@ def batch_of(records: list[tuple[int, bytes | None, bytes | None]]) -> pa.Record
     return pa.RecordBatch.from_pylist(rows, schema=arrow_schema(SOURCE_SCHEMA))
 
 
+@pytest.mark.slow
 @given(names, names, st.data())
 def test_each_record_is_a_row_or_a_dead_letter(key: str, value: str, data: st.DataObject) -> None:
     records = data.draw(
@@ -101,6 +103,7 @@ def test_each_record_is_a_row_or_a_dead_letter(key: str, value: str, data: st.Da
         assert row["reason"].startswith(to_blame)
 
 
+@pytest.mark.slow
 def test_wide_and_large_values_are_rows() -> None:
     """2000 fields, most of which an object lacks, and a text of 10 MB."""
     names = [f"f{n}" for n in range(2000)]

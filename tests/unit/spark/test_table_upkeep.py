@@ -147,6 +147,7 @@ def rows(folder: Path, suffix: str = "") -> list[int]:
     return sorted(offsets_of(found))
 
 
+@pytest.mark.slow
 def test_merged_files_have_the_rows_and_the_offsets(table: IcebergTable, tmp_path: Path) -> None:
     for kept in table.kept():
         assert len(kept.files()) == 3
@@ -204,6 +205,7 @@ def test_files_that_others_have_replaced_are_not_merged(
     assert rows(tmp_path) == [0, 1, 4, 6, 7]
 
 
+@pytest.mark.slow
 def test_old_snapshots_expire_with_the_files_that_only_they_name(
     table: IcebergTable, tmp_path: Path
 ) -> None:
@@ -225,6 +227,7 @@ def test_old_snapshots_expire_with_the_files_that_only_they_name(
     assert len(rows(tmp_path)) == 12
 
 
+@pytest.mark.slow
 def test_what_the_next_run_needs_does_not_expire(table: IcebergTable, tmp_path: Path) -> None:
     """The newest run's snapshot must stay, although commits of others and of upkeep follow it,
     because its dead letters are not settled."""

@@ -71,6 +71,7 @@ def test_zip_that_is_none_stays_where_it_is(tmp_path: Path) -> None:
     assert installed_first(path) == path
 
 
+@pytest.mark.slow
 def test_task_loads_nothing_that_was_not_loaded_before_the_fork(tmp_path: Path) -> None:
     tier = make_tier(tmp_path)
     tier.add(TopicIdPartition(uuid.UUID(int=1), "flights", 0), range(40))

@@ -112,6 +112,7 @@ class ScriptedClient:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("topics", "partitions"), [(3000, 1), (1, 20_000), (0, 1)])
 def test_every_topic_of_a_large_cluster_has_settings_and_offsets(
     topics: int, partitions: int

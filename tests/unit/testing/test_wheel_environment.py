@@ -41,6 +41,7 @@ def test_an_extra_is_required_where_it_is_asked_for() -> None:
     assert "rich" in names(requirement, extras=frozenset({"pages"}))
 
 
+@pytest.mark.slow
 def test_an_environment_has_what_its_wheel_names_and_nothing_else(tmp_path: Path) -> None:
     environment = tmp_path / "environment"
     install_wheel(wheel_that_requires(tmp_path, "mdurl"), environment)
@@ -54,6 +55,7 @@ def test_an_environment_has_what_its_wheel_names_and_nothing_else(tmp_path: Path
     assert not imports("numpy")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("requirement", ["no-such-distribution", "mdurl<0"])
 def test_a_requirement_that_is_not_met_is_named(tmp_path: Path, requirement: str) -> None:
     wheel = wheel_that_requires(tmp_path, requirement)

@@ -141,6 +141,7 @@ def test_any_resource_of_a_type(acls: list[AccessControlEntryRecord], expected: 
     assert AclIndex(acls).allows_any(ALICE, HOST, Operation.WRITE, TOPIC) is expected
 
 
+@pytest.mark.slow
 @given(ACLS, ACLS, st.data())
 def test_index_that_was_changed_decides_like_a_new_one(
     first: list[AccessControlEntryRecord],

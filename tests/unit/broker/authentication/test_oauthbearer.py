@@ -233,6 +233,7 @@ def test_keys_are_read_again_soon_when_one_is_missing_but_not_at_once() -> None:
         keys.stop()
 
 
+@pytest.mark.slow
 def test_keys_are_read_again_in_time_and_stay_if_that_fails() -> None:
     source, clock = Source(PROVIDER.key_set("rsa")), SimClock(NOW_S * 1000)
     keys = refreshing(source, clock)

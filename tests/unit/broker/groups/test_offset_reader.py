@@ -93,6 +93,7 @@ def load(reader: OffsetReader, key: bytes, value: bytes | None) -> Read | None:
     return Read(found.group_id, found.partition, committed)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(KEYS, VALUES), max_size=5))
 def test_whole_records_are_read_as_by_the_schemas(
     records: list[tuple[OffsetCommitKey, object]],

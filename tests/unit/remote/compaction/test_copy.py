@@ -94,6 +94,7 @@ class Copy:
         assert len(self.objects()) == 9
 
 
+@pytest.mark.slow
 def test_a_copy_cut_off_anywhere_is_finished_or_undone(
     tmp_path: Path, local_compaction: Callable[..., Any]
 ) -> None:

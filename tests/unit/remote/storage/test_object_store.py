@@ -338,7 +338,6 @@ def test_folder_object_is_complete_or_absent(folder: Path) -> None:
     ]
 
 
-@pytest.mark.slow
 def test_file_is_copied_into_a_folder_beside_what_a_crash_has_left(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -346,7 +345,8 @@ def test_file_is_copied_into_a_folder_beside_what_a_crash_has_left(
     source = tmp_path / "00.log"
     (folder / "a").mkdir()
     (folder / "a/b.log#1").write_bytes(b"unfinished")
-    for content in (b"first", bytes(range(256)) * PART_SIZE, b""):
+    in_several_pieces = bytes(range(256)) * 40_000
+    for content in (b"first", in_several_pieces, b""):
         source.write_bytes(content)
         client.put("a/b.log", source)
         assert (folder / "a/b.log").read_bytes() == content

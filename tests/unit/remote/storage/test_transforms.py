@@ -344,6 +344,7 @@ def test_damaged_encrypted_chunk_is_corrupt_and_named(
         setup.manager(config).fetch_log_segment(segment.metadata, 0, 9)
 
 
+@pytest.mark.slow
 def test_damaged_encrypted_index_is_corrupt(
     setup: Setup, key_files: dict[str, dict[str, str]]
 ) -> None:
