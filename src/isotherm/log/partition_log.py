@@ -566,6 +566,8 @@ class PartitionLog:
         if segments[-1].base_offset >= start_offset:  # new file names, as in Kafka
             self.environment.cache.fs.sync_directory(self.directory)
         with self._lock:
+            if self.removals != removals:
+                return  # a truncation has set a lower recovery point, at or below the new log end
             if active is not self._segments.active:
                 # Rolled meanwhile: the roll wrote its final index entry after the sync.
                 end_offset = min(end_offset, active.base_offset)

@@ -409,3 +409,28 @@ def test_flush_that_a_new_beginning_overtakes_stores_nothing_of_the_old_log(
     log.flush()
     stored = (tmp_path / "topic-0" / "leader-epoch-checkpoint").read_text()
     assert stored == "0\n2\n0 0\n1 36\n"
+
+
+def test_flush_that_a_truncation_overtakes_at_last_leaves_the_recovery_point_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that ends below its recovery point would count as damaged at the next start."""
+    log = open_local_log(tmp_path / "topic-0", config=SMALL)
+    for offset in range(36):
+        fetched(log, batch(offset))
+    indexes = log._segments.transaction_indexes
+    store = indexes.store
+
+    def truncate() -> None:
+        monkeypatch.setattr(indexes, "store", store)
+        log.truncate_to(20)
+        store()
+
+    monkeypatch.setattr(indexes, "store", truncate)
+    log.flush()
+    assert log.log_end_offset == 20
+    assert log.recovery_point <= 20
+    fetched(log, *(batch(offset) for offset in range(20, 30)))
+    assert log.recovery_point <= 20
+    log.flush()
+    assert log.recovery_point == 30
