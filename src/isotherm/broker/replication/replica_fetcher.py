@@ -351,9 +351,12 @@ class ReplicaFetcher:
         self, key: _Key, followed: _Followed, state: FetchState, answer: FetchPartitionResponse
     ) -> None:
         partition, log = followed.partition, followed.partition.log
-        # `react` has compared the request with the state, and only this thread moves the end of the log
-        # while the partition is followed.
-        assert state.fetch_offset == log.log_end_offset, (state, log)
+        # An append may have ended with an error behind its last record: a log that moves to another directory
+        # is closed between two calls. The next fetch names the end, and the epoch there to the leader.
+        if state.fetch_offset != log.log_end_offset:
+            followed.state = state.moved(log.log_end_offset, followed.latest_epoch)
+            partition.note_replicated(0)
+            return
         before = (log.high_watermark, log.log_start_offset)
         info = append_fetched(self._log_manager, log, answer, state.leader_epoch)
         followed.state = state.appended(

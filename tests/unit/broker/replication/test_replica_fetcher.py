@@ -21,6 +21,7 @@ from isotherm.broker.replication.replication_quota import ReplicationQuota
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.replication import ReplicationConfig
 from isotherm.config.topic import TopicConfig
+from isotherm.errors import NotLeaderOrFollowerError
 from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_manager import LogManager
 from isotherm.log.partition_log import PartitionLog
@@ -306,6 +307,34 @@ def test_damaged_records_are_asked_for_again(setup: Setup) -> None:
     setup.clock.advance(BACKOFF_MS)
     setup.fetch()
     setup.check_equal()
+
+
+def test_log_that_is_closed_behind_an_append_is_fetched_from_its_new_end(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A move to another directory closes the log, so the append succeeds and the calls after it fail."""
+    log = setup.followed[A].log
+    increment = log.maybe_increment_log_start_offset
+
+    def refuse_once(offset: int) -> None:
+        monkeypatch.setattr(log, "maybe_increment_log_start_offset", increment)
+        raise NotLeaderOrFollowerError("log is closed")
+
+    monkeypatch.setattr(log, "maybe_increment_log_start_offset", refuse_once)
+    setup.append(count=3)
+    setup.follow(A)
+    setup.fetch()
+    assert log.log_end_offset == 3
+    assert setup.followed[A].noted == []
+    setup.clock.advance(BACKOFF_MS)
+    setup.append()
+    setup.fetch(2)
+    assert setup.fetcher.failed_partitions == frozenset()
+    [asked] = setup.asked()
+    assert (asked.fetch_offset, asked.last_fetched_epoch) == (3, 0)
+    setup.check_equal()
+    # Readers that wait are woken for the records of the first answer too.
+    assert len(setup.followed[A].noted) == 2
 
 
 def test_records_at_another_offset_end_the_following(setup: Setup) -> None:
