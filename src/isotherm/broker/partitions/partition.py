@@ -135,13 +135,16 @@ class Partition:
             if image.partition_epoch < self._replicas.partition_epoch:
                 return False
             is_new_leader, is_first = not self.is_leader, self._replicas.partition_epoch < 0
+            # Another broker may have led in a leader epoch that was skipped, and followers may have
+            # truncated their logs for it, so their offsets prove nothing any more.
+            is_interrupted = is_new_leader or image.leader_epoch > self.leader_epoch + 1
             end = self.log.log_end_offset
             if image.leader_epoch > self.leader_epoch:
                 self.log.begin_epoch(image.leader_epoch)
                 self.leader_epoch = image.leader_epoch
             now_ms = self._cluster.clock.now_ms()
             self._replicas.lead(
-                image, log_end_offset=end, now_ms=now_ms, is_new_leader=is_new_leader
+                image, log_end_offset=end, now_ms=now_ms, is_new_leader=is_interrupted
             )
             self.leader, self.is_leader = self._cluster.broker_id, True
             self.is_alone = image.replicas == (self._cluster.broker_id,)

@@ -151,6 +151,25 @@ def test_acks_all_survives_a_new_epoch_of_the_same_leader(leader: Leader) -> Non
     leader.run(scenario)
 
 
+def test_skipped_leader_epoch_makes_the_followers_offsets_unknown(leader: Leader) -> None:
+    """Another broker may have led in epoch 6, and FIRST may have truncated its log for it."""
+
+    async def scenario() -> None:
+        waiting = leader.produce(b"a", b"b")
+        leader.fetch_now(2, replica=FIRST)
+        leader.fetch_now(0, replica=SECOND)
+        image = leader.image(ME, FIRST, leader_epoch=7, partition_epoch=12)
+        assert not leader.partition.make_leader(image)
+        await settle()
+        assert leader.partition.log.high_watermark == 0
+        assert not waiting.done()
+        leader.fetch_now(2, replica=FIRST, current_leader_epoch=7)
+        assert leader.partition.log.high_watermark == 2
+        assert (await waiting).error_code == ErrorCode.none
+
+    leader.run(scenario)
+
+
 def test_shrunk_isr_lets_the_high_watermark_rise(leader: Leader) -> None:
     async def scenario() -> None:
         waiting = leader.produce(b"a")
