@@ -26,7 +26,7 @@ LAG_MS = 100
 
 class IsrModel(RuleBasedStateMachine):
     """The whole cluster of one partition: the leader's `InSyncReplicas`, the logs of its followers,
-    the controller's ISR, and the requests and answers in flight between them."""
+    the controller's ISR, and the requests, answers and images in flight between them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,6 +39,7 @@ class IsrModel(RuleBasedStateMachine):
         self.fenced: set[int] = set()
         self.unsent: IsrChange | None = None
         self.unanswered: tuple[IsrChange, IsrAnswer] | None = None
+        self.unpublished: list[PartitionImage] = []
         self.min_isr = 1
         self.replicas = InSyncReplicas(LEADER)
 
@@ -46,7 +47,8 @@ class IsrModel(RuleBasedStateMachine):
     def elect(self, followers: set[int], min_isr: int) -> None:
         self.isr = (LEADER, *sorted(followers))
         self.min_isr = min_isr
-        self.publish()
+        self.write_metadata()
+        self.publish(1)
 
     # ---- steps of the leader
 
@@ -114,13 +116,22 @@ class IsrModel(RuleBasedStateMachine):
         answer = self.controllers_answer(change)
         self.unanswered = (change, answer)
 
+    def change_isr(self, isr: tuple[int, ...]) -> None:
+        self.isr = isr
+        self.partition_epoch += 1
+        self.write_metadata()
+
+    def write_metadata(self) -> None:
+        self.unpublished.append(
+            PartitionImage(0, (LEADER, *FOLLOWERS), self.isr, LEADER, 0, self.partition_epoch)
+        )
+
     def controllers_answer(self, change: IsrChange) -> IsrAnswer:
         if change.partition_epoch != self.partition_epoch:
             return IsrAnswer(ErrorCode.invalid_update_version)
         if self.fenced.intersection(change.isr):
             return IsrAnswer(ErrorCode.ineligible_replica)
-        self.isr = change.isr
-        self.partition_epoch += 1
+        self.change_isr(change.isr)
         return IsrAnswer(ErrorCode.none, self.isr, 0, self.partition_epoch)
 
     @precondition(lambda self: self.unanswered is not None)
@@ -140,19 +151,20 @@ class IsrModel(RuleBasedStateMachine):
     def fence(self, broker: int) -> None:
         self.fenced.add(broker)
         if broker in self.isr and len(self.isr) > 1:
-            self.isr = tuple(each for each in self.isr if each != broker)
-            self.partition_epoch += 1
+            self.change_isr(tuple(each for each in self.isr if each != broker))
 
     @rule(broker=st.sampled_from(FOLLOWERS))
     def unfence(self, broker: int) -> None:
         self.fenced.discard(broker)
 
-    @rule()
-    def publish(self) -> None:
-        """Deliver the metadata log to the leader. An image that is older than the last answer
-        changes nothing."""
-        image = PartitionImage(0, (LEADER, *FOLLOWERS), self.isr, LEADER, 0, self.partition_epoch)
-        if image.partition_epoch > self.replicas.partition_epoch:
+    @precondition(lambda self: self.unpublished)
+    @rule(count=st.integers(1, 3))
+    def publish(self, count: int) -> None:
+        """Deliver the next records of the metadata log to the leader as one image. As in `Partition`,
+        an image that is older than the last answer changes nothing, and an equal one is applied."""
+        image = self.unpublished[:count][-1]
+        del self.unpublished[:count]
+        if image.partition_epoch >= self.replicas.partition_epoch:
             self.replicas.lead(
                 image, log_end_offset=self.end, now_ms=self.now_ms, is_new_leader=False
             )

@@ -127,8 +127,10 @@ class InSyncReplicas:
     ) -> None:
         """Take over the state of the metadata. The caller has checked that it is not older.
 
-        Drops a pending change: the metadata has overtaken it, and the leader proposes it again if it is
-        still needed. As soon as there is a leader, RECOVERING (after an unclean election) becomes RECOVERED.
+        Newer state drops a pending change: the metadata has overtaken it, and the leader proposes it again
+        if it is still needed. The state that the change is based on keeps it. That image comes late if an
+        answer brought the state here first, and the controller may have committed the change by then. As
+        soon as there is a leader, RECOVERING (after an unclean election) becomes RECOVERED.
         """
         known = self._followers
         self._followers = {
@@ -136,7 +138,9 @@ class InSyncReplicas:
             for each in image.replicas
             if each != self._broker_id
         }
-        self._committed, self._pending = image.isr, None
+        if (image.partition_epoch, image.leader_epoch) != (self.partition_epoch, self.leader_epoch):
+            self._pending = None
+        self._committed = image.isr
         self.partition_epoch = image.partition_epoch
         # In the same leader epoch the followers' fetch offsets remain valid.
         if image.leader_epoch == self.leader_epoch:

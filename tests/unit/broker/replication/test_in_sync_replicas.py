@@ -359,6 +359,26 @@ def test_answer_to_a_change_that_the_metadata_has_replaced_is_ignored() -> None:
     assert world.replicas.partition_epoch == 9
 
 
+def test_metadata_that_an_answer_has_overtaken_does_not_end_the_next_change() -> None:
+    """The controller may have admitted SECOND before the image of the change before comes."""
+    world, change = pending_expansion()
+    answer = IsrAnswer(ErrorCode.none, (LEADER, FIRST), 5, 8)
+    assert world.replicas.on_answer(change, answer) is AnswerEffect.COMMITTED
+    world.end = 12
+    assert world.raised() == 10
+    world.fetch(SECOND, 10)
+    pending = world.expand(SECOND)
+    assert pending is not None
+    world.lead(image(LEADER, FIRST, partition_epoch=8), is_new_leader=False)
+    assert world.replicas.pending is pending
+    world.fetch(FIRST, 12)
+    assert world.raised() == 10
+    # The image of the change itself ends it, whether or not its answer comes.
+    world.lead(image(LEADER, FIRST, SECOND, partition_epoch=9), is_new_leader=False)
+    assert world.replicas.pending is None
+    assert world.raised() == 10
+
+
 # ---- the assignment and the epochs
 
 
