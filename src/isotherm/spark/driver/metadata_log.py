@@ -168,7 +168,9 @@ class TopicMetadataLog:
                 if not records:
                     return
                 position = records[-1].offset + 1
-                yield _run_of([record for record in records if record.offset < end], position)
+                # A next offset beyond the slice would skip the records that are left out here.
+                read = [record for record in records if record.offset < end]
+                yield _run_of(read, min(position, end))
 
     def _open(self) -> KafkaMetadataTopic:
         return KafkaMetadataTopic(self.client_properties, topic=self.topic)
