@@ -248,6 +248,22 @@ def test_added_partition_that_lacks_its_beginning_is_data_loss(cluster: Cluster,
     assert lenient.batch() == [("Broker", 3, 9)]
 
 
+def test_added_partition_that_loses_its_beginning_before_it_is_read_is_data_loss(
+    cluster: Cluster, stream
+) -> None:
+    following, lenient = stream(), stream(failOnDataLoss="false")
+    following.start()
+    lenient.start()
+    cluster.ends[A1] = OffsetBounds(0, 9)
+    end, lenient_end = (
+        each.query.next_offset(each.at, is_limited=True) for each in (following, lenient)
+    )
+    cluster.ends[A1] = OffsetBounds(3, 9)
+    with pytest.raises(OffsetOutOfRangeError, match=r"partition=a-1 first_available=3"):
+        following.query.tasks(following.at, end)
+    assert reads_of(lenient.query, lenient.at, lenient_end) == [("Broker", 3, 9)]
+
+
 def test_records_that_expired_before_they_were_read_are_data_loss(cluster: Cluster, stream) -> None:
     cluster.ends[A0] = OffsetBounds(0, 10)
     following, lenient = (

@@ -125,9 +125,10 @@ class StreamQuery:
         ranges = []
         for partition in sorted(end.offsets.keys() & views.keys()):
             bounds = views[partition].bounds
-            wanted = OffsetRange(
-                partition, started.get(partition, bounds.start), end.offsets[partition]
-            )
+            # An added partition has no start in the checkpoint, and retention may have raised the
+            # start of its log since `next_offset`.
+            start_offset = self._start_in(started, partition, bounds)
+            wanted = OffsetRange(partition, start_offset, end.offsets[partition])
             problem = check_range(wanted, bounds)
             if problem is not None:
                 self._log.report_data_loss(problem)
