@@ -8,6 +8,7 @@ scan for Iceberg, and delta-rs for Delta.
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -153,6 +154,26 @@ def test_runs_go_on_from_each_other(open_table: OpenTable, tmp_path: Path, read:
     assert offsets_of(read()) == [n for n in range(30) if n % 10 != 9]
     assert offsets_of(read("_dead_letters")) == [9, 19, 29]
     assert {row["value"] for row in read("_dead_letters")} == {b"?"}
+
+
+def test_a_table_that_is_deleted_while_it_is_followed_is_made_again(
+    kind: str, open_table: OpenTable, tmp_path: Path, read: Any
+) -> None:
+    table = begun(open_table())
+    table.commit(staged(table, tmp_path, range(3), range(3, 4)))
+    table.settle()
+    for suffix in ("", "_dead_letters"):
+        if kind == "iceberg":
+            catalog_of(tmp_path).drop_table(f"kafka.prices{suffix}")
+        else:
+            shutil.rmtree(tmp_path / "lake" / f"prices{suffix}")
+    assert table.identity() is None
+    assert table.covered() == {}
+    table.create(IDENTITY)
+    table.commit(staged(table, tmp_path, range(2)))
+    table.settle()
+    assert begun(open_table()).covered() == {0: 2}
+    assert offsets_of(read()) == [0, 1]
 
 
 def test_files_without_a_commit_are_in_no_table(

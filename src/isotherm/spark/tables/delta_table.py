@@ -137,6 +137,8 @@ class DeltaTopicTable:
         with _translated("the table cannot be read"):
             self._table = self._open(self._place)
             if self._table is None:
+                # The table may have been deleted since the last commit.
+                self._covered = {}
                 return None
             properties = self._table.metadata().configuration
             identity = stored_identity(properties, self.name)

@@ -130,6 +130,8 @@ class IcebergTable:
             try:
                 self._table = self._catalog.load_table(self._identifier)
             except NoSuchTableError:
+                # The table may have been dropped since the last commit.
+                self._table, self._covered = None, {}
                 return None
         identity = stored_identity(self._table.properties, self.name)
         self._covered = self._read_covered(self._table)

@@ -53,6 +53,9 @@ class ParquetTable:
         self.name = name
         self._settings = settings
         self._client = store_client(settings)
+        self._forget()
+
+    def _forget(self) -> None:
         self._identity: Identity | None = None
         self._types: DecodedTypes = KeyValue(None, None)
         self._last: dict[str, Any] = {}
@@ -62,6 +65,9 @@ class ParquetTable:
         # Numbers have 20 digits, so the newest commit is the last in the order of keys.
         stored = max(self._commits(), default=None)
         if stored is None:
+            # The folder may have been deleted since the last commit. A table that is made again
+            # begins at the topic's start.
+            self._forget()
             return None
         text = self._client.get(stored.key, _COMMIT_SIZE_MAX)
         try:
