@@ -326,4 +326,4 @@ def test_topic_that_is_not_what_it_was_is_refused(tier: Tier, tmp_path: Path) ->
     again = TopicIdPartition(uuid.UUID(int=10), "prices", 0)
     tier.maker.tier(again, [lost], event_timestamp_ms=1)
     with pytest.raises(ConfigError, match=r"the topic was deleted and made anew .*its_topic_id="):
-        run_table("prices", tier.folder, *options, "-o", "failOnDataLoss=false")
+        run_table("prices", tier.folder, *options)

@@ -54,11 +54,11 @@ def test_history_and_what_comes_are_added_commit_after_commit(
         """No broker answers two attempts."""
         away, plan = [1, 2], TopicPlanner.plan
 
-        def planned(self: TopicPlanner, covered: Any) -> Any:
+        def planned(self: TopicPlanner, *given: Any) -> Any:
             if away:
                 away.pop()
                 raise BrokerUnreachableError("no broker answers")
-            return plan(self, covered)
+            return plan(self, *given)
 
         monkeypatch.setattr(TopicPlanner, "plan", planned)
         put(tier, OWNER, documents(range(3)))

@@ -89,8 +89,11 @@ def topic(
             " hint='read the table itself, or make another one with --mode append'"
         )
     # `covered` and `data_files` are of one snapshot: a run that commits meanwhile changes neither.
-    plan = plan_topic(source, opened.covered())
-    check_topic(found, name, plan.topic_id, opened.name)
+    plan = plan_topic(
+        source,
+        opened.covered(),
+        lambda topic_id: check_topic(found, name, topic_id, opened.name),
+    )
     types = opened.types()
     files = [_for_spark(each) for each in opened.data_files()]
     schema = spark_schema(rows_schema(types))

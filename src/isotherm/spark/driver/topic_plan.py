@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
@@ -54,27 +54,36 @@ class TopicPlanner:
     def close(self) -> None:
         self._open.close()
 
-    def plan(self, covered: Mapping[int, Offset]) -> TopicPlan:
+    def plan(
+        self, covered: Mapping[int, Offset], check_id: Callable[[str], None] = lambda _: None
+    ) -> TopicPlan:
         """Plan the records from the offsets `covered` on, by partition number. A partition without
-        such an offset is read from its start.
+        such an offset is read from its start. `check_id` gets the topic's id first: the offsets of
+        another topic say nothing about this one.
 
         Raises UnknownTopicOrPartitionError for a topic without a segment, and OffsetOutOfRangeError
         (with failOnDataLoss) if offsets after the covered ones are no longer kept.
         """
 
         def plan(views: Views) -> TopicPlan:
+            topic_id = _topic_id(views, self._brokers)
+            check_id(topic_id)
             ranges = _ranges(self._log, views, covered)
             tasks = [TaskPartition(task, self._layout) for task in self._log.tasks(ranges, views)]
-            return TopicPlan(_topic_id(views, self._brokers), tuple(ranges), tuple(tasks))
+            return TopicPlan(topic_id, tuple(ranges), tuple(tasks))
 
         with uncollected():
             return self._log.planned(plan)
 
 
-def plan_topic(options: SourceOptions, covered: Mapping[int, Offset]) -> TopicPlan:
+def plan_topic(
+    options: SourceOptions,
+    covered: Mapping[int, Offset],
+    check_id: Callable[[str], None] = lambda _: None,
+) -> TopicPlan:
     """As TopicPlanner.plan, for a single plan."""
     with closing(TopicPlanner(options)) as planner:
-        return planner.plan(covered)
+        return planner.plan(covered, check_id)
 
 
 def _ranges(log: TieredLog, views: Views, covered: Mapping[int, Offset]) -> list[OffsetRange]:

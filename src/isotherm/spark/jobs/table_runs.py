@@ -73,10 +73,8 @@ class TableRuns:
         found = self._table.identity()
         if found is not None:
             check_options(found, self._wanted, self._table.name)
-        plan = self._plan()
+        plan = self._plan(found)
         wanted = replace(self._wanted, topic_id=plan.topic_id)
-        if found is not None:
-            check_topic(found, wanted.topic, wanted.topic_id, self._table.name)
         cost = cost_of_table(plan, self._options)
         check_cost(cost, self._max_bytes)
         # Before Spark starts, and only if there is something to decode.
@@ -110,11 +108,15 @@ class TableRuns:
             self._planner.close()
             self._planner = None
 
-    def _plan(self) -> TopicPlan:
+    def _plan(self, found: Identity | None) -> TopicPlan:
+        def check_id(topic_id: str) -> None:
+            if found is not None:
+                check_topic(found, self._wanted.topic, topic_id, self._table.name)
+
         if self._planner is None:
             self._planner = TopicPlanner(self._options)
         try:
-            return self._planner.plan(self._table.covered())
+            return self._planner.plan(self._table.covered(), check_id)
         except BaseException:
             # A planner is unusable after an error. The next run opens a new one.
             self.close()
