@@ -90,7 +90,15 @@ def _ranges(log: TieredLog, views: Views, covered: Mapping[int, Offset]) -> list
     ranges = []
     for partition in sorted(views):
         bounds = views[partition].bounds
-        start = covered.get(partition.partition, bounds.start)
+        start = covered.get(partition.partition)
+        if start is None:
+            start = bounds.start
+            # A commit covers all partitions that its run has seen, also empty ones.
+            if covered and start > 0:
+                log.report_data_loss(
+                    f"a partition that no run has seen does not begin at offset 0 partition={partition}"
+                    f" first_available={start}"
+                )
         # An earlier run may have read more: without brokers the log ends at the first transaction
         # that is open where the bucket ends. That is not data loss.
         wanted = OffsetRange(partition, start, max(start, bounds.end))
