@@ -50,6 +50,15 @@ def test_new_partition_that_lacks_its_beginning_is_data_loss(ranges: Ranges) -> 
     assert ranges({}, *bounds) == [(0, 0, 10), (1, 3, 9)], "the first run takes what there is"
 
 
+def test_log_of_the_brokers_that_became_shorter_is_data_loss(ranges: Ranges) -> None:
+    shorter = OffsetBounds(0, 5)
+    with pytest.raises(OffsetOutOfRangeError, match=r"covered_end=10 available_end=5 .*isolation"):
+        ranges({0: 10}, shorter)
+    assert ranges({0: 10}, shorter, failOnDataLoss="false") == [(0, 10, 10)]
+    assert ranges({0: 10}, shorter, includeTail="false") == [(0, 10, 10)], "the bucket lags"
+    assert ranges({0: 5}, shorter) == [(0, 5, 5)]
+
+
 def test_another_topic_is_refused_before_its_offsets_are_compared(
     maker: RecordSegmentMaker, storage_settings: ObjectStoreSettings, owner: TopicIdPartition
 ) -> None:

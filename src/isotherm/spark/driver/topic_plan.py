@@ -99,7 +99,13 @@ def _ranges(log: TieredLog, views: Views, covered: Mapping[int, Offset]) -> list
                     f"a partition that no run has seen does not begin at offset 0 partition={partition}"
                     f" first_available={start}"
                 )
-        # An earlier run may have read more: without brokers the log ends at the first transaction
+        elif bounds.end < start and log.is_bounded_by_brokers:
+            log.report_data_loss(
+                f"the log ends before the offsets that were read already partition={partition}"
+                f" covered_end={start} available_end={bounds.end} cause='an unclean election, or a"
+                " change of isolationLevel from read_uncommitted to read_committed'"
+            )
+        # An earlier run may have read more: without the tail the log ends at the first transaction
         # that is open where the bucket ends. That is not data loss.
         wanted = OffsetRange(partition, start, max(start, bounds.end))
         if wanted.size and (problem := check_range(wanted, bounds)):
