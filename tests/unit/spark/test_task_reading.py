@@ -11,6 +11,7 @@ import pytest
 
 from isotherm.errors import CorruptObjectError, OffsetOutOfRangeError
 from isotherm.record.batch import NewRecord, build_batch
+from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.spark.driver.batch_query import BatchQuery
@@ -18,6 +19,7 @@ from isotherm.spark.driver.tiered_log import TieredLog, cause_when_gone
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.plan.offsets import OffsetRange
 from isotherm.spark.plan.planning import (
+    Beside,
     BrokerRead,
     ReadTask,
     SegmentRead,
@@ -216,6 +218,49 @@ def delete_when_asked_for(
         return fetch_index(asked, index)
 
     monkeypatch.setattr(tier.storage, "fetch_index", fetch_once_gone)
+
+
+@pytest.mark.parametrize("with_event", [True, False])
+def test_segment_deleted_before_its_markers_are_looked_for(
+    tier: Tier,
+    maker: RecordSegmentMaker,
+    owner: TopicIdPartition,
+    monkeypatch: pytest.MonkeyPatch,
+    with_event: bool,
+) -> None:
+    """The read ends inside of a transaction, whose marker is at the segment's end."""
+    records = [NewRecord(offset, b"k", b"v" * 100) for offset in range(10)]
+    first = build_batch(
+        records, base_sequence=0, producer_id=7, producer_epoch=0, is_transactional=True
+    )
+    others = [build_batch(records, base_offset=at) for at in range(10, 400, 10)]
+    marker = build_end_transaction_marker(
+        ControlRecordType.COMMIT,
+        producer_id=7,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        timestamp_ms=0,
+        base_offset=400,
+    )
+    segment = maker.tier(owner, [first, *others, marker])
+    tier.visible = [segment]
+    read = SegmentRead(segment, 0, 10, aborted=(), beside=Beside(0, 401, None))
+    fetch = tier.storage.fetch_log_segment
+
+    def fetch_once_gone(asked: RemoteLogSegmentMetadata, start: int, end: int) -> memoryview:
+        if end == segment.segment_size_in_bytes - 1:
+            monkeypatch.undo()
+            tier.delete(segment, with_event=with_event)
+        return fetch(asked, start, end)
+
+    monkeypatch.setattr(tier.storage, "fetch_log_segment", fetch_once_gone)
+    rows = tier.read(ReadTask((read,)))
+    assert next(rows)["offset"].to_pylist() == list(range(10))
+    if with_event:
+        assert offsets_of(rows) == []
+    else:
+        with pytest.raises(CorruptObjectError, match="metadata still has this segment"):
+            next(rows)
 
 
 def test_segments_replaced_again_and_again_are_given_up(tier: Tier) -> None:

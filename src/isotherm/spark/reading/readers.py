@@ -265,7 +265,12 @@ def _decode(
                 rest = rest[decoded.position_end :]
                 yield decoded
         if proof is not None:
-            _prove_outcomes(proof, read, storage, reached, settings)
+            try:
+                _prove_outcomes(proof, read, storage, reached, settings)
+            except SegmentReadError as error:
+                # The proof has reads of its own, which the caller does not know.
+                error.read = read
+                raise
 
 
 def _prove_outcomes(
