@@ -106,7 +106,12 @@ class LeaderEpochCache:
         """Drop the entries that start at `end_offset` or above."""
         count = bisect_left(self.entries, end_offset, key=lambda entry: entry.start_offset)
         below = tuple(each for each in self._cut if each.start_offset < end_offset)
-        self._replace(below, self.entries[:count])
+        entries = self.entries[:count]
+        if (below, entries) != (self._cut, self.entries):
+            # Stored before it takes effect: a crash must not restore epochs that were truncated.
+            with self._store_lock:
+                self._store(joined(below, entries))
+            self._cut, self.entries = below, entries
 
     def truncate_from_start(self, start_offset: Offset) -> None:
         """Drop the entries that end at or below `start_offset`. One that spans it starts there.
@@ -129,7 +134,11 @@ class LeaderEpochCache:
 
     def restore(self, entries: Iterable[EpochEntry]) -> None:
         """Replace all entries, durably."""
-        self._replace((), tuple(entries))
+        restored = tuple(entries)
+        # Also if the cache has them already: the file may lack the latest until the next flush.
+        with self._store_lock:
+            self._store(restored)
+        self._cut, self.entries = (), restored
 
     def flush(self, end_offset: Offset | None = None) -> None:
         """Store the epochs that have records below `end_offset`, or all. Callable from any thread,
@@ -143,13 +152,6 @@ class LeaderEpochCache:
             if cut:
                 entries = tuple(each for each in entries if each.epoch > cut[-1].epoch)
             self._store((*cut, *entries))
-
-    def _replace(self, below: tuple[EpochEntry, ...], entries: tuple[EpochEntry, ...]) -> None:
-        if (below, entries) != (self._cut, self.entries):
-            # Stored before it takes effect: a crash must not restore epochs that were truncated.
-            with self._store_lock:
-                self._store(joined(below, entries))
-            self._cut, self.entries = below, entries
 
     def _store(self, entries: tuple[EpochEntry, ...]) -> None:
         """Call it under the store lock, which is taken before the entries are read: then the latest

@@ -266,6 +266,25 @@ def test_log_begins_anew_with_the_history_of_the_remote_tier(tmp_path: Path) -> 
     check(open_local_log(tmp_path / "topic-0", config=tiered, checkpoints=checkpoints))
 
 
+def test_log_that_begins_anew_with_the_epochs_it_has_keeps_them_over_a_kill(tmp_path: Path) -> None:
+    """The epoch of its last records was not flushed yet. The batches after the new beginning do not
+    say where the epoch began."""
+    log_dir = tmp_path / "before"
+    log = open_local_log(log_dir / "topic-0", config=SMALL)
+    fetched(log, batch(0, 100, epoch=0))
+    log.flush()
+    fetched(log, batch(100, epoch=5))
+    epochs = log.leader_epochs.entries
+    assert epochs == ((0, 0), (5, 100))
+    log.truncate_fully_and_start_at(1000, log_start_offset=0, leader_epochs=epochs)
+    fetched(log, batch(1000, epoch=5))
+    shutil.copytree(log_dir, tmp_path / "killed")
+    checkpoints = LogCheckpoints(recovery_point=0, log_start_offset=0, high_watermark=1000)
+    loaded = open_local_log(tmp_path / "killed/topic-0", config=SMALL, checkpoints=checkpoints)
+    assert loaded.log_end_offset == 1001
+    assert loaded.leader_epochs.entries == epochs
+
+
 @pytest.mark.parametrize(
     ("offset", "stored"),
     [(3, 3), (5, 3), (6, 6), (7, 6), (9, 9), (11, 9), (2, 0), (UNKNOWN_OFFSET, 0)],

@@ -241,6 +241,14 @@ def test_restored_epochs_are_stored_at_once(tmp_path: Path) -> None:
     assert list(cache.entries) == stored(tmp_path) == [(0, 0), (4, 9)]
 
 
+def test_restored_epochs_that_the_cache_has_already_are_stored_too(tmp_path: Path) -> None:
+    """The file has epochs of durable records only. An epoch of the remote tier must not wait."""
+    cache = cache_of(tmp_path, [(0, 0)])
+    cache.assign(4, 9)
+    cache.restore([EpochEntry(0, 0), EpochEntry(4, 9)])
+    assert stored(tmp_path) == [(0, 0), (4, 9)]
+
+
 def test_epochs_that_do_not_rise_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "leader-epoch-checkpoint"
     for text in ("0\n2\n1 0\n0 5\n", "0\n2\n0 5\n1 4\n"):
