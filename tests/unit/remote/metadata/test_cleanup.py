@@ -151,6 +151,30 @@ def test_upload_that_is_not_covered_for_certain_is_kept(second: RemoteLogSegment
     assert plan(topic_of(segment(1, FINISHED), second)).segments == ()
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "is_superseded"),
+    [
+        ({1: 0}, {1: 0}, True),
+        ({1: 0, 2: 5}, {1: 0, 2: 5}, True),
+        ({1: 0, 2: 5}, {1: 0, 2: 4}, False),
+        ({1: 0, 2: 5}, {1: 0, 2: 6}, False),
+        ({1: 0, 2: 5}, {1: 0, 3: 5}, False),
+        ({1: 0}, {1: 0, 2: 5}, False),
+        ({2: 5}, {1: 0, 2: 5}, True),
+        ({1: 0}, {1: 5}, False),
+    ],
+)
+def test_upload_is_deleted_only_if_the_later_one_has_its_records_of_each_epoch(
+    first: dict[int, int], second: dict[int, int], is_superseded: bool
+) -> None:
+    """After an unclean election the log may go on with the earlier leader's records again: those of
+    the later one, from offset 5 on in {1: 0, 2: 5}, have no place in {1: 0, 3: 10}."""
+    earlier = replace(segment(1, FINISHED, epoch=3), segment_leader_epochs=first)
+    later = replace(segment(2, FINISHED, epoch=4), segment_leader_epochs=second)
+    expected = ((earlier, LeftOver.SUPERSEDED),) if is_superseded else ()
+    assert plan(topic_of(earlier, later)).segments == expected
+
+
 def test_every_key_of_a_deleted_segment_gets_its_tombstone_the_last_one_last() -> None:
     topic = topic_of(
         segment(1, FINISHED, epoch=3),

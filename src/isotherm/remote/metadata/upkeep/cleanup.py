@@ -28,6 +28,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from isotherm.clock import Clock
 from isotherm.errors import CorruptMetadataError, IsothermError
 from isotherm.metrics.registry import Metrics
+from isotherm.remote.history.lineage import epoch_spans
 from isotherm.remote.metadata.api import ConditionalMetadataTopic, MetadataTopic, NewMetadataRecord
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.wire.events import decode_record, iterate_records
@@ -195,10 +196,25 @@ def _left_over(
     other = latest[(segment.topic_id_partition, segment.end_offset_inclusive)]
     is_superseded = (
         other.broker_leader_epoch > segment.broker_leader_epoch
-        and other.start_offset <= segment.start_offset
         and other.event_timestamp_ms < settled_before_ms
+        and _holds_records_of(other, segment)
     )
     return LeftOver.SUPERSEDED if is_superseded else None
+
+
+def _holds_records_of(other: RemoteLogSegmentMetadata, segment: RemoteLogSegmentMetadata) -> bool:
+    """Whether all records of `segment` are in `other`: those of the same offset and epoch.
+
+    The offsets alone do not show it. After an unclean election two leaders may have given the same
+    offsets to different records, and the earlier leader's may be those of the log now.
+    """
+    spans = {span.epoch: span for span in epoch_spans(other)}
+    return all(
+        (around := spans.get(span.epoch)) is not None
+        and around.start_offset <= span.start_offset
+        and span.end_offset_inclusive <= around.end_offset_inclusive
+        for span in epoch_spans(segment)
+    )
 
 
 SegmentCheck: TypeAlias = Callable[
