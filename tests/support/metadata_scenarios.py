@@ -43,7 +43,7 @@ from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.remote.tasks.cleanup_target import TierCleanupTarget
 from isotherm.remote.tasks.copies_in_progress import CopiesInProgress
 from isotherm.remote.tasks.partition_deletion import delete_remote_partition
-from isotherm.remote.tasks.tier import RemoteTierAccess, in_any_case
+from isotherm.remote.tasks.tier import RemoteTierAccess, StillDue, in_any_case
 from isotherm.testing.segment_files import SegmentMaker
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import LeaderEpoch, Offset, TopicIdPartition, uuid_from_text, uuid_to_text
@@ -126,7 +126,9 @@ class Leader:
             is_tiered=lambda _: False,
         )
 
-    def start(self, name: str, end_offset: Offset) -> RemoteLogSegmentMetadata:
+    def start(
+        self, name: str, end_offset: Offset, *, still_local: StillDue = in_any_case
+    ) -> RemoteLogSegmentMetadata:
         """Publish COPY_SEGMENT_STARTED as the copy task does, and copy the objects."""
         made = self._stage.maker.segment(
             PARTITION, start_offset=end_offset - 999, record_count=1000, size=2000
@@ -140,7 +142,7 @@ class Leader:
             broker_leader_epoch=self.epoch,
         )
         self.metadata.poll()
-        self.tier.make_way_for(metadata, in_any_case)
+        self.tier.make_way_for(metadata, still_local)
         self.metadata.add_remote_log_segment_metadata(metadata).result()
         self._stage.storage.copy_log_segment_data(metadata, made.data)
         return metadata
@@ -190,11 +192,11 @@ class Stage:
         starting = Leader(self, broker_id=103, epoch=9)
         transcript.cache = self._cache(starting)
         transcript.bucket = self._objects()
-        self._check_agreement(starting)
+        self.check_agreement(starting)
         self._clean_up(starting)
         topics.compact()
         starting = Leader(self, broker_id=103, epoch=9)
-        self._check_agreement(starting)
+        self.check_agreement(starting)
         keys = [f"key {line.split()[1]}" for line in self._records(topics.metadata_topic)]
         transcript.after_cleanup = [*self._cache(starting), *self._objects(), *keys]
         return transcript
@@ -217,7 +219,7 @@ class Stage:
             metrics=leader.metrics,
         ).run()
 
-    def _check_agreement(self, leader: Leader) -> None:
+    def check_agreement(self, leader: Leader) -> None:
         """Check that metadata names every object, and that every finished segment has its
         objects."""
         listed = leader.segments()
@@ -307,7 +309,7 @@ def retry_under_one_epoch(stage: Stage) -> Transcript:
     transcript.timeline = [
         "T1 broker 101 (epoch 5) starts the upload of UUID-A",
         "T2 the network times out: objects of UUID-A are there, and no message",
-        "T3 the retry deletes the objects of UUID-A, then starts UUID-B under the same key",
+        "T3 the retry deletes UUID-A, then starts UUID-B under the same key",
         "T4 the upload of UUID-B completes",
     ]
     leader = Leader(stage, 101, 5)

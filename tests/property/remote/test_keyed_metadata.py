@@ -248,7 +248,7 @@ def make_way(
 ) -> set[RemoteLogSegmentId]:
     """Delete the predecessor, as the copy task does before a start. Return the ids deleted."""
     predecessor = manager.predecessor(metadata)
-    if predecessor is None or predecessor.state is STARTED:
+    if predecessor is None:
         return set()
     for state in (DELETE_STARTED, DELETE_FINISHED):
         publish(manager, predecessor, state, metadata.broker_leader_epoch)

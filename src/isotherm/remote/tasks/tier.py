@@ -124,20 +124,20 @@ class RemoteTierAccess:
             return decide()
 
     def make_way_for(self, metadata: RemoteLogSegmentMetadata, still_local: StillDue) -> None:
-        """Delete the objects of an earlier attempt under this leader epoch, before a copy starts:
-        once the copy has taken the key, no metadata names them (KIP-1266, Scenario 3).
+        """Delete an earlier attempt under this leader epoch, before a copy starts: once the copy
+        has taken the key, no metadata names its objects (KIP-1266, Scenario 3).
 
-        An attempt that was never finished has no readers. A finished one may have some: it is
-        deleted only if `still_local` says that the local log holds all of it. Otherwise raises
-        RemoteStorageNotReadyError, and the copy is planned anew.
+        An attempt that was never finished has no readers. Its deletion is recorded all the same:
+        another broker may be about to finish it, if one of the two leads no more. A finished one
+        may have readers: it is deleted only if `still_local` says that the local log holds all of
+        it. Raises RemoteStorageNotReadyError if the attempt is not deleted, and the copy is planned
+        anew.
         """
         predecessor = self.metadata.predecessor(metadata)
         if predecessor is None:
             return
-        if predecessor.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
-            # Its deletion is safe: only this leader's copy task could finish it, and that runs now.
-            self.storage.delete_log_segment_data(predecessor)
-        elif not self.delete_segment(predecessor, still_local):
+        is_finished = predecessor.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        if not self.delete_segment(predecessor, still_local if is_finished else in_any_case):
             raise RemoteStorageNotReadyError(
                 f"an earlier copy cannot be replaced segment={predecessor.segment_id}"
                 f" copy={metadata.segment_id}"

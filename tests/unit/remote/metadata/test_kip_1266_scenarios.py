@@ -78,14 +78,18 @@ def test_leadership_change_keeps_both_and_reads_from_the_later_leader(tmp_path: 
 
 
 def test_retry_under_one_epoch_takes_the_key_over(tmp_path: Path) -> None:
+    """The proposal has no events for the deletion of the first attempt. Decision 26 adds them."""
     played = play(retry_under_one_epoch, tmp_path)
     key = "abc123:0:3000:5"
     assert written(played.messages) == [
         (key, "apiKey=0", "UUID-A", "COPY_SEGMENT_STARTED"),
+        (key, "apiKey=0", "UUID-A", "DELETE_SEGMENT_STARTED"),
+        (key, "apiKey=0", "UUID-A", "DELETE_SEGMENT_FINISHED"),
+        (key, "null"),
         (key, "apiKey=0", "UUID-B", "COPY_SEGMENT_STARTED"),
         (key, "apiKey=0", "UUID-B", "COPY_SEGMENT_FINISHED"),
     ]
-    assert len(played.audit) == 3
+    assert len(played.audit) == 5
     assert written(played.compacted) == [(key, "apiKey=0", "UUID-B", "COPY_SEGMENT_FINISHED")]
     assert played.cache == ["UUID-B COPY_SEGMENT_FINISHED 2001..3000 epoch=5  answers reads"]
     assert played.bucket == ["UUID-B indexes log rsm-manifest"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from isotherm.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
     RemoteStorageNotReadyError,
+    SegmentKeyTakenError,
 )
 from isotherm.remote.metadata.exclusive import LockedMetadata
 from isotherm.remote.metadata.topic.event_writer import LastAudited, MetadataEventWriter
@@ -27,6 +29,7 @@ from isotherm.remote.tasks import partition_deletion
 from isotherm.remote.tasks.partition_deletion import delete_remote_partition
 from isotherm.remote.tasks.tier import DECISIONS_MAX
 from tests.support.memory_metadata_topic import MemoryMetadataTopic
+from tests.support.metadata_scenarios import Leader, Stage
 from tests.support.tiered_partition import TieredPartition
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
@@ -317,6 +320,57 @@ def test_finished_copy_makes_way_only_for_one_that_is_still_local(
     with pytest.raises(RemoteStorageNotReadyError, match="cannot be replaced"):
         copied.tier.make_way_for(again, copied.copy_task._is_still_local)
     assert copied.segments()[:2] == [first, second]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path)
+    yield made
+    made.close()
+
+
+def test_copy_that_another_leader_makes_way_for_is_not_finished(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deposed leader reads the new leader's epoch in the cluster's metadata before it learns that
+    it leads no more. So its copy has the key of the new leader's."""
+    leader, deposed = Leader(stage, 102, 4), Leader(stage, 101, 4)
+    copied = leader.start("UUID-A", 1000)
+    delete = stage.storage.delete_log_segment_data
+
+    def finish_first(metadata: RemoteLogSegmentMetadata) -> None:
+        with suppress(RemoteResourceNotFoundError):
+            leader.finish(copied)
+        delete(metadata)
+
+    monkeypatch.setattr(stage.storage, "delete_log_segment_data", finish_first)
+    with suppress(SegmentKeyTakenError):
+        deposed.finish(deposed.start("UUID-B", 1000))
+    stage.check_agreement(leader)
+    (segment,) = leader.segments()
+    assert (segment.broker_id, segment.state) == (101, FINISHED)
+
+
+def test_deletion_of_an_unfinished_attempt_goes_on_at_the_next_copy(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = Leader(stage, 101, 4)
+    leader.start("UUID-A", 1000)
+
+    def fail(_: RemoteLogSegmentMetadata) -> None:
+        raise RemoteStorageError("injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stage.storage, "delete_log_segment_data", fail)
+        with pytest.raises(RemoteStorageError, match="injected"):
+            leader.start("UUID-B", 1000)
+    assert [each.state for each in leader.segments()] == [DELETE_STARTED]
+    leader = Leader(stage, 101, 4)  # after a crash
+    # `still_local` is for finished attempts: this one has no readers.
+    again = leader.start("UUID-C", 1000, still_local=lambda _: False)
+    leader.finish(again)
+    assert [each.segment_id for each in leader.segments()] == [again.segment_id]
+    stage.check_agreement(leader)
 
 
 def test_copy_of_a_deleted_segment_is_not_finished(copied: TieredPartition) -> None:
