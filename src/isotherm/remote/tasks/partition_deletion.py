@@ -6,7 +6,7 @@ If its topic is deleted, the deletion itself is recorded too, as in KIP-405:
 
 DELETE_SEGMENT_STARTED of every segment is stored before the first object is deleted. So the objects
 that an interruption leaves are known to be garbage. The deletion may be repeated after any failure.
-It may take days, and a later process may resume it. If the topic exists, it is carried out only
+It may take days, and a later process may resume it. If the topic exists, a segment is marked only
 while the topic is not tiered again (docs/decisions/0035).
 Source: Kafka RemoteLogManager.deleteRemoteLogPartition, which records no deletion of a partition.
 """
@@ -16,9 +16,11 @@ from __future__ import annotations
 import logging
 from concurrent.futures import Future
 from functools import partial
+from typing import NamedTuple
 
 from isotherm.errors import RemoteResourceNotFoundError, RemoteStorageNotReadyError
 from isotherm.metrics.broker_topic_metrics import TopicMeter
+from isotherm.remote.futures import done_future
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
@@ -63,38 +65,53 @@ def delete_remote_partition(tier: RemoteTierAccess, partition: TopicIdPartition)
 
 
 def _delete_segments(tier: RemoteTierAccess, partition: TopicIdPartition) -> int:
-    segments = tier.decided(partition, partial(_garbage, tier, partition))
-    undeleted = [
-        segment
-        for segment in segments
-        if segment.state is not RemoteLogSegmentState.DELETE_SEGMENT_STARTED
-    ]
-    _publish_all(tier, undeleted, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
-    for segment in segments:
+    # Exclusively, because everything stored is read first: no segment may be missed.
+    listed = tier.decided(partition, lambda: tier.metadata.list_remote_log_segments(partition))
+    garbage: list[RemoteLogSegmentMetadata] = []
+    for segment in listed:
+        # Decided one by one: to store thousands of events takes minutes, and the topic may be
+        # tiered again meanwhile.
+        marked = tier.decided(partition, partial(_mark_garbage, tier, segment))
+        if marked is not None:
+            marked.stored.result()
+            garbage.append(marked.segment)
+    if len(garbage) < len(listed):
+        _logger.info(
+            "remote segments are kept: they have changed, or the partition is tiered again"
+            " partition=%s count=%d",
+            partition,
+            len(listed) - len(garbage),
+        )
+    for segment in garbage:
         tier.index_cache.remove([segment.segment_id])
         tier.metrics.mark(TopicMeter.REMOTE_DELETE_REQUESTS, partition.topic)
         tier.storage.delete_log_segment_data(segment)
-    _publish_all(tier, segments, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
-    return len(segments)
+    _publish_all(tier, garbage, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
+    return len(garbage)
 
 
-def _garbage(tier: RemoteTierAccess, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
-    """The segments of the partition; if it is tiered again, only those whose deletion has begun.
+class _Marked(NamedTuple):
+    segment: RemoteLogSegmentMetadata
+    stored: Future[None]
 
-    Another broker may lead it by then and copy, and its log may rely on the copies. What is left is
-    below the log start, and the leader's expiration task deletes it. Called under the write lock of
-    the metadata.
+
+def _mark_garbage(tier: RemoteTierAccess, listed: RemoteLogSegmentMetadata) -> _Marked | None:
+    """Record DELETE_SEGMENT_STARTED, unless the segment has it. None without an effect if the
+    segment is not as listed any more, or if its partition is tiered again.
+
+    Then another broker may lead it and copy, and its log may rely on any finished copy. What is
+    left is below the log start, and the leader's expiration task deletes it. Called under the write
+    lock of the metadata.
     """
-    segments = tier.metadata.list_remote_log_segments(partition)
-    # Asked after the segments are listed: while it is not tiered again, none of them is such a copy.
-    if not tier.is_tiered(partition):
-        return segments
-    _logger.info("remote segments are kept, the partition is tiered again partition=%s", partition)
-    return [
-        segment
-        for segment in segments
-        if segment.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED
-    ]
+    current = tier.exclusive.segment(listed.segment_id)
+    if current is None:
+        return None
+    if current.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
+        return _Marked(current, done_future())
+    # Asked after the state is read: while it is not tiered again, no log relies on the segment.
+    if current.state is not listed.state or tier.is_tiered(listed.topic_id_partition):
+        return None
+    return _Marked(current, _publish(tier, current, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
 
 
 def _record_partition(
@@ -117,11 +134,14 @@ def _publish_all(
     state: RemoteLogSegmentState,
 ) -> None:
     for begin in range(0, len(segments), _EVENTS_AT_ONCE):
-        stored = [
-            tier.metadata.update_remote_log_segment_metadata(
-                tier.update_of(segment, state, segment.custom_metadata)
-            )
-            for segment in segments[begin : begin + _EVENTS_AT_ONCE]
-        ]
-        for each in stored:
-            each.result()
+        some = segments[begin : begin + _EVENTS_AT_ONCE]
+        for stored in [_publish(tier, segment, state) for segment in some]:
+            stored.result()
+
+
+def _publish(
+    tier: RemoteTierAccess, segment: RemoteLogSegmentMetadata, state: RemoteLogSegmentState
+) -> Future[None]:
+    return tier.metadata.update_remote_log_segment_metadata(
+        tier.update_of(segment, state, segment.custom_metadata)
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from isotherm.remote.metadata.wire.serde import decode_event
 from isotherm.remote.segment_metadata import (
     IndexType,
     RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
 from isotherm.remote.tasks import partition_deletion
@@ -399,6 +401,41 @@ def test_segments_of_a_partition_that_is_tiered_again_are_kept(copied: TieredPar
     assert delete_remote_partition(copied.tier, copied.partition) == 1
     assert copied.segments() == others
     assert all(copied.store.fetch_index(each, IndexType.OFFSET) for each in others)
+
+
+def test_segments_of_a_partition_that_is_tiered_again_amid_its_deletion_are_kept(
+    copied: TieredPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of the segments was listed before, and its events take long. Meanwhile the leader's
+    local retention relies on the copies."""
+    _, second, *_ = segments = copied.segments()
+    copied.log.maybe_increment_log_start_offset(second.start_offset)
+    update = copied.metadata.update_remote_log_segment_metadata
+
+    def tier_again_after(event: RemoteLogSegmentMetadataUpdate) -> Future[None]:
+        stored = update(event)
+        if not copied.tiered_again:
+            copied.tiered_again = True
+            copied.delete_local_segments()
+        return stored
+
+    monkeypatch.setattr(copied.metadata, "update_remote_log_segment_metadata", tier_again_after)
+    count = delete_remote_partition(copied.tier, copied.partition)
+    assert copied.log.local_log_start_offset > second.end_offset_inclusive
+    expected = range(second.start_offset, copied.log.log_end_offset)
+    assert copied.read_all() == {n: b"record-%02d" % n for n in expected}
+    assert (count, copied.segments()) == (1, segments[1:])
+
+
+def test_segment_that_is_finished_after_it_was_listed_stays(
+    copied: TieredPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *others = copied.segments()
+    listed = copied.metadata.list_remote_log_segments
+    stale = [replace(first, state=STARTED), *others]
+    monkeypatch.setattr(copied.metadata, "list_remote_log_segments", lambda *_: stale)
+    assert delete_remote_partition(copied.tier, copied.partition) == len(others)
+    assert listed(copied.partition) == [first]
 
 
 def test_log_start_is_not_taken_from_a_segment_that_is_being_deleted(
