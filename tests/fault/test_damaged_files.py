@@ -223,7 +223,7 @@ def test_damage_to_one_file_costs_no_more_than_that_file(
 ) -> None:
     cases = cases_of(history)
     assert len(cases) > 300
-    chosen = random.Random(1).sample(cases, 30)
+    chosen = random.Random(1).sample(cases, 60)
     # Partitions that need the remote tier to recover.
     chosen += [case for case in cases if str(case.file) == "tiered-0/leader-epoch-checkpoint"]
     check(list(dict.fromkeys(chosen)), history, tmp_path / "damaged", caplog)
