@@ -57,7 +57,8 @@ def describe(
 ) -> None:
     """Show for each partition how far the group has read, what is left, and the member that reads it.
 
-    The lag counts offsets: transaction markers and compaction leave offsets without a record.
+    The lag counts offsets: transaction markers and compaction leave offsets without a record. It is negative if the
+    group has committed beyond the end, as after the topic was deleted and created again.
     """
     with one_line_errors(bootstrap_server):
         admin = admin_client(bootstrap_server, client_settings(command_config, client_property))
@@ -86,7 +87,7 @@ def group_rows(
                 "partition": place[1],
                 "committed_offset": offset,
                 "end_offset": end,
-                "lag": None if offset is None or end is None else max(end - offset, 0),
+                "lag": None if offset is None or end is None else end - offset,
                 "client_id": client_id,
                 "host": host,
             }

@@ -76,6 +76,8 @@ def _partition_lag(
     if storage is None or local is None:
         return PartitionLag(place, offset, ReadsFrom.UNKNOWN, None, None, None)
     first = max(offset, local.log_start_offset)
+    # The ends of logs are read before the commits, so a commit beyond the end is usually one of newer records. `groups
+    # describe` reads the ends last, and shows a negative lag.
     end = max(offset, local.high_watermark)
     tier = _reads_from(offset, local)
     is_end = tier is ReadsFrom.END
