@@ -1,13 +1,15 @@
 """The `isotherm` command. Each noun has its own module; this one only joins them.
 
-Exit codes: 0 done · 1 failed · 2 the command line or configuration is wrong · 3 damage was found.
+Exit codes: 0 done · 1 failed · 2 the command line or configuration is wrong · 3 damage was found · 130 interrupted.
 """
 
 from __future__ import annotations
 
+import os
+import select
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TextIO, TypeAlias
 
 import typer
 from typer.core import TyperGroup
@@ -160,6 +162,17 @@ def _not_installed(missing: ConfigError) -> Callable[[], None]:
     return command
 
 
+def _is_without_reader(stream: TextIO) -> bool:
+    """Whether the stream is a pipe that its reader has closed, as `head` does after its lines."""
+    try:
+        number = stream.fileno()
+    except (OSError, ValueError):
+        return False
+    watched = select.poll()
+    watched.register(number, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in watched.poll(0))
+
+
 class _Commands(TyperGroup):
     """The commands in COMMANDS. Each is imported at its first use."""
 
@@ -171,6 +184,12 @@ class _Commands(TyperGroup):
             if missing is None:
                 raise
             raise missing from None
+        except BrokenPipeError:
+            if not _is_without_reader(sys.stdout):
+                raise
+            # Python flushes standard output when it ends, and would report the pipe once more.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -230,10 +249,6 @@ def main() -> None:
         sys.exit(_exit_code(error))
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader of the pipe, such as `head`, has closed it.
-        sys.stderr.close()
-        sys.exit(0)
 
 
 def _causes(error: BaseException) -> list[str]:

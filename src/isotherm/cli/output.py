@@ -88,7 +88,12 @@ def console() -> Console:
     """Standard output. If it is not a terminal, no line is wrapped."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
+    class _Console(Console):
+        def on_broken_pipe(self) -> None:
+            """Rich's own ends the process. The command line ends it in order (see main.py)."""
+            raise BrokenPipeError
+
+    return _Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
 
 
 def error_console() -> Console:
