@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
+import json
+import os
 import re
 import sys
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, BinaryIO, TypeAlias
 
 import typer
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException
@@ -27,14 +30,20 @@ from isotherm.cli.options import (
     CommandConfig,
     client_settings,
 )
-from isotherm.cli.output import print_json
-from isotherm.types import TimestampMs
+from isotherm.cli.output import error_console
+from isotherm.cli.shown_bytes import json_fields, json_headers, terminal_text
+from isotherm.cli.stop_signals import HeldSignals, held_signals
+from isotherm.errors import RejectedError
+from isotherm.types import Offset, TimestampMs
 
 _POLL_S = 0.5
 _BATCH_COUNT_MAX = 1000
-_MARK = re.compile(r"%[tpoTks%]|\\[tn]")
-_ESCAPES = {r"\t": "\t", r"\n": "\n", "%%": "%"}
+_MARK = re.compile(rb"%[tpoTks%]|\\[tn]")
+_ESCAPES = {rb"\t": b"\t", rb"\n": b"\n", b"%%": b"%"}
 _NAMED_OFFSETS = {"beginning": OFFSET_BEGINNING, "end": OFFSET_END}
+
+LineOf: TypeAlias = Callable[[Any], bytes]
+"""The printed form of a message, without the line's end."""
 
 
 def consume(
@@ -46,7 +55,8 @@ def consume(
             "--offset",
             "-o",
             help="beginning, end, a number, or @TIME: the first record of each partition since then,"
-            " in ms since 1970 or as 2026-01-31T12:00 (UTC unless it has an offset).",
+            " in ms since 1970 or as 2026-01-31T12:00 (UTC unless it has an offset). A partition that"
+            " does not have the number is read from its nearest end, and named.",
         ),
     ] = "beginning",
     partition: Annotated[
@@ -66,17 +76,29 @@ def consume(
             r" %% a percent sign; \t and \n.",
         ),
     ] = "%s",
+    as_base64: Annotated[
+        bool, typer.Option("--base64", help="Print keys, values and headers as base64.")
+    ] = False,
     as_json: AsJson = False,
     client_property: ClientProperties = None,
     command_config: CommandConfig = None,
 ) -> None:
     """Print records. Without --follow it stops at the present end of the topic.
 
-    As JSON, headers are a list of objects with key and value, as several may have one name.
+    A pipe or a file gets the bytes of keys and values as they are. A terminal gets text, with \\xNN for control
+    characters and for bytes that are not UTF-8.
+
+    As JSON, key_encoding and value_encoding say how a text becomes the bytes again: utf-8, or base64 for bytes
+    that are not UTF-8. Headers are a list of objects with key, value and encoding, as several may have one
+    name.
     """
     is_time = offset.startswith("@")
     start = start_time_ms(offset[1:]) if is_time else _start_offset(offset)
-    with one_line_errors(bootstrap_server):
+    if as_json:
+        line_of = json_line(as_base64=as_base64)
+    else:
+        line_of = text_line(record_format, as_base64=as_base64, for_terminal=sys.stdout.isatty())
+    with one_line_errors(bootstrap_server), held_signals() as signals:
         reader = consumer(bootstrap_server, client_settings(command_config, client_property))
         try:
             wanted = [
@@ -89,8 +111,12 @@ def consume(
             check_led(reader, topic, [each.partition for each in wanted])
             if is_time:
                 wanted = reader.offsets_for_times(wanted, timeout=REQUEST_TIMEOUT_S)
+            elif start >= 0:
+                wanted = [_within_log(reader, each) for each in wanted]
             reader.assign(wanted)
-            _print_records(reader, len(wanted), max_records, follow, record_format, as_json)
+            _print_records(reader, len(wanted), max_records, follow, line_of, signals)
+        except KeyboardInterrupt:
+            raise typer.Exit(signals.exit_code) from None
         finally:
             reader.close()
 
@@ -122,62 +148,119 @@ def start_time_ms(text: str) -> TimestampMs:
     return int(moment.timestamp() * 1000)
 
 
+def _within_log(reader: Consumer, wanted: Assignment) -> Assignment:
+    """The start in a partition: the offset, or the nearest end of its log, which is told."""
+    first, end = reader.get_watermark_offsets(wanted, timeout=REQUEST_TIMEOUT_S)
+    start = nearest_offset(wanted.offset, first, end)
+    if start != wanted.offset:
+        where = "its end" if start == end else "its log start"
+        error_console().print(
+            f"isotherm: the partition does not have the offset and is read from {where}"
+            f" topic={wanted.topic} partition={wanted.partition} offset={wanted.offset}"
+            f" log_start={first} end={end}",
+            markup=False,
+            soft_wrap=True,
+        )
+    return Assignment(wanted.topic, wanted.partition, start)
+
+
+def nearest_offset(offset: Offset, first: Offset, end: Offset) -> Offset:
+    """The offset, or the log's nearest end. So all records from the offset on are read that there are."""
+    return min(max(offset, first), end)
+
+
 def _print_records(
     reader: Consumer,
     partition_count: int,
     max_records: int | None,
     follow: bool,
-    record_format: str,
-    as_json: bool,
+    line_of: LineOf,
+    signals: HeldSignals,
 ) -> None:
+    """Print records to the end. A signal ends it with KeyboardInterrupt, between two calls of the reader."""
     ended: set[int] = set()
     printed = 0
     while follow or len(ended) < partition_count:
         room = _BATCH_COUNT_MAX if max_records is None else max_records - printed
         if room <= 0:
             return
+        lines = []
         for message in reader.consume(min(room, _BATCH_COUNT_MAX), _POLL_S):
             error = message.error()
             if error is None:
-                _print_record(message, record_format, as_json)
-                printed += 1
+                lines.append(line_of(message))
             elif error.code() == KafkaError._PARTITION_EOF:
                 ended.add(int(message.partition() or 0))
             else:
-                raise KafkaException(error)
-        sys.stdout.flush()
+                raise _failed(message, error)
+        signals.released(_write, sys.stdout.buffer, lines)
+        printed += len(lines)
 
 
-def _print_record(message: Any, record_format: str, as_json: bool) -> None:
-    _, timestamp_ms = message.timestamp()
-    fields = {
-        "t": message.topic(),
-        "p": message.partition(),
-        "o": message.offset(),
-        "T": timestamp_ms,
-        "k": _text(message.key()),
-        "s": _text(message.value()),
-    }
-    if as_json:
-        headers = [{"key": name, "value": _text(value)} for name, value in message.headers() or []]
-        names = {"t": "topic", "p": "partition", "o": "offset", "T": "ts", "k": "key", "s": "value"}
-        print_json({**{names[mark]: value for mark, value in fields.items()}, "headers": headers})
-        return
-    sys.stdout.write(formatted(record_format, fields) + "\n")
+def _write(out: BinaryIO, lines: Iterable[bytes]) -> None:
+    out.write(b"".join(line + b"\n" for line in lines))
+    out.flush()
 
 
-def formatted(record_format: str, fields: Mapping[str, object]) -> str:
+def _failed(message: Any, error: KafkaError) -> Exception:
+    partition = message.partition()
+    if message.topic() is None or partition is None or partition < 0:
+        return KafkaException(error)
+    return RejectedError(
+        f"a partition cannot be read topic={message.topic()} partition={partition}"
+        f" reason='{error.name()}: {error.str()}'"
+    )
+
+
+def json_line(*, as_base64: bool) -> LineOf:
+    """Prints a message as a JSON object, in UTF-8."""
+
+    def line_of(message: Any) -> bytes:
+        row = {
+            "topic": message.topic(),
+            "partition": message.partition(),
+            "offset": message.offset(),
+            "ts": message.timestamp()[1],
+            **json_fields("key", message.key(), as_base64=as_base64),
+            **json_fields("value", message.value(), as_base64=as_base64),
+            "headers": json_headers(message.headers() or (), as_base64=as_base64),
+        }
+        return json.dumps(row, ensure_ascii=False).encode()
+
+    return line_of
+
+
+def text_line(record_format: str, *, as_base64: bool, for_terminal: bool) -> LineOf:
+    """Prints a message in a format, with the bytes of its key and value as they are, or fit for a terminal."""
+    # An argument may have bytes that are no text.
+    format_bytes = os.fsencode(record_format)
+
+    def shown(data: bytes | None) -> bytes | None:
+        if data is None:
+            return None
+        if as_base64:
+            return base64.b64encode(data)
+        return terminal_text(data).encode() if for_terminal else data
+
+    def line_of(message: Any) -> bytes:
+        fields = {
+            b"t": message.topic().encode(),
+            b"p": b"%d" % message.partition(),
+            b"o": b"%d" % message.offset(),
+            b"T": b"%d" % message.timestamp()[1],
+            b"k": shown(message.key()),
+            b"s": shown(message.value()),
+        }
+        return formatted(format_bytes, fields)
+
+    return line_of
+
+
+def formatted(record_format: bytes, fields: Mapping[bytes, bytes | None]) -> bytes:
     """The format with its `%` marks replaced. Marks inside keys and values are not replaced."""
 
-    def part(mark: re.Match[str]) -> str:
+    def part(mark: re.Match[bytes]) -> bytes:
         text = mark[0]
-        if text in _ESCAPES:
-            return _ESCAPES[text]
-        value = fields[text[1]]
-        return "" if value is None else str(value)
+        return _ESCAPES[text] if text in _ESCAPES else fields[text[1:]] or b""
 
     return _MARK.sub(part, record_format)
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8", errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""Formats keys and values for `dump-log` and `remote events`."""
+"""Decodes the values of internal topics for `dump-log` and `remote events`."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ from isotherm.types import (
     uuid_to_text,
 )
 
-# The printed form of a key or value: text, or a mapping of named fields.
-Shown: TypeAlias = str | dict[str, Any] | None
-ValueDecoder: TypeAlias = Callable[[Record], tuple[Shown, Shown]]
+# A value: its bytes, or named fields.
+Decoded: TypeAlias = bytes | dict[str, Any] | None
+ValueDecoder: TypeAlias = Callable[[Record], Decoded]
 
 
 def text_of(value: bytes | None) -> str | None:
     return None if value is None else value.decode("utf-8", errors="backslashreplace")
 
 
-def _text(record: Record) -> tuple[Shown, Shown]:
-    return text_of(record.key), text_of(record.value)
+def _bytes(record: Record) -> Decoded:
+    return record.value
 
 
-def _remote_log_metadata(record: Record) -> tuple[Shown, Shown]:
+def _remote_log_metadata(record: Record) -> Decoded:
     if record.value is None:
-        return text_of(record.key), None
+        return None
     try:
-        return text_of(record.key), describe_event(decode_event(record.value))
+        return describe_event(decode_event(record.value))
     except CorruptMetadataError as error:
         raise CorruptMetadataError(f"{error} offset={record.offset}") from error
 
 
-def _cluster_metadata(record: Record) -> tuple[Shown, Shown]:
+def _cluster_metadata(record: Record) -> Decoded:
     from isotherm.broker.metadata.metadata_records import decode_record
 
     if record.value is None:
-        return text_of(record.key), None
+        return None
     entity: Any = decode_record(record.value)
     fields = {f.name: getattr(entity, f.name) for f in dataclasses.fields(entity)}
-    return text_of(record.key), {"type": type(entity).__name__, **fields}
+    return {"type": type(entity).__name__, **fields}
 
 
 VALUE_DECODERS: dict[str, ValueDecoder] = {
-    "text": _text,
+    "text": _bytes,
     "remote-log-metadata": _remote_log_metadata,
     "cluster-metadata": _cluster_metadata,
 }

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from isotherm.cli.decoded_values import VALUE_DECODERS, ValueDecoder, decoder_for, text_of
+from isotherm.cli.decoded_values import VALUE_DECODERS, ValueDecoder, decoder_for
 from isotherm.cli.options import AsJson
 from isotherm.cli.output import console, print_rows
+from isotherm.cli.shown_bytes import json_fields, json_headers, terminal_text
 from isotherm.errors import CorruptDataError, CorruptRecordError
 from isotherm.record.batch import (
     BatchHeader,
@@ -61,7 +62,9 @@ def dump_log(
 ) -> None:
     """Print segments, indexes, producer snapshots and leader-epoch checkpoints.
 
-    As JSON, headers are a list of objects with key and value, as several may have one name.
+    As JSON, key_encoding and value_encoding say how a text becomes the bytes again: utf-8, or base64 for bytes
+    that are not UTF-8. Headers are a list of objects with key, value and encoding, as several may have one
+    name.
 
     The CRC of every batch is checked. Exit code 3 means damage; everything readable before it is
     printed.
@@ -137,7 +140,7 @@ def _dump_segment(path: Path, with_records: bool, decode: str | None, as_json: b
     decoder = decoder_for(decode, path.parent.name)
     damage: list[str] = []
     if with_records:
-        rows = (row for row in _record_rows(data, decoder, damage))
+        rows = _record_rows(data, decoder, damage, as_json=as_json)
         print_rows(["offset", "timestamp", "key", "value", "headers"], rows, as_json=as_json)
     else:
         print_rows(_BATCH_COLUMNS, _batch_rows(data, damage), as_json=as_json)
@@ -198,24 +201,38 @@ def _flags(header: BatchHeader) -> list[str]:
     return [name for name, on in flags.items() if on]
 
 
-def _record_rows(data: memoryview, decoder: ValueDecoder, damage: list[str]) -> Iterator[Row]:
+def _record_rows(
+    data: memoryview, decoder: ValueDecoder, damage: list[str], *, as_json: bool
+) -> Iterator[Row]:
     for position, header, valid in _checked_batches(data, damage):
         if valid and header.is_control:
             yield from map(_control_row, read_control_records(data, position, header))
         elif valid:
             for record in read_records(data, position, header):
-                yield _record_row(record, decoder)
+                yield _record_row(record, decoder, as_json=as_json)
 
 
-def _record_row(record: Record, decoder: ValueDecoder) -> Row:
-    key, value = decoder(record)
+def _record_row(record: Record, decoder: ValueDecoder, *, as_json: bool) -> Row:
+    value = decoder(record)
+    row = {"offset": record.offset, "timestamp": record.timestamp_ms}
+    if as_json:
+        fields = {"value": value} if isinstance(value, dict) else json_fields("value", value)
+        return {
+            **row,
+            **json_fields("key", record.key),
+            **fields,
+            "headers": json_headers(record.headers),
+        }
     return {
-        "offset": record.offset,
-        "timestamp": record.timestamp_ms,
-        "key": key,
-        "value": value,
-        "headers": [{"key": name, "value": text_of(text)} for name, text in record.headers],
+        **row,
+        "key": _cell(record.key),
+        "value": value if isinstance(value, dict) else _cell(value),
+        "headers": [{"key": name, "value": _cell(data)} for name, data in record.headers],
     }
+
+
+def _cell(data: bytes | None) -> str | None:
+    return None if data is None else terminal_text(data)
 
 
 def _control_row(record: ControlRecord) -> Row:
