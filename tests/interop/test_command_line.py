@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +17,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from typer.testing import CliRunner
 
 from isotherm.cli.main import app
-from isotherm.errors import IsothermError, NotLeaderOrFollowerError
+from isotherm.errors import IsothermError, NotLeaderOrFollowerError, RejectedError
+from isotherm.testing.broker_process import ISOTHERM
 from isotherm.testing.embedded_broker import EmbeddedBroker
 
 _TIMES_MS = [1_767_225_600_000 + hour * 3_600_000 for hour in range(6)]  # from 2026-01-01T00:00Z
@@ -30,8 +36,16 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> EmbeddedBroker:
         yield running
 
 
-def run(broker: EmbeddedBroker, *arguments: str) -> Result:
-    return CliRunner().invoke(app, [*arguments, "-b", broker.bootstrap_servers])
+def run(broker: EmbeddedBroker, *arguments: str, lines: bytes | None = None) -> Result:
+    return CliRunner().invoke(app, [*arguments, "-b", broker.bootstrap_servers], input=lines)
+
+
+def process(broker: EmbeddedBroker, *arguments: str, **pipes: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, *ISOTHERM, *arguments, "-b", broker.bootstrap_servers],
+        stderr=subprocess.PIPE,
+        **pipes,
+    )
 
 
 def invoke(broker: EmbeddedBroker, *arguments: str) -> list[dict[str, Any]]:
@@ -44,6 +58,20 @@ def invoke(broker: EmbeddedBroker, *arguments: str) -> list[dict[str, Any]]:
 def test_records_are_consumed_from_a_time_on(broker: EmbeddedBroker, at: str) -> None:
     rows = invoke(broker, "consume", "events", "-o", f"@{at}", "--json")
     assert sorted(row["value"] for row in rows) == ["v3", "v4", "v5"]
+
+
+def test_partition_without_the_offset_is_named_and_the_others_are_read(
+    broker: EmbeddedBroker,
+) -> None:
+    invoke(broker, "topics", "create", "uneven", "--partitions", "2")
+    for partition, count in enumerate((100, 5)):
+        lines = b"".join(b"%d\n" % number for number in range(count))
+        run(broker, "produce", "uneven", "-p", str(partition), lines=lines)
+    result = run(broker, "consume", "uneven", "-o", "50")
+    assert result.exit_code == 0
+    assert sorted(map(int, result.stdout.split())) == list(range(50, 100))
+    assert "topic=uneven partition=1 offset=50 log_start=0 end=5" in result.stderr
+    assert "partition=0" not in result.stderr
 
 
 def test_time_after_the_last_record_is_the_end(broker: EmbeddedBroker) -> None:
@@ -86,11 +114,117 @@ def test_groups_are_listed_with_their_lag(broker: EmbeddedBroker) -> None:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "readers"})
     consumer.commit(offsets=[TopicPartition("events", 0, 1)], asynchronous=False)
     consumer.close()
-    (listed,) = invoke(broker, "groups", "list", "--json")
-    assert listed == {"group": "readers", "state": "empty", "type": "classic"}
+    listed = invoke(broker, "groups", "list", "--json")
+    assert {"group": "readers", "state": "empty", "type": "classic"} in listed
     (row,) = invoke(broker, "groups", "describe", "readers", "--json")
     assert (row["topic"], row["partition"], row["committed_offset"]) == ("events", 0, 1)
     assert (row["end_offset"], row["lag"], row["client_id"]) == (3, 2, None)
+
+
+def test_commit_beyond_the_end_is_a_negative_lag(broker: EmbeddedBroker) -> None:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "ahead"})
+    consumer.commit(offsets=[TopicPartition("events", 0, 10)], asynchronous=False)
+    consumer.close()
+    (row,) = invoke(broker, "groups", "describe", "ahead", "--json")
+    assert (row["committed_offset"], row["end_offset"], row["lag"]) == (10, 3, -7)
+
+
+def test_lines_around_one_that_is_too_large_are_stored(broker: EmbeddedBroker) -> None:
+    invoke(broker, "topics", "create", "large")
+    lines = [b"%d" % number for number in range(3000)] + [b"a" * 3_000_000, b"last"]
+    result = run(broker, "produce", "large", lines=b"\n".join(lines))
+    assert isinstance(result.exception, RejectedError)
+    assert "lines=3002 acknowledged=3001 not_acknowledged=1" in str(result.exception)
+    assert "not acknowledged line=3001 reason='MSG_SIZE_TOO_LARGE" in result.stderr.replace(
+        '"', "'"
+    )
+    stored = run(broker, "consume", "large").stdout.split()
+    assert stored == [*map(str, range(3000)), "last"]
+
+
+def test_lines_whose_batch_is_too_large_are_stored(broker: EmbeddedBroker) -> None:
+    """Kafka's producer splits such a batch."""
+    invoke(broker, "topics", "create", "small", "--config", "max.message.bytes=500")
+    lines = [b"%d" % number for number in range(300)] + [b"a" * 1000, b"", b"last"]
+    result = run(broker, "produce", "small", lines=b"\n".join(lines))
+    assert "acknowledged=302 not_acknowledged=1" in str(result.exception)
+    assert "not acknowledged line=301 reason='MSG_SIZE_TOO_LARGE" in result.stderr
+    stored = run(broker, "consume", "small").stdout.splitlines()
+    assert sorted(stored) == sorted([*map(str, range(300)), "", "last"])
+
+
+@pytest.mark.parametrize(
+    ("topic", "arguments", "reason"),
+    [
+        ("no:topic", (), "TOPIC_EXCEPTION"),
+        ("compacted", (), "INVALID_RECORD"),
+        ("events", ("-p", "7"), "_UNKNOWN_PARTITION"),
+        ("events", ("-K", ":"), "no key separator"),
+    ],
+)
+def test_lines_that_are_refused_are_named(
+    broker: EmbeddedBroker, topic: str, arguments: tuple[str, ...], reason: str
+) -> None:
+    if topic == "compacted":
+        invoke(broker, "topics", "create", topic, "--config", "cleanup.policy=compact")
+    result = run(broker, "produce", topic, *arguments, lines=b"a\nb\n")
+    assert isinstance(result.exception, RejectedError)
+    assert "lines=2 acknowledged=0 not_acknowledged=2" in str(result.exception)
+    named = re.findall(r"not acknowledged lines?=(\S+) reason=(.*)", result.stderr)
+    # Refusals that come a second apart are printed apart.
+    assert [place for place, _ in named] in (["1-2"], ["1", "2"])
+    assert all(reason in text for _, text in named)
+
+
+def test_interrupted_production_counts_what_is_acknowledged(broker: EmbeddedBroker) -> None:
+    invoke(broker, "topics", "create", "endless")
+    with process(
+        broker, "produce", "endless", stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    ) as producing:
+        assert producing.stdin is not None
+        sent = 0
+        while not _end(broker, "endless"):
+            producing.stdin.write(b"%d\n" % sent)
+            producing.stdin.flush()
+            sent += 1
+        producing.send_signal(signal.SIGINT)
+        # Standard input stays open: the signal ends the wait for a line.
+        assert producing.wait() == 130
+        assert producing.stderr is not None
+        (line,) = producing.stderr.read().splitlines()
+    counts = dict(part.split("=") for part in line.decode().split() if "=" in part)
+    assert line.startswith(b"isotherm: interrupted ")
+    assert int(counts["acknowledged"]) == _end(broker, "endless")
+    assert int(counts["lines"]) == int(counts["acknowledged"]) + int(counts["not_acknowledged"])
+
+
+def _end(broker: EmbeddedBroker, topic: str) -> int:
+    client = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "ends"})
+    _, end = client.get_watermark_offsets(TopicPartition(topic, 0))
+    client.close()
+    return int(end)
+
+
+def test_interrupted_consumption_says_nothing(broker: EmbeddedBroker) -> None:
+    with process(broker, "consume", "events", "-f", stdout=subprocess.PIPE) as consuming:
+        assert consuming.stdout is not None
+        assert consuming.stdout.readline().startswith(b"v")
+        consuming.send_signal(signal.SIGINT)
+        assert consuming.wait() == 130
+        assert consuming.stderr is not None
+        assert consuming.stderr.read() == b""
+
+
+@pytest.mark.parametrize(
+    "arguments", ["consume events --json", "topics list", "topics list --json"]
+)
+def test_reader_of_a_pipe_may_leave(broker: EmbeddedBroker, arguments: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with process(broker, *arguments.split(), stdout=writing) as printing:
+        os.close(writing)
+        assert printing.stderr is not None
+        assert (printing.wait(), printing.stderr.read()) == (0, b"")
 
 
 def test_group_that_does_not_exist_is_an_error(broker: EmbeddedBroker, tmp_path: Path) -> None:

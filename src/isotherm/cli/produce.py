@@ -1,12 +1,16 @@
-"""`isotherm produce`: records from standard input, one a line."""
+"""`isotherm produce`: records from standard input, one a line. Each line is acknowledged, or named with the reason."""
 
 from __future__ import annotations
 
+import functools
+import os
+import re
 import sys
-from collections.abc import Iterator
-from typing import Annotated, Any, BinaryIO
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import typer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from isotherm.cli.client import one_line_errors, producer
@@ -18,10 +22,21 @@ from isotherm.cli.options import (
     client_settings,
 )
 from isotherm.cli.output import error_console
-from isotherm.errors import BrokerUnreachableError
+from isotherm.cli.stop_signals import HeldSignals, held_signals
+from isotherm.clock import Clock, SystemClock
+from isotherm.errors import BrokerUnreachableError, RejectedError
 
-_POLL_EVERY_RECORDS = 1000
+_SHOW_EVERY_LINES = 1000
 _BUFFER_FULL_WAIT_S = 0.5
+_STEP_S = 0.1
+"""How long one call of the client may take, so that a signal is soon noticed."""
+_PRINT_EVERY_S = 1.0
+STOP_WAIT_S_MAX = 10.0
+"""After a signal: how long the lines that were sent may take to be acknowledged."""
+_LINE_BYTES_MAX = 1_048_576
+"""The client's largest record, as with Kafka's tools (max.request.size)."""
+_ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_ESCAPED = {b"t": b"\t", b"n": b"\n", b"r": b"\r", b"0": b"\0", b"\\": b"\\"}
 
 
 def produce(
@@ -29,7 +44,12 @@ def produce(
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     key_separator: Annotated[
         str | None,
-        typer.Option("--key-separator", "-K", help="Text between key and value of a line."),
+        typer.Option(
+            "--key-separator",
+            "-K",
+            help="Text between key and value of a line. \\t, \\n, \\r, \\0, \\\\ and \\xNN stand for a byte. A line"
+            " without it is not sent.",
+        ),
     ] = None,
     partition: Annotated[
         int, typer.Option("--partition", "-p", help="Partition; -1 is chosen by the key.")
@@ -43,58 +63,237 @@ def produce(
     """Produce one record per line of standard input, and wait until all are acknowledged.
 
     printf 'N14228:{"delay": 2}\\n' | isotherm produce flights -K :
+
+    A line that is not acknowledged is named on standard error with the reason, and the others are sent.
+
+    Exit codes: 0 all lines are acknowledged · 1 some are not · 2 wrong options · 130 interrupted.
     """
+    separator = None if key_separator is None else separator_bytes(key_separator)
     properties = {
         "compression.type": compression,
         "acks": "all",
+        "message.max.bytes": str(_LINE_BYTES_MAX),
         **client_settings(command_config, client_property),
     }
-    failures: list[str] = []
-
-    def on_delivery(error: Any, _message: Any) -> None:
-        if error is not None:
-            failures.append(str(error))
-
+    # Each record of this client has a batch of its own.
+    single = {**properties, "batch.num.messages": "1"}
     with one_line_errors(bootstrap_server):
         client = producer(bootstrap_server, properties)
-    with one_line_errors(bootstrap_server), _spinner() as progress:
+    with one_line_errors(bootstrap_server), _spinner() as progress, held_signals() as signals:
         task = progress.add_task("producing", total=None)
-        for count, (key, value) in enumerate(_records(sys.stdin.buffer, key_separator), start=1):
-            _send(client, topic, partition, key, value, on_delivery)
-            if count % _POLL_EVERY_RECORDS == 0:
-                client.poll(0)
-                progress.update(task, completed=count)
-            if failures:
-                break
-        client.flush()
-    if failures:
-        raise BrokerUnreachableError(
-            f"records were not accepted count={len(failures)} first={failures[0]!r} topic={topic}"
+        delivery = LineDelivery(
+            client,
+            functools.partial(producer, bootstrap_server, single),
+            topic,
+            partition,
+            lambda line: progress.console.print(line, markup=False, soft_wrap=True),
+            signals,
+            SystemClock(),
         )
+        try:
+            for line, text in _lines(sys.stdin.buffer, signals):
+                delivery.send(line, text, separator)
+                if line % _SHOW_EVERY_LINES == 0:
+                    progress.update(task, completed=line)
+        except KeyboardInterrupt:
+            pass  # what was sent is waited for
+        delivery.finish()
+    _check_all_acknowledged(delivery, signals, topic)
 
 
-def _records(lines: BinaryIO, key_separator: str | None) -> Iterator[tuple[bytes | None, bytes]]:
-    separator = key_separator.encode() if key_separator else None
-    for line in lines:
-        text = line.rstrip(b"\n")
+def _check_all_acknowledged(delivery: LineDelivery, signals: HeldSignals, topic: str) -> None:
+    counts = (
+        f"lines={delivery.lines} acknowledged={delivery.acknowledged}"
+        f" not_acknowledged={delivery.lines - delivery.acknowledged} topic={topic}"
+    )
+    if signals.count:
+        error_console().print(f"isotherm: interrupted {counts}", markup=False, soft_wrap=True)
+        raise typer.Exit(signals.exit_code)
+    if delivery.acknowledged < delivery.lines:
+        raise RejectedError(f"not every line is acknowledged {counts}")
+
+
+def separator_bytes(text: str) -> bytes:
+    """The bytes of a separator. Raises BadParameter for an empty one, and for an unknown escape."""
+
+    def unescaped(found: re.Match[bytes]) -> bytes:
+        name = found[1]
+        if len(name) > 1:
+            return bytes([int(name[1:], 16)])
+        if name not in _ESCAPED:
+            raise typer.BadParameter(
+                rf"no such escape: {text} (\t, \n, \r, \0, \xNN, and \\ for a backslash)",
+                param_hint="--key-separator",
+            )
+        return _ESCAPED[name]
+
+    if not text:
+        raise typer.BadParameter("it is empty", param_hint="--key-separator")
+    # An argument may have bytes that are no text.
+    return _ESCAPE.sub(unescaped, os.fsencode(text))
+
+
+def _lines(stream: BinaryIO, signals: HeldSignals) -> Iterator[tuple[int, bytes]]:
+    """Number the lines, from 1. A signal ends the wait for the next one with KeyboardInterrupt."""
+    number = 0
+    while line := signals.released(stream.readline):
+        number += 1
+        yield number, line.removesuffix(b"\n")
+
+
+class _Refusal(NamedTuple):
+    line: int
+    reason: str
+
+
+class LineDelivery:
+    """Sends lines of `topic`, counts those that are acknowledged, and prints why others are not.
+
+    A broker refuses a batch as a whole if it is larger than the topic's max.message.bytes. Such a line is sent
+    again in a batch of its own, by the client of `open_single`, and is then behind later lines.
+    """
+
+    def __init__(
+        self,
+        client: Producer,
+        open_single: Callable[[], Producer],
+        topic: str,
+        partition: int,
+        print_line: Callable[[str], None],
+        signals: HeldSignals,
+        clock: Clock,
+    ) -> None:
+        self._client = client
+        self._open_single = open_single
+        self._single: Producer | None = None
+        self._topic = topic
+        self._partition = partition
+        self._print_line = print_line
+        self._signals = signals
+        self._clock = clock
+        # What the calls of a client told, bounded by its queue. Refusals are printed at most once in _PRINT_EVERY_S, as
+        # consecutive lines are then printed as one.
+        self._refusals: list[_Refusal] = []
+        self._print_at_s = clock.monotonic_s() + _PRINT_EVERY_S
+        self._too_large: list[tuple[int, bytes | None, bytes]] = []
+        self.lines = 0
+        self.acknowledged = 0
+
+    def send(self, line: int, text: bytes, separator: bytes | None) -> None:
+        """Send a line. If the client's queue is full, it waits until there is room, or a signal came."""
+        self.lines = line
         if separator is None:
-            yield None, text
+            key, value = None, text
         else:
             key, found, value = text.partition(separator)
-            yield (key, value) if found else (None, text)
+            if not found:
+                self._refusals.append(_Refusal(line, "the line has no key separator"))
+                self._settle()
+                return
+        self._send(self._client, line, key, value, self._delivered)
+        self._client.poll(0)
+        self._settle()
 
+    def finish(self) -> None:
+        """Wait until each line is acknowledged or refused, or for STOP_WAIT_S_MAX after a signal. A second
+        signal ends the wait."""
+        stop_s: float | None = None
+        while self._waiting():
+            if self._signals.count:
+                stop_s = stop_s or self._clock.monotonic_s() + STOP_WAIT_S_MAX
+                if self._signals.count > 1 or self._clock.monotonic_s() >= stop_s:
+                    break
+            self._client.flush(_STEP_S)
+            if self._single is not None:
+                self._single.flush(_STEP_S)
+            self._settle()
+        self._print_refusals()
 
-def _send(
-    client: Any, topic: str, partition: int, key: bytes | None, value: bytes, on_delivery: Any
-) -> None:
-    while True:
-        try:
-            client.produce(topic, value, key, partition=partition, on_delivery=on_delivery)
-        except BufferError:
-            # librdkafka's queue is full (queue.buffering.max.messages). Wait until it has sent some.
-            client.poll(_BUFFER_FULL_WAIT_S)
+    def _waiting(self) -> int:
+        return len(self._client) + (0 if self._single is None else len(self._single))
+
+    def _send(
+        self,
+        client: Producer,
+        line: int,
+        key: bytes | None,
+        value: bytes,
+        delivered: Callable[..., None],
+    ) -> None:
+        on_delivery = functools.partial(delivered, line)
+        while not self._signals.count:
+            try:
+                client.produce(
+                    self._topic, value, key, partition=self._partition, on_delivery=on_delivery
+                )
+            except BufferError:
+                # The client's queue is full (queue.buffering.max.messages). Wait until some are sent.
+                client.poll(_BUFFER_FULL_WAIT_S)
+            except KafkaException as error:
+                self._refusals.append(_Refusal(line, _reason(error.args[0], is_own=True)))
+                return
+            else:
+                return
+
+    def _delivered(self, line: int, error: KafkaError | None, message: Any) -> None:
+        if error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            self._too_large.append((line, message.key(), message.value()))
         else:
-            return
+            self._delivered_alone(line, error, message)
+
+    def _delivered_alone(self, line: int, error: KafkaError | None, message: Any) -> None:
+        del message
+        if error is None:
+            self.acknowledged += 1
+        else:
+            self._refusals.append(_Refusal(line, _reason(error)))
+
+    def _settle(self) -> None:
+        """Act on what the calls of a client told. The client cannot be used within them."""
+        if self._too_large and not self._signals.count:
+            self._send_alone()
+        if self._single is not None:
+            self._single.poll(0)
+        if self._refusals and self._clock.monotonic_s() >= self._print_at_s:
+            self._print_refusals()
+
+    def _print_refusals(self) -> None:
+        for text in refusal_lines(self._refusals):
+            self._print_line(text)
+        self._refusals.clear()
+        self._print_at_s = self._clock.monotonic_s() + _PRINT_EVERY_S
+
+    def _send_alone(self) -> None:
+        if self._single is None:
+            try:
+                self._single = self._open_single()
+            except BrokerUnreachableError as error:
+                self._refusals += [_Refusal(line, str(error)) for line, _, _ in self._too_large]
+                self._too_large.clear()
+                return
+        for line, key, value in self._too_large:
+            self._send(self._single, line, key, value, self._delivered_alone)
+        self._too_large.clear()
+
+
+def refusal_lines(refusals: Iterable[_Refusal]) -> Iterator[str]:
+    """One text for each run of consecutive lines with one reason."""
+    ordered = sorted(refusals)
+    first = 0
+    for place, each in enumerate(ordered):
+        after = ordered[place + 1] if place + 1 < len(ordered) else None
+        if after == (each.line + 1, each.reason):
+            continue
+        begin = ordered[first].line
+        where = f"line={begin}" if begin == each.line else f"lines={begin}-{each.line}"
+        yield f"isotherm: not acknowledged {where} reason={each.reason!r}"
+        first = place + 1
+
+
+def _reason(error: KafkaError, *, is_own: bool = False) -> str:
+    if is_own and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+        return "MSG_SIZE_TOO_LARGE: it is larger than the client's limit, -X message.max.bytes=N"
+    return f"{error.name()}: {error.str()}"
 
 
 def _spinner() -> Progress:
@@ -104,4 +303,5 @@ def _spinner() -> Progress:
         TimeElapsedColumn(),
         console=error_console(),
         transient=True,
+        disable=not sys.stderr.isatty(),
     )
