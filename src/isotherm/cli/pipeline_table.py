@@ -85,7 +85,8 @@ _Table = Annotated[
     typer.Option(
         "--table",
         metavar="NAME",
-        help="The name of the table. The default is kafka.TOPIC, or TOPIC for Delta and Parquet.",
+        help="The name of the table. The default is kafka.TOPIC in lower case with _ for each dot, as"
+        " kafka.db_public_cust for db.public.Cust; for Delta and Parquet it is TOPIC.",
     ),
 ]
 _Catalog = Annotated[

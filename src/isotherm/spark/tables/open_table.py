@@ -16,6 +16,7 @@ from isotherm.spark.tables.topic_table import TopicTable
 
 TABLE_FORMATS = ("iceberg", "delta", "parquet")
 DEFAULT_WAREHOUSE = "isotherm-warehouse"
+_NAMESPACE = "kafka"
 
 # The options of the source that the table determines.
 _CHOSEN = (
@@ -27,7 +28,7 @@ _CHOSEN = (
 
 @dataclass(frozen=True)
 class TablePlace:
-    """The place of a table. The default `name` is kafka.TOPIC, or for Delta and Parquet TOPIC. `properties` are
+    """The place of a table. The default `name` is that of `iceberg_name`, or for Delta and Parquet TOPIC. `properties` are
     those of the Iceberg catalog, or settings of the object store. The default `warehouse` is that of the named
     catalog, or DEFAULT_WAREHOUSE without one."""
 
@@ -65,7 +66,16 @@ def open_table(topic: str, place: TablePlace, *, writes: bool) -> TopicTable:
     has_catalog = place.catalog is not None or bool(place.properties)
     warehouse = place.warehouse or (None if has_catalog else DEFAULT_WAREHOUSE)
     opened = open_catalog(place.catalog, place.properties, warehouse)
-    return IcebergTable(opened, place.name or f"kafka.{topic}")
+    return IcebergTable(opened, place.name or iceberg_name(topic))
+
+
+def iceberg_name(topic: str) -> str:
+    """The default name of a topic's Iceberg table: kafka.db_public_cust for db.public.Cust. Every catalog and engine can
+    name it: a dot would begin a nested namespace, and Trino, Hive's and Glue's catalogs know lower case alone.
+
+    Topics may have one name together: `check_topic` refuses the second.
+    """
+    return f"{_NAMESPACE}.{topic.replace('.', '_').lower()}"
 
 
 def kept_tables(table: TopicTable) -> Sequence[KeptTable]:
