@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from confluent_kafka import Producer
@@ -67,7 +68,11 @@ class Registered:
         return self.broker.directory / "bucket"
 
     def put(
-        self, topic: str, values: list[bytes | None], keys: list[bytes | None] | None = None
+        self,
+        topic: str,
+        values: list[bytes | None],
+        keys: list[bytes | None] | None = None,
+        headers: list[tuple[str, bytes]] | None = None,
     ) -> None:
         servers = {"bootstrap.servers": self.broker.bootstrap_servers}
         admin = AdminClient(servers)
@@ -75,7 +80,7 @@ class Registered:
             admin.create_topics([NewTopic(topic, 1, 1, config=TIERED_TOPIC)])[topic].result(60)
         producer = Producer(servers)
         for key, value in zip(keys or [None] * len(values), values, strict=True):
-            producer.produce(topic, key=key, value=value)
+            producer.produce(topic, key=key, value=value, headers=headers)
         assert producer.flush(60) == 0
 
     def serializer(self, schema: object, topic: str = "orders", field: str = "value") -> Any:
@@ -194,6 +199,26 @@ def test_keys_by_schemas(spark: SparkSession, registered: Registered, tmp_path: 
     assert dead[0]["reason"] == "key: the registry has no such schema schema_id=65536"
     with pytest.raises(ConfigError, match="option=--key its_value=avro value=raw"):
         registered.table("sales", tmp_path, "json")
+
+
+def test_schemas_that_headers_name(
+    spark: SparkSession, registered: Registered, tmp_path: Path
+) -> None:
+    framed = registered.serializer(FIRST, "headed")({"id": 5, "at": 0})
+    frame, value = framed[:5], framed[5:]
+    registered.put("headed", [value, None], headers=[("__value_schema_id", frame)])
+    registered.put("headed", [framed])
+    # This registry knows no GUIDs.
+    guid = UUID(int=7)
+    registered.put("headed", [value], headers=[("__value_schema_id", b"\1" + guid.bytes)])
+    options = ("--registry", registered.url)
+    done = registered.table("headed", tmp_path, "avro", *options)
+    assert (done["rows"], done["dead_letters"]) == (3, 1)
+    rows = rows_of(load_table(tmp_path, "kafka.headed"))
+    assert [row["value"] and row["value"]["id"] for row in rows] == [5, None, 5]
+    (dead,) = rows_of(load_table(tmp_path, "kafka.headed_dead_letters"))
+    assert dead["value"] == value
+    assert dead["reason"] == f"value: the registry has no such schema schema_id={guid}"
 
 
 ITEM = (

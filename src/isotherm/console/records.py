@@ -12,8 +12,10 @@ import numpy as np
 
 from isotherm.broker.peers.peer_connection import PeerAddress
 from isotherm.errors import NotLeaderOrFollowerError
+from isotherm.record.batch import Record
 from isotherm.remote.metadata.state.segment_columns import id_texts
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from isotherm.spark.tables.header_names import NAME_HEADERS, last_header
 from isotherm.storage_view.cluster_storage import ClusterStorage, PartitionStorage
 from isotherm.storage_view.record_scan import (
     Fetched,
@@ -24,7 +26,7 @@ from isotherm.storage_view.record_scan import (
     scan_step,
 )
 from isotherm.storage_view.record_sources import RecordSource
-from isotherm.storage_view.registered_values import RegisteredValue, RegisteredValues
+from isotherm.storage_view.registered_values import NamedBytes, RegisteredValue, RegisteredValues
 from isotherm.storage_view.rows import Row
 from isotherm.types import Offset, TimestampMs
 
@@ -124,7 +126,7 @@ class RecordBrowser:
     def _record_rows(self, found: Sequence[FoundRecord], segments: _FinishedSegments) -> list[Row]:
         rows = [_record_row(each, segments) for each in found]
         if self._registered is not None:
-            values = [part for each in found for part in (each.record.key, each.record.value)]
+            values = [part for each in found for part in _named_parts(each.record)]
             contents = [part for row in rows for part in (row["key"], row["value"])]
             for content, read in zip(contents, self._registered.read_all(values), strict=True):
                 if read is not None:
@@ -188,11 +190,16 @@ def _record_row(found: FoundRecord, segments: _FinishedSegments) -> Row:
     }
 
 
+def _named_parts(record: Record) -> tuple[NamedBytes, NamedBytes]:
+    key, value = (last_header(record.headers, name) for name in NAME_HEADERS)
+    return NamedBytes(record.key, key), NamedBytes(record.value, value)
+
+
 def _registered_row(read: RegisteredValue) -> Row:
-    """The row of a decoded value. `text` is JSON, cut off after SHOWN_BYTES_MAX characters."""
+    """The row of a decoded value. `schema_id` is a number, or a GUID as text. `text` is JSON, cut off after SHOWN_BYTES_MAX characters."""
     text = read.text
     return {
-        "schema_id": read.schema_id,
+        "schema_id": read.schema_id if isinstance(read.schema_id, int) else str(read.schema_id),
         "kind": read.kind,
         "text": None if text is None else text[:SHOWN_BYTES_MAX],
         "is_cut": text is not None and len(text) > SHOWN_BYTES_MAX,

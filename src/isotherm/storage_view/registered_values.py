@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from isotherm.clock import Clock
 from isotherm.errors import SchemaRegistryError
-from isotherm.spark.tables.framed_values import SchemaName, frame_of
+from isotherm.spark.tables.framed_values import SchemaId, SchemaName, frame_of
+from isotherm.spark.tables.header_names import named_value
 from isotherm.spark.tables.schema_registry import (
     RegisteredSchema,
     RegistrySettings,
@@ -49,11 +50,21 @@ def with_defaults(registry: RegistrySettings) -> RegistrySettings:
     return RegistrySettings(registry.url, tuple(sorted(settings.items())))
 
 
+class NamedBytes(NamedTuple):
+    """A key or value, and the header of its record that names the schema, if there is one."""
+
+    value: bytes | None
+    header: bytes | None = None
+
+    def framed(self, *, has_path: bool) -> bytes:
+        return named_value(self.value, self.header, has_path=has_path) or b""
+
+
 class RegisteredValue(NamedTuple):
     """A value as JSON. `kind` is the registry's name of the format. If `text` is None, `error` has the
     reason."""
 
-    schema_id: int
+    schema_id: SchemaId
     kind: str | None
     text: str | None
     error: str | None
@@ -76,22 +87,23 @@ class RegisteredValues:
     def __init__(self, registry: RegistrySettings, clock: Clock) -> None:
         self._registry = with_defaults(registry)
         self._clock = clock
-        self._schemas: OrderedDict[int, RegisteredSchema] = OrderedDict()
+        self._schemas: OrderedDict[SchemaId, RegisteredSchema] = OrderedDict()
         self._readers: OrderedDict[SchemaName, _Reader] = OrderedDict()
         # The reason, and the monotonic time until which the registry is not asked again.
-        self._unknown: OrderedDict[int, tuple[str, float]] = OrderedDict()
+        self._unknown: OrderedDict[SchemaId, tuple[str, float]] = OrderedDict()
         self._failure = ("", 0.0)
         self._questions_left = 0
         self._guard = threading.Lock()
 
-    def read_all(self, values: Sequence[bytes | None]) -> list[RegisteredValue | None]:
-        """Decode values, in their order. The result is None for a value that does not begin like one with
-        a schema."""
+    def read_all(self, values: Sequence[NamedBytes]) -> list[RegisteredValue | None]:
+        """Decode values, in their order. The result is None for a value that neither begins like one with
+        a schema nor has a header that names one."""
         with self._guard:
             self._questions_left = QUESTIONS_MAX
-            return [None if each is None else self._read(each) for each in values]
+            return [None if each.value is None else self._read(each) for each in values]
 
-    def _read(self, value: bytes) -> RegisteredValue | None:
+    def _read(self, given: NamedBytes) -> RegisteredValue | None:
+        value = given.framed(has_path=False)
         framed = frame_of(value)
         if framed is None:
             return None
@@ -103,7 +115,7 @@ class RegisteredValues:
         except _SchemaError as error:
             return _refused(name, None, str(error))
         if schema.kind == _PROTOBUF:
-            framed = frame_of(value, has_path=True)
+            framed = frame_of(given.framed(has_path=True), has_path=True)
         if framed is None:
             return _refused(name, schema.kind, "no indexes of a message follow the schema's id")
         try:
@@ -112,7 +124,7 @@ class RegisteredValues:
             return _refused(name, schema.kind, str(error))
         return RegisteredValue(name.id, schema.kind, text, None)
 
-    def _schema(self, schema_id: int) -> RegisteredSchema:
+    def _schema(self, schema_id: SchemaId) -> RegisteredSchema:
         known = self._schemas.get(schema_id)
         if known is not None:
             return known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import uuid
 
 import pyarrow as pa
 import pytest
@@ -11,7 +12,12 @@ from hypothesis import strategies as st
 
 from isotherm.spark.tables.framed_values import NO_FRAME, NO_VALUE, SchemaName, framed
 
-VALUES = st.none() | st.binary(max_size=8) | st.binary(max_size=8).map(lambda each: b"\0" + each)
+VALUES = (
+    st.none()
+    | st.binary(max_size=8)
+    | st.binary(max_size=8).map(lambda each: b"\0" + each)
+    | st.binary(min_size=14, max_size=18).map(lambda each: b"\1" + each)
+)
 
 
 def varint(number: int) -> bytes:
@@ -34,6 +40,8 @@ def test_ids_and_what_is_behind_them(values: list[bytes | None], skipped: int) -
             expected.append((NO_VALUE, None))
         elif len(value) >= 5 and value[0] == 0:
             expected.append((SchemaName(*struct.unpack(">xI", value[:5])), value[5:]))
+        elif len(value) >= 17 and value[0] == 1:
+            expected.append((SchemaName(uuid.UUID(bytes=value[1:17])), value[17:]))
         else:
             expected.append((NO_FRAME, value))
     found = [names[each] if each >= 0 else each for each in schemas.tolist()]
@@ -45,15 +53,15 @@ def test_ids_and_what_is_behind_them(values: list[bytes | None], skipped: int) -
 @given(
     st.lists(
         st.tuples(
-            st.integers(0, 2**32 - 1) | st.integers(0, 2),
+            st.integers(0, 2**32 - 1) | st.integers(0, 2) | st.uuids(),
             st.lists(st.integers(-1, 2) | st.integers(-(2**31), 2**31), max_size=4),
             st.binary(max_size=4),
         )
     )
 )
-def test_indexes_of_messages(values: list[tuple[int, list[int], bytes]]) -> None:
+def test_indexes_of_messages(values: list[tuple[int | uuid.UUID, list[int], bytes]]) -> None:
     written = [
-        struct.pack(">xI", schema_id)
+        (struct.pack(">xI", schema_id) if isinstance(schema_id, int) else b"\1" + schema_id.bytes)
         + b"".join(varint(each) for each in (len(path), *path))
         + payload
         for schema_id, path, payload in values

@@ -49,7 +49,7 @@ def test_second_topic_of_a_name_is_refused(tmp_path: Path, other: str) -> None:
 def test_table_is_not_that_of_another_topics_dead_letters(tmp_path: Path) -> None:
     made(tmp_path, "a.dead.letters")
     table = made(tmp_path, "a")
-    with pytest.raises(ConfigError, match="table=kafka.a columns="):
+    with pytest.raises(ConfigError, match=r"table=kafka\.a columns="):
         table.places(table.types())
 
     made(tmp_path, "b").places(table.types())

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import io
 import json
+import uuid
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -19,6 +21,7 @@ import fastavro
 from google.protobuf.message_factory import GetMessageClass
 
 from isotherm.errors import SchemaRegistryError
+from isotherm.spark.tables.framed_values import SchemaId
 from isotherm.spark.tables.protobuf_schema import message_of
 from isotherm.spark.tables.schema_registry import (
     RegisteredSchema,
@@ -26,7 +29,12 @@ from isotherm.spark.tables.schema_registry import (
     UnknownSchemaError,
 )
 from isotherm.storage_view import registered_values
-from isotherm.storage_view.registered_values import QUESTIONS_MAX, RegisteredValues
+from isotherm.storage_view.registered_values import (
+    QUESTIONS_MAX,
+    NamedBytes,
+    RegisteredValue,
+    RegisteredValues,
+)
 from isotherm.testing.sim_clock import SimClock
 
 ORDER = {
@@ -52,11 +60,11 @@ class Registry:
     """Schemas by id, and the ids requested, in order."""
 
     def __init__(self) -> None:
-        self.schemas: dict[int, RegisteredSchema] = {}
-        self.asked: list[int] = []
+        self.schemas: dict[SchemaId, RegisteredSchema] = {}
+        self.asked: list[SchemaId] = []
         self.is_gone = False
 
-    def find(self, _: RegistrySettings, schema_id: int) -> RegisteredSchema:
+    def find(self, _: RegistrySettings, schema_id: SchemaId) -> RegisteredSchema:
         self.asked.append(schema_id)
         if self.is_gone:
             raise SchemaRegistryError("the schema registry fails")
@@ -82,6 +90,12 @@ def values(clock: SimClock) -> RegisteredValues:
     return RegisteredValues(RegistrySettings("http://registry"), clock)
 
 
+def read_all(
+    values: RegisteredValues, some: Sequence[bytes | None]
+) -> list[RegisteredValue | None]:
+    return values.read_all([NamedBytes(each) for each in some])
+
+
 def framed(schema_id: int, payload: bytes) -> bytes:
     return b"\0" + schema_id.to_bytes(4, "big") + payload
 
@@ -100,7 +114,7 @@ def order(number: int) -> dict[str, Any]:
 def test_avro_is_json_that_loses_nothing(registry: Registry, values: RegisteredValues) -> None:
     registry.schemas[7] = RegisteredSchema("AVRO", json.dumps(ORDER), ())
     value = {**order(2**60 + 1), "next": order(1)}
-    (read,) = values.read_all([framed(7, avro(ORDER, value))])
+    (read,) = read_all(values, [framed(7, avro(ORDER, value))])
     assert read is not None
     assert (read.schema_id, read.kind, read.error) == (7, "AVRO", None)
     found = json.loads(read.text or "")
@@ -119,16 +133,38 @@ def test_protobuf_is_the_message_that_its_indexes_name(
     first = GetMessageClass(message_of(schema, (0,)))(x=5)
     nested = framed(3, bytes([4, 2, 0]) + inner.SerializeToString())
     short = framed(3, b"\0" + first.SerializeToString())
-    found = [each and json.loads(each.text or "") for each in values.read_all([nested, short])]
+    found = [each and json.loads(each.text or "") for each in read_all(values, [nested, short])]
     assert found == [{"big": str(2**60 + 1), "name": "ü", "none": 0}, {"x": 5}]
     assert registry.asked == [3]
+
+
+def test_header_names_the_schema_of_the_whole_value(
+    registry: Registry, values: RegisteredValues
+) -> None:
+    guid = uuid.uuid4()
+    registry.schemas[guid] = RegisteredSchema("PROTOBUF", PROTO, ())
+    registry.schemas[7] = RegisteredSchema("JSON", "{}", ())
+    inner = GetMessageClass(message_of(registry.schemas[guid], (1, 0)))(big=5)
+    nested, plain, undecoded, absent = values.read_all(
+        [
+            NamedBytes(inner.SerializeToString(), b"\1" + guid.bytes + bytes([4, 2, 0])),
+            NamedBytes(b'{"a": 1}', framed(7, b"")),
+            NamedBytes(b'{"a": 1}', b"\2"),
+            NamedBytes(None, framed(7, b"")),
+        ]
+    )
+    assert nested is not None
+    assert plain is not None
+    assert (nested.schema_id, json.loads(nested.text or "")["big"]) == (guid, "5")
+    assert (plain.schema_id, plain.text) == (7, '{"a": 1}')
+    assert (undecoded, absent) == (None, None)
 
 
 def test_json_schema_is_the_text_behind_the_frame(
     registry: Registry, values: RegisteredValues
 ) -> None:
     registry.schemas[1] = RegisteredSchema("JSON", "{}", ())
-    read, broken = values.read_all([framed(1, b'{"delay": 1.10}'), framed(1, b'{"delay"')])
+    read, broken = read_all(values, [framed(1, b'{"delay": 1.10}'), framed(1, b'{"delay"')])
     assert read is not None
     assert read.text == '{"delay": 1.10}'
     assert broken is not None
@@ -140,7 +176,7 @@ def test_json_schema_is_the_text_behind_the_frame(
 def test_value_without_a_frame_is_no_value_of_a_schema(
     registry: Registry, values: RegisteredValues, value: bytes | None
 ) -> None:
-    assert values.read_all([value]) == [None]
+    assert read_all(values, [value]) == [None]
     assert registry.asked == []
 
 
@@ -163,7 +199,7 @@ def test_value_that_is_not_of_its_schema_says_why(
     registry: Registry, values: RegisteredValues, schema: Any, payload: bytes, reason: str
 ) -> None:
     registry.schemas[1] = RegisteredSchema("AVRO", json.dumps(schema), ())
-    (read,) = values.read_all([framed(1, payload)])
+    (read,) = read_all(values, [framed(1, payload)])
     assert read is not None
     assert read.text is None
     assert reason in (read.error or "")
@@ -173,15 +209,15 @@ def test_registry_is_asked_once_for_each_schema_and_for_few_in_a_step(
     registry: Registry, values: RegisteredValues, clock: SimClock
 ) -> None:
     binary = [framed(n, b"x") for n in range(QUESTIONS_MAX + 5)]
-    read = values.read_all(binary)
+    read = read_all(values, binary)
     assert len(registry.asked) == QUESTIONS_MAX
     assert "no such schema" in ((read[0] and read[0].error) or "")
     assert "one step asks" in ((read[-1] and read[-1].error) or "")
-    values.read_all(binary)
+    read_all(values, binary)
     assert sorted(registry.asked) == list(range(QUESTIONS_MAX + 5))
     registry.schemas[0] = RegisteredSchema("JSON", "{}", ())
     clock.advance(registered_values.UNKNOWN_KEPT_S * 1000)
-    (found,) = values.read_all([framed(0, b"1")])
+    (found,) = read_all(values, [framed(0, b"1")])
     assert found is not None
     assert found.text == "1"
 
@@ -190,10 +226,10 @@ def test_registry_that_fails_is_left_alone_for_a_while(
     registry: Registry, values: RegisteredValues, clock: SimClock
 ) -> None:
     registry.is_gone = True
-    read = values.read_all([framed(n, b"x") for n in range(3)])
+    read = read_all(values, [framed(n, b"x") for n in range(3)])
     assert [each and each.error for each in read] == ["the schema registry fails"] * 3
     assert registry.asked == [0]
     registry.is_gone = False
     clock.advance(registered_values.FAILURE_KEPT_S * 1000)
-    values.read_all([framed(0, b"x")])
+    read_all(values, [framed(0, b"x")])
     assert registry.asked == [0, 0]

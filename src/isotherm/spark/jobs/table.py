@@ -37,6 +37,7 @@ from isotherm.spark.tables.table_rows import (
     SOURCE_SCHEMA,
     decoded_rows,
     rows_schema,
+    values_of,
 )
 from isotherm.spark.tables.topic_table import FilePlaces, TableCommit, TopicTable
 from isotherm.spark.tables.value_decoder import ValueDecoder
@@ -308,7 +309,7 @@ def _batches(options: SourceOptions, task: TaskPartition) -> Generator[pa.Record
 def _look_through(batches: Iterable[pa.RecordBatch], decoders: KeyValue[ValueDecoder]) -> None:
     for batch in batches:
         for name, decoder in zip(KeyValue._fields, decoders, strict=True):
-            decoder.decode(batch.column(name))
+            decoder.decode(values_of(batch, name, decoder))
 
 
 def _have_grown(decoders: KeyValue[ValueDecoder]) -> bool:

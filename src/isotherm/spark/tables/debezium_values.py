@@ -43,6 +43,7 @@ class EnvelopeDecoder:
         self._fixed = fixed
         self._begun_with = known
         self._events = open_decoder(_event(fixed), _event(known))
+        self.framing = self._events.framing
 
     @property
     def known(self) -> ValueType:

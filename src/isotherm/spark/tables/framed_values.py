@@ -1,7 +1,8 @@
 """Splits values as Confluent's serializers write them: the name of a schema, then the bytes.
 
 0x00 · schema id, int32 · value
-0x00 · schema id, int32 · count · indexes · value    Protobuf, all numbers as zigzag varints
+0x01 · schema GUID, 16 bytes · value
+0x00 · schema id, int32 · count · indexes · value    Protobuf, all numbers as zigzag varints; also after a GUID
 
 The indexes lead to a message of the schema: the first one to a message of the file, the next one to a
 message inside that, and so on. A count of 0 is short for the first message of the file.
@@ -9,8 +10,9 @@ message inside that, and so on. A count of 0 is short for the first message of t
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,19 +25,31 @@ from isotherm.spark.tables.json_values import DeadValue, Places, Values
 _buffer_of: Any = pa.py_buffer
 _from_buffers: Any = pa.Array.from_buffers
 
-FRAME_SIZE = 5
+ID_FRAME_SIZE, GUID_FRAME_SIZE = 5, 17
 PATH_SIZE_MAX = 64
 """The most bytes of the indexes. No real schema has messages that need more."""
 NO_VALUE, NO_FRAME = -1, -2
-_MAGIC = 0
+_ID_MAGIC, _GUID_MAGIC = 0, 1
+# The sizes of frames by their first byte, and one that no value has for all other bytes.
+_FRAME_SIZES = np.array([ID_FRAME_SIZE, GUID_FRAME_SIZE, 2**31])
 _MORE = 0x80
+
+
+SchemaId: TypeAlias = int | uuid.UUID
+"""The registry's number of a schema, or its GUID, which is the same in all registries."""
 
 
 class SchemaName(NamedTuple):
     """The name of a schema before a value. `path` has the indexes, if there are any."""
 
-    id: int
+    id: SchemaId
     path: tuple[int, ...] = ()
+
+
+class Framing(NamedTuple):
+    """The form of frames: with Protobuf's indexes or without."""
+
+    has_path: bool = False
 
 
 class Framed(NamedTuple):
@@ -51,12 +65,13 @@ def framed(values: Values, *, has_path: bool = False) -> Framed:
     """Split the values of a binary array."""
     offsets, data = binary_buffers(values)
     starts, ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
-    places = np.flatnonzero(ends - starts >= FRAME_SIZE)
-    places = places[data[starts[places]] == _MAGIC]
-    heads = np.full(len(places), FRAME_SIZE)
+    places = np.flatnonzero(ends > starts)
+    heads = _FRAME_SIZES[np.minimum(data[starts[places]], _GUID_MAGIC + 1)]
+    is_framed = heads <= (ends - starts)[places]
+    places, heads = places[is_framed], heads[is_framed]
     if has_path:
-        heads += _path_sizes(data, starts[places] + FRAME_SIZE, ends[places])
-        places, heads = places[heads > FRAME_SIZE], heads[heads > FRAME_SIZE]
+        paths = _path_sizes(data, starts[places] + heads, ends[places])
+        places, heads = places[paths > 0], (heads + paths)[paths > 0]
     is_valid = np.asarray(values.is_valid())
     schemas = np.full(len(values), NO_FRAME, np.int64)
     schemas[~is_valid] = NO_VALUE
@@ -85,6 +100,12 @@ def frame_of(value: bytes, *, has_path: bool = False) -> tuple[SchemaName, bytes
     """The name before one value, and the bytes after it. None if there is no name."""
     names, _, payloads = framed(pa.array([value], pa.binary()), has_path=has_path)
     return (names[0], payloads[0].as_py()) if names else None
+
+
+def frame_size(value: bytes, *, has_path: bool = False) -> int:
+    """The bytes of the frame at the beginning of a value. 0 if there is none."""
+    found = frame_of(value, has_path=has_path)
+    return 0 if found is None else len(value) - len(found[1])
 
 
 def not_framed(schemas: npt.NDArray[np.int64]) -> list[DeadValue]:
@@ -119,13 +140,13 @@ def _names(
     found = np.empty(len(starts), np.int64)
     for size in np.unique(heads).tolist():
         where = np.flatnonzero(heads == size)
-        bytes_of = data[starts[where][:, None] + np.arange(1, size)].view(f"S{size - 1}")[:, 0]
+        bytes_of = data[starts[where][:, None] + np.arange(size)].view(f"S{size}")[:, 0]
         if (bytes_of == bytes_of[0]).all():  # nearly always true, and much cheaper than np.unique
             texts, first, inverse = bytes_of[:1], np.zeros(1, np.int64), np.zeros(1, np.int64)
         else:
             texts, first, inverse = np.unique(bytes_of, return_index=True, return_inverse=True)
         found[where] = inverse + len(names)
-        names += [_name(text.ljust(size - 1, b"\0")) for text in texts.tolist()]
+        names += [_name(text.ljust(size, b"\0")) for text in texts.tolist()]
         firsts += where[first].tolist()
     order = np.argsort(firsts)
     ranks = np.empty(len(names), np.int64)
@@ -136,12 +157,14 @@ def _names(
 def _name(head: bytes) -> SchemaName:
     numbers: list[int] = []
     number = shift = 0
-    for byte in head[FRAME_SIZE - 1 :]:
+    size = int(_FRAME_SIZES[head[0]])
+    for byte in head[size:]:
         number |= (byte & ~_MORE) << shift
         shift += 7
         if byte < _MORE:
             numbers.append(number >> 1 ^ -(number & 1))
             number = shift = 0
-    schema_id = int.from_bytes(head[: FRAME_SIZE - 1], "big")
+    text = head[1:size]
+    schema_id = int.from_bytes(text, "big") if head[0] == _ID_MAGIC else uuid.UUID(bytes=text)
     # The first number is the count. A count of 0 stands for the path (0,). Without numbers there is no path.
     return SchemaName(schema_id, tuple(numbers[1:] or numbers))

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from isotherm.spark.tables.framed_values import NO_FRAME, framed, not_framed
+from isotherm.spark.tables.framed_values import NO_FRAME, Framing, SchemaId, framed, not_framed
 from isotherm.spark.tables.json_values import DeadValue, DecodedValues, JsonDecoder, Values
 from isotherm.spark.tables.schema_registry import (
     RegistrySettings,
@@ -37,9 +37,11 @@ class JsonSchemaDecoder:
     """A JsonDecoder with schemas. `type_of_schema` returns the type of a schema id, or raises
     UnknownSchemaError."""
 
+    framing = Framing()
+
     def __init__(
         self,
-        type_of_schema: Callable[[int], ValueType],
+        type_of_schema: Callable[[SchemaId], ValueType],
         fixed: ValueType,
         known: ValueType,
         *,
@@ -48,7 +50,7 @@ class JsonSchemaDecoder:
         self._type_of_schema = type_of_schema
         self._fixed = fixed
         self._may_grow = may_grow
-        self._unknown: dict[int, str | None] = {}
+        self._unknown: dict[SchemaId, str | None] = {}
         self._json = JsonDecoder(fixed, known, may_grow=may_grow)
 
     @property
@@ -75,7 +77,7 @@ class JsonSchemaDecoder:
         dead.sort()
         return DecodedValues(column, dead)
 
-    def _learn(self, schema_id: int) -> str | None:
+    def _learn(self, schema_id: SchemaId) -> str | None:
         """Add the types of a schema. Returns the reason if its values are dead letters."""
         if schema_id not in self._unknown:
             self._unknown[schema_id] = None
@@ -90,7 +92,7 @@ class JsonSchemaDecoder:
 
 
 @functools.lru_cache(_SCHEMAS_MAX)
-def schema_type(registry: RegistrySettings, schema_id: int) -> ValueType:
+def schema_type(registry: RegistrySettings, schema_id: SchemaId) -> ValueType:
     """The type that a registered schema declares. Raises UnknownSchemaError if the id is not that of a JSON
     Schema, and SchemaRegistryError if the registry does not answer."""
     schema = registered_schema(registry, schema_id)

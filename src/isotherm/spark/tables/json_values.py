@@ -67,6 +67,8 @@ class JsonDecoder:
     are unusable. Without it such fields are left out. `fixed` is the part of the type that the table has.
     """
 
+    framing = None
+
     def __init__(self, fixed: ValueType, known: ValueType, *, may_grow: bool = True) -> None:
         self._fixed = fixed
         self._begun_with = known

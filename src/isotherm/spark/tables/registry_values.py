@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from isotherm.spark.tables.column_fit import conflict, conformed, nulls
-from isotherm.spark.tables.framed_values import NO_VALUE, SchemaName, framed, not_framed
+from isotherm.spark.tables.framed_values import NO_VALUE, Framing, SchemaName, framed, not_framed
 from isotherm.spark.tables.json_values import DeadValue, DecodedValues, Places, Values
 from isotherm.spark.tables.schema_registry import UnknownSchemaError
 from isotherm.spark.tables.value_types import ValueType, merged, twin
@@ -47,7 +47,7 @@ class RegistryDecoder:
         has_path: bool = False,
     ) -> None:
         self._open_codec = open_codec
-        self._has_path = has_path
+        self.framing = Framing(has_path)
         self._fixed = fixed
         self._begun_with = known
         self._may_grow = may_grow
@@ -59,7 +59,7 @@ class RegistryDecoder:
         return self.known != self._begun_with
 
     def decode(self, values: Values) -> DecodedValues:
-        names, schemas, payloads = framed(values, has_path=self._has_path)
+        names, schemas, payloads = framed(values, has_path=self.framing.has_path)
         # In the order of records, because new columns are added in that order.
         for name in names:
             self._learn(name)

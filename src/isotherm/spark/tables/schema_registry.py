@@ -7,6 +7,7 @@ their schemas.
 from __future__ import annotations
 
 import functools
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -59,8 +60,8 @@ def registry_settings(
     return RegistrySettings(url, tuple(sorted((settings or {}).items())))
 
 
-def registered_schema(settings: RegistrySettings, schema_id: int) -> RegisteredSchema:
-    """The schema of this id.
+def registered_schema(settings: RegistrySettings, schema_id: int | uuid.UUID) -> RegisteredSchema:
+    """The schema of this id, or of this GUID.
 
     Raises UnknownSchemaError if the registry does not have it, ConfigError for wrong settings, and
     SchemaRegistryError if the registry does not answer or refuses, so that it may have the schema.
@@ -69,7 +70,10 @@ def registered_schema(settings: RegistrySettings, schema_id: int) -> RegisteredS
     from confluent_kafka.schema_registry.error import SchemaRegistryError as RefusedError
 
     try:
-        found = client.get_schema(schema_id)
+        if isinstance(schema_id, int):
+            found = client.get_schema(schema_id)
+        else:
+            found = client.get_schema_by_guid(str(schema_id))
         references = _references(client, found.references or ())
     except RefusedError as error:
         if error.http_status_code == _NOT_FOUND:

@@ -19,6 +19,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from isotherm.spark.arrow_rows import TIMESTAMP_MS_MAX
 from isotherm.spark.rows import arrow_schema, full_schema, schema_of
 from isotherm.spark.tables.debezium_values import EnvelopeDecoder
+from isotherm.spark.tables.header_names import NAME_HEADERS, named_values
 from isotherm.spark.tables.json_values import DeadValue, DecodedValues, Places, Values
 from isotherm.spark.tables.value_decoder import ValueDecoder
 from isotherm.spark.tables.value_types import DecodedTypes, KeyValue
@@ -65,7 +66,7 @@ def decoded_rows(batch: pa.RecordBatch, decoders: KeyValue[ValueDecoder]) -> Dec
     decoded: dict[str, DecodedValues] = {}
     deleted: DecodedValues | None = None
     for name, decoder in zip(KeyValue._fields, decoders, strict=True):
-        found = decoder.decode(batch.column(name))
+        found = decoder.decode(values_of(batch, name, decoder))
         if isinstance(decoder, EnvelopeDecoder):
             deleted = found
         for place, reason in found.dead:
@@ -92,6 +93,12 @@ def decoded_rows(batch: pa.RecordBatch, decoders: KeyValue[ValueDecoder]) -> Dec
         pa.RecordBatch.from_arrays(letters, schema=dead_schema()),
         is_tombstone,
     )
+
+
+def values_of(batch: pa.RecordBatch, name: str, decoder: ValueDecoder) -> Values:
+    """The keys or values of a batch for their decoder: with the names of their schemas, also those in headers."""
+    header = getattr(NAME_HEADERS, name)
+    return named_values(batch.column(name), batch.column("headers"), header, decoder.framing)
 
 
 def _of_places(found: DecodedValues, kept: Places, count: int) -> Values:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from isotherm.spark.tables.framed_values import Framing
 from isotherm.spark.tables.json_values import DecodedValues, Values
 from isotherm.spark.tables.value_types import ValueType
 
 
 class ValueDecoder(Protocol):
     """Decodes values to one column. `known` is the column's type, None while no field is known. If it `has_grown`,
-    the columns are unusable."""
+    the columns are unusable. `framing` is None if values do not name their schemas."""
+
+    @property
+    def framing(self) -> Framing | None: ...
 
     @property
     def known(self) -> ValueType: ...

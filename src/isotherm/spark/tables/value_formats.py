@@ -3,7 +3,7 @@
 raw          unchanged bytes
 string       text in UTF-8
 json         JSON objects, whose fields become columns
-avro         values of a registered schema, whose id is before the bytes
+avro         values of a registered schema, whose id is before the bytes or in a header
 protobuf     messages of a registered schema, in the same way
 json-schema  JSON objects of a registered schema, which declares types; other fields have the type found
 """
@@ -46,6 +46,7 @@ class ValueFormat:
 
 
 class RawDecoder:
+    framing = None
     known: ValueType = pa.binary()
     has_grown = False
 
@@ -56,6 +57,7 @@ class RawDecoder:
 class StringDecoder:
     """Decodes text. Values that are not UTF-8 are dead."""
 
+    framing = None
     known: ValueType = pa.string()
     has_grown = False
 
@@ -70,6 +72,7 @@ class RequiredDecoder:
 
     def __init__(self, decoder: ValueDecoder) -> None:
         self._decoder = decoder
+        self.framing = decoder.framing
 
     @property
     def known(self) -> ValueType:
