@@ -64,7 +64,7 @@ def options_of(shape: TableShape, lake: Path, registry: str) -> list[str]:
 def read_files(shape: TableShape, lake: Path, suffix: str) -> list[Row]:
     """Read a table's files with DuckDB; of an Iceberg table those of its snapshot (no column was renamed)."""
     if shape.to == "iceberg":
-        planned = load_table(lake, f"kafka.{shape.topic}{suffix}").scan().plan_files()
+        planned = load_table(lake, f"{shape.iceberg_name}{suffix}").scan().plan_files()
         files = [each.file.file_path.removeprefix("file://") for each in planned]
     else:
         files = [str(each) for each in (lake / f"{shape.topic}{suffix}").glob("*.parquet")]
@@ -122,7 +122,7 @@ def check_is_topic(shape: TableShape, lake: Path, records: list[Stored]) -> None
     check_equal(rows, expected[False])
     check_equal(dead, expected[True])
     if shape.to == "iceberg":
-        scanned = rows_of(load_table(lake, f"kafka.{shape.topic}"))
+        scanned = rows_of(load_table(lake, shape.iceberg_name))
         check_equal(without_empty(scanned), without_empty(expected[False]))
     assert {row["topic"] for row in rows + dead} <= {shape.topic}
     assert all(row["reason"] for row in dead)

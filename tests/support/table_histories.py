@@ -87,6 +87,13 @@ SCHEMAS[_MISFIT_ID] = {
 _PARSED = {number: fastavro.parse_schema(schema) for number, schema in SCHEMAS.items()}
 
 
+_ICEBERG_NAMES = {
+    "prices": "kafka.prices",
+    "a.b-c_D.9": "kafka.a_b-c_d_9",
+    "x" * 100: f"kafka.{'x' * 100}",
+}
+
+
 @contextmanager
 def serve_schemas() -> Iterator[str]:
     """Serve SCHEMAS with the part of Confluent's API that a reader needs; yield the URL. Refuses all else."""
@@ -147,12 +154,16 @@ class TableShape:
     with_gaps: bool
     records_per_task: int | None
 
+    @property
+    def iceberg_name(self) -> str:
+        return _ICEBERG_NAMES[self.topic]
+
     @classmethod
     def of(cls, seed: int) -> TableShape:
         """The shape of a seed. Formats of table and values rotate, so that few seeds cover all of them."""
         rng = random.Random(f"shape-{seed}")
         return cls(
-            topic=rng.choice(["prices", "a.b-c_D.9", "x" * 100]),
+            topic=rng.choice([*_ICEBERG_NAMES]),
             to=("iceberg", "parquet")[seed % 2],
             key_format=rng.choice(("raw", "string")),
             value_format=FORMATS[seed // 2 % len(FORMATS)],
