@@ -7,7 +7,8 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import Annotated, Any, BinaryIO, NamedTuple
+from io import BufferedReader
+from typing import Annotated, Any, NamedTuple, cast
 
 import typer
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -26,11 +27,11 @@ from isotherm.cli.stop_signals import HeldSignals, held_signals
 from isotherm.clock import Clock, SystemClock
 from isotherm.errors import BrokerUnreachableError, RejectedError
 
-_SHOW_EVERY_LINES = 1000
 _BUFFER_FULL_WAIT_S = 0.5
 _STEP_S = 0.1
 """How long one call of the client may take, so that a signal is soon noticed."""
 _PRINT_EVERY_S = 1.0
+_BLOCK_BYTES = 64 * 1024
 STOP_WAIT_S_MAX = 10.0
 """After a signal: how long the lines that were sent may take to be acknowledged."""
 _LINE_BYTES_MAX = 1_048_576
@@ -91,10 +92,9 @@ def produce(
             SystemClock(),
         )
         try:
-            for line, text in _lines(sys.stdin.buffer, signals):
-                delivery.send(line, text, separator)
-                if line % _SHOW_EVERY_LINES == 0:
-                    progress.update(task, completed=line)
+            for lines in blocks_of_lines(cast(BufferedReader, sys.stdin.buffer).read1, signals):
+                delivery.send(lines, separator)
+                progress.update(task, completed=delivery.lines)
         except KeyboardInterrupt:
             pass  # what was sent is waited for
         delivery.finish()
@@ -133,12 +133,20 @@ def separator_bytes(text: str) -> bytes:
     return _ESCAPE.sub(unescaped, os.fsencode(text))
 
 
-def _lines(stream: BinaryIO, signals: HeldSignals) -> Iterator[tuple[int, bytes]]:
-    """Number the lines, from 1. A signal ends the wait for the next one with KeyboardInterrupt."""
-    number = 0
-    while line := signals.released(stream.readline):
-        number += 1
-        yield number, line.removesuffix(b"\n")
+def blocks_of_lines(read: Callable[[int], bytes], signals: HeldSignals) -> Iterator[list[bytes]]:
+    """The lines of each block, as soon as it is read. A signal ends the wait for the next one with
+    KeyboardInterrupt."""
+    # The parts of a line whose end has not been read.
+    begun: list[bytes] = []
+    while block := signals.released(read, _BLOCK_BYTES):
+        *lines, rest = block.split(b"\n")
+        if lines:
+            lines[0] = b"".join([*begun, lines[0]])
+            begun.clear()
+        begun.append(rest)
+        yield lines
+    if last := b"".join(begun):
+        yield [last]
 
 
 class _Refusal(NamedTuple):
@@ -179,18 +187,20 @@ class LineDelivery:
         self.lines = 0
         self.acknowledged = 0
 
-    def send(self, line: int, text: bytes, separator: bytes | None) -> None:
-        """Send a line. If the client's queue is full, it waits until there is room, or a signal came."""
-        self.lines = line
-        if separator is None:
-            key, value = None, text
-        else:
-            key, found, value = text.partition(separator)
-            if not found:
-                self._refusals.append(_Refusal(line, "the line has no key separator"))
-                self._settle()
+    def send(self, lines: Iterable[bytes], separator: bytes | None) -> None:
+        """Send the next lines, up to a signal. If the client's queue is full, wait until there is room."""
+        for text in lines:
+            if self._signals.count:
                 return
-        self._send(self._client, line, key, value, self._delivered)
+            self.lines += 1
+            if separator is None:
+                key, value = None, text
+            else:
+                key, found, value = text.partition(separator)
+                if not found:
+                    self._refusals.append(_Refusal(self.lines, "the line has no key separator"))
+                    continue
+            self._send(self._client, self.lines, key, value, self._delivered)
         self._client.poll(0)
         self._settle()
 
@@ -236,7 +246,9 @@ class LineDelivery:
                 return
 
     def _delivered(self, line: int, error: KafkaError | None, message: Any) -> None:
-        if error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+        if error is None:
+            self.acknowledged += 1
+        elif error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             self._too_large.append((line, message.key(), message.value()))
         else:
             self._delivered_alone(line, error, message)

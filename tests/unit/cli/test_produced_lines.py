@@ -3,8 +3,10 @@ are the test's."""
 
 from __future__ import annotations
 
+import io
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -12,15 +14,18 @@ from typing import Any
 import pytest
 import typer
 from confluent_kafka import KafkaError, KafkaException
+from hypothesis import given
+from hypothesis import strategies as st
 
 from isotherm.cli.produce import (
     STOP_WAIT_S_MAX,
     LineDelivery,
     _Refusal,
+    blocks_of_lines,
     refusal_lines,
     separator_bytes,
 )
-from isotherm.cli.stop_signals import HeldSignals
+from isotherm.cli.stop_signals import HeldSignals, held_signals
 from isotherm.errors import BrokerUnreachableError
 from isotherm.testing.sim_clock import SimClock
 
@@ -104,8 +109,7 @@ class Run:
         )
 
     def send(self, *lines: bytes, separator: bytes | None = None) -> Run:
-        for number, line in enumerate(lines, start=1):
-            self.delivery.send(number, line, separator)
+        self.delivery.send(lines, separator)
         return self
 
     @property
@@ -166,11 +170,11 @@ def test_line_without_a_separator_is_named_and_not_sent() -> None:
 def test_refusals_are_printed_once_a_second() -> None:
     clock = SimClock()
     run = Run(ScriptedClient(accepted), clock=clock)
-    for line in range(1, 5):
-        run.delivery.send(line, b"none", b":")
+    for _ in range(4):
+        run.delivery.send([b"none"], b":")
     clock.advance(1000)
-    run.delivery.send(5, b"none", b":")
-    run.delivery.send(6, b"none", b":")
+    run.delivery.send([b"none"], b":")
+    run.delivery.send([b"none"], b":")
     assert [line.split()[3] for line in run.printed] == ["lines=1-5"]
     run.delivery.finish()
     assert run.printed[-1].split()[3] == "line=6"
@@ -191,10 +195,10 @@ def test_second_signal_ends_the_wait() -> None:
     client = ScriptedClient(lambda _: WAITS)
     run = Run(client).send(b"a")
 
-    def signal() -> None:
+    def second() -> None:
         run.signals.count += 1
 
-    client.on_flush = signal
+    client.on_flush = second
     run.delivery.finish()
     assert run.signals.count == 2
     assert run.counts == (1, 0)
@@ -206,6 +210,28 @@ def test_signal_ends_the_wait_for_room() -> None:
     client.poll = lambda timeout_s: setattr(run.signals, "count", 1)  # type: ignore[method-assign]
     run.send(b"a")
     assert run.counts == (1, 0)
+
+
+@given(st.binary(max_size=12).map(lambda each: each.replace(b"x", b"\n")), st.integers(1, 5))
+def test_blocks_have_the_lines(data: bytes, size: int) -> None:
+    pipe = io.BytesIO(data)
+    blocks = blocks_of_lines(lambda _: pipe.read(size), HeldSignals())
+    lines = [line for block in blocks for line in block]
+    assert lines == [line.removesuffix(b"\n") for line in io.BytesIO(data)]
+
+
+def test_lines_after_a_signal_are_not_counted() -> None:
+    client = ScriptedClient(accepted)
+    run = Run(client)
+
+    def interrupted() -> Iterator[bytes]:
+        yield b"a"
+        run.signals.count = 1
+        yield b"b"
+
+    run.delivery.send(interrupted(), None)
+    run.delivery.finish()
+    assert run.counts == (1, 1)
 
 
 def test_runs_of_lines_are_told_together() -> None:
@@ -245,10 +271,6 @@ def test_separator_that_is_none_is_refused(text: str) -> None:
 
 
 def test_signal_is_raised_within_released_calls_only() -> None:
-    import signal
-
-    from isotherm.cli.stop_signals import held_signals
-
     before = signal.getsignal(signal.SIGINT)
     with held_signals() as signals:
         signal.raise_signal(signal.SIGINT)
