@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import datetime
-import json
 import os
 import re
 import sys
@@ -30,7 +29,7 @@ from isotherm.cli.options import (
     CommandConfig,
     client_settings,
 )
-from isotherm.cli.output import error_console
+from isotherm.cli.output import error_console, json_text
 from isotherm.cli.shown_bytes import json_fields, json_headers, terminal_text
 from isotherm.cli.stop_signals import HeldSignals, held_signals
 from isotherm.errors import RejectedError
@@ -225,7 +224,7 @@ def json_line(*, as_base64: bool) -> LineOf:
             **json_fields("value", message.value(), as_base64=as_base64),
             "headers": json_headers(message.headers() or (), as_base64=as_base64),
         }
-        return json.dumps(row, ensure_ascii=False).encode()
+        return json_text(row).encode()
 
     return line_of
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+_LATER_CONTROLS = re.compile(r"[\x7f-\x9f]")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -76,8 +78,15 @@ def _print_line(cells: Sequence[str], widths: Sequence[int]) -> None:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
+    sys.stdout.write(json_text(value) + "\n")
+
+
+def json_text(value: Mapping[str, Any]) -> str:
+    """One line of JSON. It has no control characters, which a terminal would obey."""
     # `json.dump` would write token by token, in Python code.
-    sys.stdout.write(json.dumps(value, default=str, ensure_ascii=False) + "\n")
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    # JSON itself escapes only those below a space.
+    return _LATER_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 _PIPE_WIDTH = 1_000_000
