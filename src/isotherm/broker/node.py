@@ -298,6 +298,7 @@ class BrokerNode:
                 eviction_ms=self._config.min_incremental_fetch_session_eviction_ms,
                 partitions_max=self._config.incremental_fetch_session_cache_partitions_max,
             ),
+            answers=self._server.answers,
             group_coordinator=group_coordinator,
             transaction_coordinator=transaction_coordinator,
             transaction_markers=transaction_markers,

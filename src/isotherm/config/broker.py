@@ -145,13 +145,26 @@ class BrokerConfig:
     queued_max_request_bytes: int = key(
         LONG,
         256 * 1024 * 1024,
-        "Bytes of requests in memory over all connections; reading pauses beyond it. -1 is no"
-        " bound. (Kafka's default is -1.)",
+        "Bytes of requests in memory over all connections whose clients have logged in; reading pauses beyond"
+        " it. What has arrived counts. -1 is no bound. (Kafka's default is -1.)",
+        check=at_least(-1),
+    )
+    queued_max_unauthenticated_request_bytes: int = key(
+        LONG,
+        16 * 1024 * 1024,
+        "The same for connections before their login. -1 is no bound. Isotherm's own key.",
+        check=at_least(-1),
+    )
+    queued_max_response_bytes: int = key(
+        LONG,
+        256 * 1024 * 1024,
+        "Bytes of answers in memory over all connections. Beyond it fetches return one batch, and connections that take"
+        " nothing are ended. -1 is no bound. Isotherm's own key.",
         check=at_least(-1),
     )
     connection_write_buffer_max_bytes: int = key(
         INT,
-        64 * 1024 * 1024,
+        8 * 1024 * 1024,
         "Bytes of answers that may wait for one slow client before its requests are paused."
         " Isotherm's own key.",
         check=at_least(1),
@@ -163,6 +176,19 @@ class BrokerConfig:
         " of one listener. (Kafka's default is no bound.)",
         check=at_least(0),
         dynamic=True,
+    )
+    max_connections_unauthenticated: int = key(
+        INT,
+        2500,
+        "Connections that have not ended their TLS handshake and their login. Above it the one that has been silent"
+        " longest is closed. Isotherm's own key.",
+        check=at_least(1),
+    )
+    connection_authentication_timeout_ms: int = key(
+        LONG,
+        30_000,
+        "Time in which a new connection has to log in; else it is closed. Isotherm's own key.",
+        check=at_least(1),
     )
     max_connections_per_ip: int = key(
         INT, INT_MAX, "Connections of one client address.", check=at_least(0), dynamic=True

@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 
 from isotherm.broker.metadata.endpoint import Endpoint
+from isotherm.broker.net.answer_memory import AnswerMemory
 from isotherm.broker.partitions.fetch_sessions import FetchSessionCache
 from isotherm.broker.partitions.partition import Partition
 from isotherm.broker.partitions.purgatory import Purgatory
@@ -116,6 +117,7 @@ class Parts:
                 fetch_sessions=FetchSessionCache(
                     random.Random(0), slots_max=10, eviction_ms=120_000, partitions_max=1000
                 ),
+                answers=AnswerMemory(-1, (), self.clock.monotonic_s, lambda _: None),
                 group_coordinator=cast("Any", None),
                 transaction_coordinator=cast("Any", None),
                 transaction_markers=cast("Any", None),

@@ -28,7 +28,8 @@ from isotherm.broker.access.principal import ANONYMOUS
 from isotherm.broker.dispatch.api_register import APIS
 from isotherm.broker.dispatch.dispatch import Dispatcher
 from isotherm.broker.metadata.metadata_records import AccessControlEntryRecord
-from isotherm.broker.net.connection import Connection
+from isotherm.broker.net.answer_memory import AnswerMemory
+from isotherm.broker.net.connection import Connection, Entrance
 from isotherm.broker.net.request_memory import RequestMemory
 from isotherm.config.listener import Address, Listener, SecurityProtocol
 from isotherm.config.topic import TopicConfig
@@ -86,14 +87,15 @@ class Owner:
     write_buffer_size_max = 1 << 20
 
     def __init__(self, services: Any) -> None:
-        self.memory = RequestMemory(-1, lambda: None)
+        self.memory = RequestMemory(-1, 0, lambda _: None)
+        self.answers: AnswerMemory[Connection] = AnswerMemory(-1, (), lambda: 0.0, lambda _: None)
         self.scratch = memoryview(bytearray(64 * 1024))
         authorizer = services.authorizer
         apis = APIS if authorizer is None else guarded_apis(APIS, authorizer)
         self._dispatcher = Dispatcher(services, apis)
 
-    def entrance(self, connection: Connection) -> tuple[Dispatcher, int]:
-        return self._dispatcher, self.frame_size_max
+    def entrance(self, connection: Connection) -> Entrance:
+        return Entrance(self._dispatcher, self.frame_size_max, self.memory)
 
     def admit(self, connection: Connection) -> bool:
         return True

@@ -16,8 +16,8 @@ Invariants:
 - Records whose frame has arrived completely are appended even if the client disconnects. Other requests
   in progress are cancelled.
 - A muted connection (`mute`) is not read, and its frames wait. Earlier requests are answered.
-- Reading also stops while the client does not read its answers, and between frames while
-  `queued.max.request.bytes` is used up.
+- Reading also stops while the client does not read its answers, and while `queued.max.request.bytes` is used
+  up (`request_memory`), except for frames that soon end.
 - Small answers are collected and sent with one write, because the write is the most expensive part of a small
   answer. One write covers all frames of a read. It covers several reads while each read fills its
   buffer, since the socket then holds more data. It happens at the latest in the next loop iteration.
@@ -27,11 +27,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import mmap
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 
@@ -40,12 +41,22 @@ from isotherm.broker.net.request_memory import RequestMemory
 from isotherm.config.listener import Listener
 from isotherm.errors import IsothermError, RejectedError
 
+if TYPE_CHECKING:
+    from isotherm.broker.net.answer_memory import AnswerMemory
+
 logger = logging.getLogger(__name__)
 
 SIZE_FIELD = struct.Struct(">i")
 
 # Size of a read between frames: many small requests, or the start of a large one.
 SCRATCH_SIZE = 64 * 1024
+
+# Size of a read between frames while request memory is used up.
+READ_SIZE_WITHOUT_MEMORY = 1024
+
+# A larger frame has memory of its own from the system: pages that no byte has reached cost nothing, and all return
+# when the frame is answered. The allocator would keep them, and back them with large pages.
+ALLOCATED_FRAME_SIZE_MAX = 2 * 1024 * 1024
 
 # Above this size the collected answers are sent at once: the bytes dominate the cost of the write, and
 # the transport must see them to notice a client that does not read.
@@ -102,11 +113,22 @@ class FrameHandler(Protocol):
         """Raises IsothermError, here or in `PendingAnswer.answer`, to close the connection."""
 
 
+class Entrance(NamedTuple):
+    """What applies to a new connection: the handler of its frames, the largest frame in bytes, and the memory
+    in which its frames count. The last two apply until `Connection.authenticated`."""
+
+    handler: FrameHandler
+    frame_size_max: int
+    memory: RequestMemory
+
+
 class ConnectionOwner(Protocol):
     """The part of the server that a connection uses."""
 
     @property
     def memory(self) -> RequestMemory: ...
+    @property
+    def answers(self) -> AnswerMemory[Connection]: ...
     @property
     def scratch(self) -> memoryview: ...
     @property
@@ -114,11 +136,13 @@ class ConnectionOwner(Protocol):
     @property
     def write_buffer_size_max(self) -> int: ...
 
-    def entrance(self, connection: Connection) -> tuple[FrameHandler, int]:
-        """The handler of its frames, and the largest frame size in bytes before `authenticated`."""
+    def entrance(self, connection: Connection) -> Entrance: ...
 
     def admit(self, connection: Connection) -> bool:
         """Register the connection; returns False once the server stops."""
+
+    def authenticated(self, connection: Connection) -> None:
+        """The client has logged in, perhaps not for the first time."""
 
     def forget(self, connection: Connection) -> None: ...
 
@@ -139,15 +163,20 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._requests: FrameHandler
         self._frame_size_max = owner.frame_size_max
+        self.request_memory = owner.memory
+        # Whether a frame is read to its end although request memory is used up.
+        self.may_finish = False
         self._waiting: deque[memoryview] = deque()
         self._leftover = b""
-        # The frame being received, with room for the next size field after it.
+        # The buffer of the frame being received, with room for the next size field after it.
         self._frame: memoryview | None = None
+        self._frame_size = 0
         self._frame_filled = 0
         self._reserved = 0
         self._unanswered: deque[_Unanswered] = deque()
         self._unsent: list[Buffer] = []
         self._unsent_size = 0
+        self.answered_size = 0
         self._sending: asyncio.Handle | None = None
         self._read_size_max = 0
         self._more_is_expected = False
@@ -173,13 +202,14 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         if peer:
             self.client_address = str(peer[0])
-        self._requests, self._frame_size_max = self._owner.entrance(self)
+        self._requests, self._frame_size_max, self.request_memory = self._owner.entrance(self)
         self._transport.set_write_buffer_limits(high=self._owner.write_buffer_size_max)
         if not self._owner.admit(self):
             # Aborted after this call returns, since the transport is still being set up.
             self._is_draining = True
             self._loop.call_soon(self.abort)
-        self.update_reading()
+        # After this call, since uvloop begins to read when it returns, whatever was paused in it.
+        self._loop.call_soon(self.update_reading)
 
     def connection_lost(self, exc: Exception | None) -> None:
         # First: the release below may resume the reading of every connection, this one included.
@@ -195,7 +225,7 @@ class Connection(asyncio.BufferedProtocol):
             if each.pending is not None and not each.pending.outlives_client:
                 each.pending.future.cancel()
         # Frames of requests that outlive the client are released here too, so `_answer` does not.
-        self._owner.memory.release(self._reserved)
+        self.request_memory.release(self._reserved)
         self._reserved = 0
         self._owner.forget(self)
 
@@ -209,6 +239,9 @@ class Connection(asyncio.BufferedProtocol):
             scratch = self._owner.scratch
             scratch[: len(self._leftover)] = self._leftover
             room = scratch[len(self._leftover) :]
+            if self.request_memory.is_exhausted:
+                # A new connection is read once before it can be paused.
+                room = room[:READ_SIZE_WITHOUT_MEMORY]
         self._read_size_max = len(room)
         return room
 
@@ -219,7 +252,14 @@ class Connection(asyncio.BufferedProtocol):
         if self._frame is None:
             self._split(self._owner.scratch[: len(self._leftover) + nbytes])
         else:
+            counted = min(nbytes, self._frame_size - self._frame_filled)
             self._frame_filled += nbytes
+            self._reserved += counted
+            # Added here, not by a method: a request has a budget of calls (docs/decisions/0136).
+            memory = self.request_memory
+            memory.used += counted
+            if memory.used >= memory.limit:
+                memory.exhaust()
             self._end_frame(self._frame)
         self._work()
         self._more_is_expected = False
@@ -246,6 +286,27 @@ class Connection(asyncio.BufferedProtocol):
             or self._transport.get_write_buffer_size() > 0
         )
 
+    @property
+    def client(self) -> tuple[str, str]:
+        """Who answers for what the connection holds. Clients without a login are their addresses."""
+        return self.principal.name, "" if self.principal is not ANONYMOUS else self.client_address
+
+    @property
+    def unfinished_size(self) -> int:
+        """Bytes of requests that have arrived and are not worked on: the client has not sent the rest of one, or
+        does not read the answers before them."""
+        return (self._frame_filled if self._frame is not None else 0) + sum(map(len, self._waiting))
+
+    @property
+    def missing_size(self) -> int:
+        """Bytes that a frame which has arrived in part lacks; 0 without one."""
+        return 0 if self._frame is None else self._frame_size - self._frame_filled
+
+    @property
+    def answer_size(self) -> int:
+        """Bytes of answers that the client's socket has not taken."""
+        return self._transport.get_write_buffer_size()
+
     def drain(self) -> None:
         """Stop reading, answer the requests in progress, then close the connection."""
         self._is_draining = True
@@ -259,9 +320,16 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def authenticated(self, principal: Principal) -> None:
-        """Record the client's identity. Its requests may now have up to socket.request.max.bytes."""
+        """Record the client's identity. Its requests may now have up to socket.request.max.bytes, and count in the
+        memory of clients that have logged in."""
         self.principal = principal
         self._frame_size_max = self._owner.frame_size_max
+        if self.request_memory is not self._owner.memory:
+            self.request_memory.release(self._reserved)
+            self.request_memory = self._owner.memory
+            size, self._reserved = self._reserved, 0
+            self._count(size)
+        self._owner.authenticated(self)
 
     def mute(self, duration_s: float) -> None:
         """Process no new request for this time: the client is over a quota (KIP-219). A longer rest of an earlier
@@ -280,16 +348,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def update_reading(self) -> None:
         """Pause or resume reading, according to the invariants of this module."""
-        # A frame in progress is read to its end even when memory is exhausted: its bytes are counted already,
-        # and only its answer frees them.
-        is_between_frames = self._frame is None
         must_pause = (
             self._is_draining
             or self._refusal is not None
             or self._write_is_paused
             or self._unmuting is not None
             or bool(self._waiting)
-            or (is_between_frames and self._owner.memory.is_exhausted)
+            or (
+                self.request_memory.is_exhausted
+                and not (self.may_finish and self._frame is not None)
+            )
         )
         if self._is_closed or must_pause == self._read_is_paused:
             return
@@ -315,30 +383,38 @@ class Connection(asyncio.BufferedProtocol):
         self._leftover = bytes(received[position:end])
 
     def _begin_frame(self, size: int, head: memoryview) -> None:
-        # The frame counts before it arrives, since many connections may announce large frames at once.
-        self._owner.memory.reserve(size)
-        self._reserved += size
         is_whole = len(head) == size
         room = size if is_whole else size + SIZE_FIELD.size
-        # np.empty does not touch the pages, so an announced size whose bytes never come costs no memory.
-        frame = memoryview(np.empty(room, np.uint8).data)
+        # Neither touches the pages behind the head, so an announced size whose bytes never come costs no memory.
+        if room <= ALLOCATED_FRAME_SIZE_MAX:
+            frame = memoryview(np.empty(room, np.uint8).data)
+        else:
+            frame = memoryview(mmap.mmap(-1, room))
         # Copied, since the next read of any connection fills the scratch buffer.
         frame[: len(head)] = head
         if is_whole:
             self._waiting.append(frame)
         else:
-            self._frame, self._frame_filled = frame, len(head)
+            self._frame, self._frame_size, self._frame_filled = frame, size, len(head)
+        self._count(len(head))
+
+    def _count(self, size: int) -> None:
+        memory = self.request_memory
+        self._reserved += size
+        memory.used += size
+        if memory.used >= memory.limit:
+            memory.exhaust()
 
     def _end_frame(self, frame: memoryview) -> None:
         """Queue the frame if it is complete. Bytes after it start the next frame."""
-        size = len(frame) - SIZE_FIELD.size
+        size = self._frame_size
         if self._frame_filled < size:
             return
         self._waiting.append(frame[:size])
         self._frame = None
         behind = frame[size : self._frame_filled]
         # These bytes are at most a size field. While memory is exhausted they must not begin a frame.
-        if self._owner.memory.is_exhausted or not behind:
+        if self.request_memory.is_exhausted or not behind:
             self._leftover = bytes(behind)
         else:
             self._split(behind)
@@ -437,8 +513,8 @@ class Connection(asyncio.BufferedProtocol):
     def _answer(self, frame: memoryview, answer: Answer) -> None:
         if self._is_closed:
             return
-        self._owner.memory.release(len(frame))
         self._reserved -= len(frame)
+        self.request_memory.release(len(frame))
         if answer:
             self._unsent += answer
             self._unsent_size += sum(map(len, answer))
@@ -454,8 +530,14 @@ class Connection(asyncio.BufferedProtocol):
             self._sending.cancel()
             self._sending = None
         if self._unsent:
-            unsent, self._unsent, self._unsent_size = self._unsent, [], 0
+            unsent, size = self._unsent, self._unsent_size
+            self._unsent, self._unsent_size = [], 0
             self._transport.writelines(unsent)
+            self.answered_size += size
+            answers = self._owner.answers
+            answers.used += size
+            if answers.used >= answers.limit:
+                answers.check()
 
     def _close_with(self, reason: str) -> None:
         logger.info(

@@ -25,10 +25,23 @@ from isotherm.broker.authentication.tls import (
 )
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.net.acceptor import Acceptor
-from isotherm.broker.net.connection import SCRATCH_SIZE, Answer, Connection, FrameHandler
+from isotherm.broker.net.answer_memory import AnswerMemory
+from isotherm.broker.net.connection import (
+    SCRATCH_SIZE,
+    Answer,
+    Connection,
+    Entrance,
+    FrameHandler,
+)
 from isotherm.broker.net.connection_limits import ConnectionLimits
 from isotherm.broker.net.connection_quota import ConnectionQuota
-from isotherm.broker.net.request_memory import RequestMemory
+from isotherm.broker.net.request_memory import (
+    Held,
+    RequestMemory,
+    connections_to_end,
+    frames_to_finish,
+)
+from isotherm.broker.net.unauthenticated import Unauthenticated
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.listener import Address, Listener, SecurityProtocol
@@ -38,6 +51,12 @@ logger = logging.getLogger(__name__)
 
 # Maximum of throttled connections that stay open. Each takes a file descriptor; above it they are closed at once.
 THROTTLED_MAX = 1000
+
+# While request memory is used up, frames that hold it are looked at so often. A frame whose client has sent nothing
+# for the second time ends. If memory is used up for the third, frames of the heaviest client end.
+RELIEF_INTERVAL_S = 0.1
+SILENT_S = 1.0
+EXHAUSTED_S_MAX = 1.0
 
 # Idle checks per connections.max.idle.ms. So an idle connection is closed at most a quarter of it too late.
 IDLE_CHECKS_PER_LIMIT = 4
@@ -84,9 +103,26 @@ class Server:
         self.frame_handler: FrameHandler
         self._gates: Mapping[str, NewGate] = {}
         self._mappers: dict[str, PrincipalMapper] = {}
-        self.memory = RequestMemory(config.queued_max_request_bytes, self._update_reading)
-        self.scratch = memoryview(bytearray(SCRATCH_SIZE))
         self.frame_size_max = config.socket_request_max_bytes
+        self.memory = RequestMemory(
+            config.queued_max_request_bytes, self.frame_size_max, self._memory_changed
+        )
+        self._login_memory = RequestMemory(
+            config.queued_max_unauthenticated_request_bytes, 0, self._memory_changed
+        )
+        self._relief: asyncio.TimerHandle | None = None
+        # By memory that is used up: since when.
+        self._exhausted_s: dict[RequestMemory, float] = {}
+        self.answers: AnswerMemory[Connection] = AnswerMemory(
+            config.queued_max_response_bytes, self._connections, loop.time, self._end_slow_readers
+        )
+        self._unauthenticated: Unauthenticated[Connection] = Unauthenticated(
+            loop,
+            count_max=config.max_connections_unauthenticated,
+            timeout_s=config.connection_authentication_timeout_ms / 1000,
+            end=self._end_entry,
+        )
+        self.scratch = memoryview(bytearray(SCRATCH_SIZE))
         self.write_buffer_size_max = config.connection_write_buffer_max_bytes
 
     @property
@@ -189,8 +225,9 @@ class Server:
         self._is_stopping = True
         for acceptor in self._open_acceptors():
             acceptor.close()
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
+        for timer in (self._idle_timer, self._relief):
+            if timer is not None:
+                timer.cancel()
         for throttled in tuple(self._throttled):
             throttled.abort()
         for waiting in self._waiting.values():
@@ -297,18 +334,23 @@ class Server:
 
     # ---- called by connections
 
-    def entrance(self, connection: Connection) -> tuple[FrameHandler, int]:
+    def entrance(self, connection: Connection) -> Entrance:
         mapper = self._mappers.get(connection.listener_name)
         if mapper is not None:
             principal = mapper.principal(connection.certificate)
             if principal is None:
-                return _NobodyGate(), 0
+                return Entrance(_NobodyGate(), 0, self._login_memory)
             connection.principal = principal
         new_gate = self._gates.get(connection.listener_name)
         if new_gate is None:
-            return self.frame_handler, self.frame_size_max
+            self._unauthenticated.remove(connection)
+            return Entrance(self.frame_handler, self.frame_size_max, self.memory)
         gate = new_gate(self.frame_handler)
-        return gate, min(gate.frame_size_max, self.frame_size_max)
+        size_max = min(gate.frame_size_max, self.frame_size_max)
+        return Entrance(gate, size_max, self._login_memory)
+
+    def authenticated(self, connection: Connection) -> None:
+        self._unauthenticated.remove(connection)
 
     def admit(self, connection: Connection) -> bool:
         if self._is_stopping:
@@ -326,6 +368,7 @@ class Server:
             self._all_closed.set()
 
     def _count_out(self, connection: Connection) -> None:
+        self._unauthenticated.remove(connection)
         self._limits.leave(connection.listener_name, connection.client_address)
         self._enter_waiting()
 
@@ -364,6 +407,8 @@ class Server:
         connection.client_address = address
         self._limits.enter(acceptor.listener.name, address)
         self._entering[connection] = self._loop.create_task(acceptor.lead(accepted, connection))
+        if acceptor.listener.protocol is not SecurityProtocol.PLAINTEXT:
+            self._unauthenticated.add(connection)
         if self._limits.excess:
             self._close_excess()
 
@@ -437,10 +482,83 @@ class Server:
 
     # ---- time and memory
 
-    def _update_reading(self) -> None:
-        # RequestMemory calls this when it becomes exhausted or free again.
+    def _memory_changed(self, memory: RequestMemory) -> None:
+        """Called by `memory` when it becomes exhausted or free again."""
+        if memory.is_exhausted:
+            self._exhausted_s[memory] = self._loop.time()
+            self._let_finish(memory)
+            if self._relief is None and not self._is_stopping:
+                self._relief = self._loop.call_later(RELIEF_INTERVAL_S, self._relieve)
+        else:
+            self._exhausted_s.pop(memory, None)
         for connection in self._connections:
             connection.update_reading()
+
+    def _let_finish(self, memory: RequestMemory) -> None:
+        """Choose the frames that are read on although `memory` is used up."""
+        unfinished = [
+            (each, each.missing_size)
+            for each in self._connections
+            if each.request_memory is memory and each.missing_size
+        ]
+        chosen = frames_to_finish(unfinished, memory.overrun_max)
+        for connection, _ in unfinished:
+            connection.may_finish = connection in chosen
+
+    def _relieve(self) -> None:
+        self._relief = None
+        for memory, exhausted_s in tuple(self._exhausted_s.items()):
+            self._end_stalled_frames(memory, exhausted_s)
+            self._let_finish(memory)
+        for connection in self._connections:
+            connection.update_reading()
+        if self._exhausted_s:
+            self._relief = self._loop.call_later(RELIEF_INTERVAL_S, self._relieve)
+
+    def _end_stalled_frames(self, memory: RequestMemory, exhausted_s: float) -> None:
+        now_s = self._loop.time()
+        has_lasted = now_s - exhausted_s >= EXHAUSTED_S_MAX
+        held = [
+            Held(each, each.client, each.unfinished_size)
+            for each in self._connections
+            if each.request_memory is memory
+            and each.unfinished_size
+            and (has_lasted or now_s - each.active_at >= SILENT_S)
+        ]
+        self._end(
+            connections_to_end(held, memory.excess),
+            "requests that do not end hold memory that others need",
+        )
+
+    def _end_slow_readers(self, connections: Sequence[Connection]) -> None:
+        self._end(connections, "answers that are not read hold memory that others need")
+
+    def _end(self, connections: Sequence[Connection], reason: str) -> None:
+        if connections:
+            logger.warning(
+                "connections ended count=%d reason='%s' first_client=%s first_user=%s",
+                len(connections),
+                reason,
+                connections[0].client_address,
+                connections[0].principal.name,
+            )
+        for connection in connections:
+            connection.abort()
+
+    def _end_entry(self, connection: Connection, reason: str) -> None:
+        """End a connection whose client has not logged in."""
+        logger.info(
+            "connection ended before its login client=%s listener=%s reason='%s'",
+            connection.client_address,
+            connection.listener_name,
+            reason,
+        )
+        entering = self._entering.get(connection)
+        if entering is None:
+            connection.abort()
+        else:
+            # A task that is cancelled before it has started would not close its socket.
+            self._loop.call_soon(entering.cancel)
 
     def _check_idle(self) -> None:
         idle_s_max = self._config.connections_max_idle_ms / 1000

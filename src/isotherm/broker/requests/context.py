@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from isotherm.broker.controller.controller import Controller
     from isotherm.broker.groups.group_coordinator import GroupCoordinator
     from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
+    from isotherm.broker.net.answer_memory import AnswerMemory
     from isotherm.broker.partitions.fetch_sessions import FetchSessionCache
     from isotherm.broker.partitions.replica_manager import ReplicaManager
     from isotherm.broker.replication.replication_quota import ReplicationQuota
@@ -69,6 +70,7 @@ class BrokerServices:
     - `control_executor`: has one thread, so that changes of the cluster's metadata (methods of Controller that
       write, and creating or deleting partitions) run one at a time and in order. Any thread may read
       `metadata.image`.
+    - `answers`: how much an answer may hold while clients do not read theirs; event loop only.
     - `flush_executor`: flushes logs before produce requests are answered.
     - `leader_quota`: limits the bytes sent to out-of-sync replicas; None without a limit.
     - `authorizer`: None if access is not checked.
@@ -84,6 +86,7 @@ class BrokerServices:
     embedded_controller: Controller | None
     replica_manager: ReplicaManager
     fetch_sessions: FetchSessionCache
+    answers: AnswerMemory[Any]
     group_coordinator: GroupCoordinator
     transaction_coordinator: TransactionCoordinator
     transaction_markers: TransactionMarkers

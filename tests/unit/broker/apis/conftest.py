@@ -108,6 +108,7 @@ class Broker:
             embedded_controller=self.controller,
             replica_manager=cast("Any", NothingFailed()),
             fetch_sessions=cast("Any", None),
+            answers=cast("Any", None),
             group_coordinator=cast("Any", None),
             transaction_coordinator=cast("Any", NoTransactions(self.controller)),
             transaction_markers=cast("Any", None),

@@ -164,6 +164,7 @@ class Broker:
             embedded_controller=self.controller,
             replica_manager=self.replica_manager,
             fetch_sessions=cast("Any", None),
+            answers=cast("Any", None),
             group_coordinator=cast("Any", self.groups),
             transaction_coordinator=self.coordinator,
             transaction_markers=self.markers,
