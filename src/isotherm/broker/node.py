@@ -208,6 +208,7 @@ class BrokerNode:
             apis = guarded_apis(APIS, self.services.authorizer)
         dispatcher = Dispatcher(self.services, cluster.apis(apis), quotas=quotas)
         self.metrics.registry.register(dispatcher.metrics)
+        self.metrics.registry.register(server.loop_watch)
         await self._serve_metrics(started)
         # A stop runs it before the drain, so that leaderships move while requests are still answered.
         started.push_async_callback(cluster.leave)

@@ -30,6 +30,7 @@ from isotherm.broker.dispatch.dispatch import Dispatcher
 from isotherm.broker.metadata.metadata_records import AccessControlEntryRecord
 from isotherm.broker.net.answer_memory import AnswerMemory
 from isotherm.broker.net.connection import Connection, Entrance
+from isotherm.broker.net.loop_watch import LoopWatch
 from isotherm.broker.net.request_memory import RequestMemory
 from isotherm.config.listener import Address, Listener, SecurityProtocol
 from isotherm.config.topic import TopicConfig
@@ -88,6 +89,7 @@ class Owner:
 
     def __init__(self, services: Any) -> None:
         self.memory = RequestMemory(-1, 0, lambda _: None)
+        self.loop_watch = LoopWatch(asyncio.get_running_loop())
         self.answers: AnswerMemory[Connection] = AnswerMemory(-1, (), lambda: 0.0, lambda _: None)
         self.scratch = memoryview(bytearray(64 * 1024))
         authorizer = services.authorizer

@@ -32,17 +32,21 @@ import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 
 from isotherm.broker.access.principal import ANONYMOUS, Principal
+from isotherm.broker.net.loop_watch import OTHER, SLOW_STEP_S
 from isotherm.broker.net.request_memory import RequestMemory
 from isotherm.config.listener import Listener
 from isotherm.errors import IsothermError, RejectedError
+from isotherm.protocol.api_keys import ApiKey, api_name
 
 if TYPE_CHECKING:
     from isotherm.broker.net.answer_memory import AnswerMemory
+    from isotherm.broker.net.loop_watch import LoopWatch
 
 logger = logging.getLogger(__name__)
 
@@ -129,6 +133,8 @@ class ConnectionOwner(Protocol):
     def memory(self) -> RequestMemory: ...
     @property
     def answers(self) -> AnswerMemory[Connection]: ...
+    @property
+    def loop_watch(self) -> LoopWatch: ...
     @property
     def scratch(self) -> memoryview: ...
     @property
@@ -431,7 +437,10 @@ class Connection(asyncio.BufferedProtocol):
             and not self._is_closed
         ):
             frame = self._waiting.popleft()
+            began_s = perf_counter()
             self._proceed(frame, partial(self._requests.handle_frame, frame, self))
+            if perf_counter() - began_s >= SLOW_STEP_S:
+                self._note_step(perf_counter() - began_s, frame)
         if self._unsent and not self._more_is_expected:
             self._send()
         elif self._unsent and self._sending is None:
@@ -468,6 +477,14 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._answer(frame, answer)
 
+    def _note_step(self, duration_s: float, frame: memoryview) -> None:
+        # Before a login a frame may be a token, which has no header.
+        key = int.from_bytes(frame[:2], "big")
+        request = api_name(key) if key in ApiKey.__members__.values() else OTHER
+        self._owner.loop_watch.step(
+            duration_s, request, len(frame), self.client_address, self.principal.name
+        )
+
     def _await(self, unanswered: _Unanswered) -> None:
         if unanswered.pending is None:
             return
@@ -475,7 +492,10 @@ class Connection(asyncio.BufferedProtocol):
         def finish(_: asyncio.Future[Any]) -> None:
             # A request behind the first is answered together with those before it.
             if self._unanswered and self._unanswered[0] is unanswered:
+                began_s = perf_counter()
                 self._answer_in_order()
+                if perf_counter() - began_s >= SLOW_STEP_S:
+                    self._note_step(perf_counter() - began_s, unanswered.frame)
                 self._work()
 
         unanswered.pending.future.add_done_callback(finish)

@@ -35,6 +35,7 @@ from isotherm.broker.net.connection import (
 )
 from isotherm.broker.net.connection_limits import ConnectionLimits
 from isotherm.broker.net.connection_quota import ConnectionQuota
+from isotherm.broker.net.loop_watch import LoopWatch
 from isotherm.broker.net.request_memory import (
     Held,
     RequestMemory,
@@ -116,6 +117,7 @@ class Server:
         self.answers: AnswerMemory[Connection] = AnswerMemory(
             config.queued_max_response_bytes, self._connections, loop.time, self._end_slow_readers
         )
+        self.loop_watch = LoopWatch(loop)
         self._unauthenticated: Unauthenticated[Connection] = Unauthenticated(
             loop,
             count_max=config.max_connections_unauthenticated,
@@ -212,6 +214,7 @@ class Server:
         self.frame_handler = frame_handler
         self._gates = gates or {}
         self._is_serving = True
+        self.loop_watch.start()
         for acceptor in self._open_acceptors():
             acceptor.start_serving()
         self._check_idle()
@@ -225,6 +228,7 @@ class Server:
         self._is_stopping = True
         for acceptor in self._open_acceptors():
             acceptor.close()
+        self.loop_watch.stop()
         for timer in (self._idle_timer, self._relief):
             if timer is not None:
                 timer.cancel()
