@@ -46,6 +46,7 @@
     │   └── RemoteResourceNotFoundError       the remote tier lacks this segment or index
     ├── CorruptDataError                  stored data is damaged: quarantine or rebuild it
     │   ├── CorruptRecordError                a batch on disk or in the bucket
+    │   │   └── DecompressedSizeError            larger than allowed when decompressed
     │   ├── CorruptLogError                   files of a partition's log: only it is offline
     │   ├── CorruptIndexError · CorruptSnapshotError · CorruptCheckpointError
     │   ├── CorruptMetadataError              a metadata record or manifest
@@ -385,6 +386,10 @@ class CorruptDataError(IsothermError):
 
 class CorruptRecordError(CorruptDataError):
     """A record batch on disk or in the bucket is damaged."""
+
+
+class DecompressedSizeError(CorruptRecordError):
+    """A batch is larger than allowed when it is decompressed."""
 
 
 class CorruptLogError(CorruptDataError):

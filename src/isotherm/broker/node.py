@@ -84,6 +84,10 @@ RENEWAL_TIMEOUT_S = 10.0
 # while it works on one.
 FLUSHES_PER_LOG_DIR = 2
 
+# Threads that check and search batches that would hold up the event loop. Compiled loops and codecs hold no
+# interpreter lock, so one thread is enough for a core, and a second for a client that comes meanwhile.
+BATCH_THREADS = 2
+
 
 class BrokerNode:
     """A broker. Call `start` and `stop` on one event loop, which serves the network in between.
@@ -195,6 +199,7 @@ class BrokerNode:
         self.services = self._open_services(
             cluster, replica_manager, remote_log_manager, control_executor, flush_executor
         )
+        started.callback(self.services.batch_executor.shutdown, cancel_futures=True)
         metadata.add_listener(
             lambda change: self._reconfigure(change, server, log_manager, remote_log_manager)
         )
@@ -306,6 +311,7 @@ class BrokerNode:
             remote_admission=self._transaction_peers.admission,
             remote_log_manager=remote_log_manager,
             control_executor=control_executor,
+            batch_executor=ThreadPoolExecutor(BATCH_THREADS, thread_name_prefix="isotherm-batches"),
             flush_executor=flush_executor,
             kernels=self._kernels,
             traffic=self._traffic,

@@ -19,6 +19,7 @@ from isotherm.config.definition import (
     ConfigType,
     any_of,
     at_least,
+    between,
     config_keys,
     key,
     one_of,
@@ -141,6 +142,13 @@ class BrokerConfig:
         100 * 1024 * 1024,
         "Largest request; a larger one ends its connection.",
         check=at_least(1),
+    )
+    message_decompressed_max_bytes: int = key(
+        INT,
+        64 * 1024 * 1024,
+        "Largest size of the records of a produced batch when decompressed; a larger one is refused with"
+        " MESSAGE_TOO_LARGE. Isotherm's own key. (Kafka has no bound.)",
+        check=between(1, 256 * 1024 * 1024),
     )
     queued_max_request_bytes: int = key(
         LONG,

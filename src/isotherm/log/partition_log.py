@@ -68,7 +68,7 @@ from isotherm.log.tiering import is_remote_log_enabled
 from isotherm.log.transaction_index_checkpoint import TransactionIndexCheckpoint
 from isotherm.record.batch import BatchHeader
 from isotherm.record.batch_header import OFFSET_MAX
-from isotherm.record.validation import AppendOrigin, validate_and_assign_offsets
+from isotherm.record.validation import AppendOrigin, CheckedBatch, validate_and_assign_offsets
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
 from isotherm.segment.offset_index import RELATIVE_OFFSET_MAX
 from isotherm.segment.producer_snapshot import LastRecord, ProducerSnapshotEntry
@@ -250,10 +250,11 @@ class PartitionLog:
         now_ms: TimestampMs,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         commits: bool = False,
+        checked: CheckedBatch | None = None,
     ) -> AppendInfo:
         """Check a request's batches, assign offsets (in place) and append them, all or none.
 
-        With `commits` they are below the high watermark: no other replica has to have them.
+        `checked` is the result of `check_batch` for them, if their checks were made before. With `commits` they are below the high watermark: no other replica has to have them.
 
         A duplicate batch of an idempotent producer is not appended: the result has the offsets of
         the first one. Not durable before `flush`, which the caller calls (Kafka flushes here).
@@ -265,7 +266,9 @@ class PartitionLog:
             if self._is_closed or self.log_dir.failure is not None:
                 self._check_usable()
             try:
-                return self._append(records, leader_epoch, now_ms, origin, commits=commits)
+                return self._append(
+                    records, leader_epoch, now_ms, origin, commits=commits, checked=checked
+                )
             except OSError as error:
                 raise self.log_dir.failed_by(error, "append") from error
 
@@ -277,6 +280,7 @@ class PartitionLog:
         origin: AppendOrigin,
         *,
         commits: bool,
+        checked: CheckedBatch | None,
     ) -> AppendInfo:
         config, first_offset = self.config, self._log_end_offset
         validated = validate_and_assign_offsets(
@@ -287,6 +291,7 @@ class PartitionLog:
             leader_epoch=leader_epoch,
             now_ms=now_ms,
             origin=origin,
+            checked=checked,
         )
         batches, producers = validated.producer_batches, self.producers
         # Everything that can refuse the records comes before the first write: all of a request's

@@ -69,6 +69,8 @@ _MAGIC_POSITION = 16
 _CRC_POSITION = 17
 # Position of the first byte that the CRC covers.
 ATTRIBUTES_POSITION = 21
+# The byte of the attributes that has the codec.
+LOW_ATTRIBUTES_POSITION = ATTRIBUTES_POSITION + 1
 _MAX_TIMESTAMP_POSITION = 35
 PRODUCER_EPOCH_POSITION = 51
 BASE_SEQUENCE_POSITION = 53
@@ -232,7 +234,7 @@ def read_attributes(batch: ReadBuffer) -> int:
 
 def read_codec(batch: ReadBuffer) -> int:
     """The codec bits, unchecked: they may name no CompressionType."""
-    return batch[ATTRIBUTES_POSITION + 1] & CODEC_MASK
+    return batch[LOW_ATTRIBUTES_POSITION] & CODEC_MASK
 
 
 def verify_batch_crc(buffer: ReadBuffer, position: Position, header: BatchHeader) -> None:

@@ -24,7 +24,7 @@ import lz4.frame
 import zstandard
 from isal import isal_zlib
 
-from isotherm.errors import CorruptRecordError
+from isotherm.errors import CorruptRecordError, DecompressedSizeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +48,9 @@ COMPRESSION_TYPE_MAX = max(CompressionType)
 # times the default max.message.bytes.
 DECOMPRESSED_SIZE_MAX = 256 * 1024 * 1024
 
+# A byte of input gives at most so many of output, by the formats.
+_GZIP_RATIO_MAX = 1032
+_LZ4_RATIO_MAX = 255
 _GZIP_WBITS = 31  # 15 bits of window, plus 16 for the gzip container
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
@@ -121,6 +124,77 @@ def decompress(
     if len(raw) > size_max:
         raise _too_large(compression_type, size_max)
     return raw
+
+
+def decompressed_size_bound(
+    compression_type: CompressionType, data: memoryview, enough: int
+) -> int:
+    """An upper bound of the decompressed size, without decompressing.
+
+    A result above `enough` says only that the size may be larger. Damaged data has any bound: `decompress` refuses
+    it before it has produced more.
+    """
+    if compression_type is CompressionType.NONE:
+        return len(data)
+    return _BOUNDS[compression_type](data, enough)
+
+
+def _gzip_bound(data: memoryview, _enough: int) -> int:
+    return len(data) * _GZIP_RATIO_MAX
+
+
+def _snappy_bound(data: memoryview, enough: int) -> int:
+    if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        return _snappy_block_size(data)
+    size, position = 0, len(_XERIAL_HEADER)
+    while position < len(data) and size <= enough:
+        if data[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
+            position += len(_XERIAL_HEADER)
+            continue
+        start = position + _XERIAL_BLOCK_PREFIX.size
+        if start >= len(data):
+            return size  # cut off
+        (block_size,) = _XERIAL_BLOCK_PREFIX.unpack_from(data, position)
+        if block_size <= 0:
+            return size  # damaged
+        # A block of nothing counts too, so that the loop is bounded as the size is.
+        size += max(_snappy_block_size(data[start : start + block_size]), 1024)
+        position = start + block_size
+    return size
+
+
+def _snappy_block_size(block: memoryview) -> int:
+    try:
+        return int(cramjam.snappy.decompress_raw_len(block))
+    except cramjam.DecompressionError:
+        return 0  # its head is damaged
+
+
+def _lz4_bound(data: memoryview, enough: int) -> int:
+    if data[: len(LZ4_PLAIN_HEADER)] != LZ4_PLAIN_HEADER:
+        return len(data) * _LZ4_RATIO_MAX
+    size, position = 0, len(LZ4_PLAIN_HEADER)
+    while size <= enough and position + _LZ4_BLOCK_PREFIX.size < len(data):
+        (block_size,) = _LZ4_BLOCK_PREFIX.unpack_from(data, position)
+        packed_size = block_size & ~_LZ4_STORED_FLAG
+        size += min(LZ4_BLOCK_SIZE_MAX, packed_size * _LZ4_RATIO_MAX)
+        position += _LZ4_BLOCK_PREFIX.size + packed_size
+        if block_size == 0:
+            break
+    return size
+
+
+def _zstd_bound(data: memoryview, enough: int) -> int:
+    bound = zstd_frame_bound(data)
+    return enough + 1 if bound is None else bound
+
+
+_BOUNDS: dict[CompressionType, Callable[[memoryview, int], int]] = {
+    CompressionType.GZIP: _gzip_bound,
+    CompressionType.SNAPPY: _snappy_bound,
+    CompressionType.LZ4: _lz4_bound,
+    CompressionType.ZSTD: _zstd_bound,
+}
 
 
 def _compress_gzip(data: ReadBuffer, level: int | None) -> bytes:
@@ -401,8 +475,8 @@ def _cut_off(compression_type: CompressionType) -> CorruptRecordError:
     return CorruptRecordError(f"compressed records are cut off codec={compression_type.name}")
 
 
-def _too_large(compression_type: CompressionType, size_max: int) -> CorruptRecordError:
-    return CorruptRecordError(
+def _too_large(compression_type: CompressionType, size_max: int) -> DecompressedSizeError:
+    return DecompressedSizeError(
         f"compressed records exceed the decompressed size limit codec={compression_type.name}"
         f" size_max={size_max}"
     )

@@ -24,6 +24,7 @@ import numpy as np
 from isotherm.errors import (
     CorruptMessageError,
     CorruptRecordError,
+    DecompressedSizeError,
     InvalidRecordError,
     RecordFault,
     RecordTooLargeError,
@@ -45,7 +46,7 @@ from isotherm.record.batch import (
     verify_batch_crc,
 )
 from isotherm.record.batch_header import PRODUCER_ATTRIBUTES_MASK, read_codec
-from isotherm.record.compression import COMPRESSION_TYPE_MAX
+from isotherm.record.compression import COMPRESSION_TYPE_MAX, DECOMPRESSED_SIZE_MAX
 from isotherm.record.few_records import vouch_for
 from isotherm.record.plain_batch import INT64_MAX, assign_to_plain_batch
 from isotherm.record.record_faults import RecordRules, refused_records
@@ -111,8 +112,9 @@ def validate_and_assign_offsets(
     leader_epoch: LeaderEpoch,
     now_ms: TimestampMs,
     origin: AppendOrigin = AppendOrigin.CLIENT,
+    checked: CheckedBatch | None = None,
 ) -> ValidatedRecords:
-    """Check the batches and assign offsets from `next_offset` on, in place.
+    """Check the batches, unless `checked` is their result under `config`, and assign offsets from `next_offset` on, in place.
 
     `records` must be writable; it is modified only after all checks have passed. Uses the compiled
     kernels, which the first call of a process loads. Errors name `topic_partition`.
@@ -120,6 +122,9 @@ def validate_and_assign_offsets(
     CorruptMessageError (length, CRC, codec), RecordTooLargeError, InvalidTimestampError and
     InvalidRecordError (everything else): RejectedErrors that are sent to the producer.
     """
+    if checked is not None and checked.config is config:
+        largest = [checked.largest_timestamp]
+        return _assign(checked.stored, largest, config, next_offset, leader_epoch, now_ms)
     if origin is AppendOrigin.CLIENT:
         plain = assign_to_plain_batch(
             records, config, next_offset=next_offset, leader_epoch=leader_epoch, now_ms=now_ms
@@ -150,6 +155,38 @@ def validate_and_assign_offsets(
     # The last step that may refuse the batch: a codec can enlarge it. Nothing is changed yet.
     stored = _with_stored_codec(records, batches, config)
     return _assign(stored, largest, config, next_offset, leader_epoch, now_ms)
+
+
+class CheckedBatch(NamedTuple):
+    """A batch of a client that has passed all checks but those of the log that it is appended to.
+
+    `stored` has the topic's codec. The checks hold for `config` alone.
+    """
+
+    config: TopicConfig
+    stored: bytearray | memoryview
+    largest_timestamp: TimestampMs
+
+
+def check_batch(
+    records: bytearray | memoryview,
+    topic_partition: TopicPartition,
+    *,
+    config: TopicConfig,
+    now_ms: TimestampMs,
+    decompressed_size_max: int,
+) -> CheckedBatch:
+    """Make the checks of `validate_and_assign_offsets` apart from the append, which then takes no time for each
+    byte. Any thread.
+
+    Raises its errors, and RecordTooLargeError if the records are larger than `decompressed_size_max` when
+    decompressed.
+    """
+    ((position, header),) = _read_batches(records, AppendOrigin.CLIENT)
+    _check_batch(records, position, header, config, AppendOrigin.CLIENT)
+    rules = _record_rules(topic_partition, config, now_ms)
+    largest = _check_records(records, position, header, rules, decompressed_size_max)
+    return CheckedBatch(config, _with_stored_codec(records, [(position, header)], config), largest)
 
 
 def count_without_kernels(
@@ -277,11 +314,17 @@ def _record_rules(
 
 
 def _check_records(
-    records: bytearray | memoryview, position: Position, header: BatchHeader, rules: RecordRules
+    records: bytearray | memoryview,
+    position: Position,
+    header: BatchHeader,
+    rules: RecordRules,
+    decompressed_size_max: int = DECOMPRESSED_SIZE_MAX,
 ) -> TimestampMs:
     """Check each record, and return the largest timestamp."""
     try:
-        payload = read_payload(records, position, header)
+        payload = read_payload(records, position, header, decompressed_size_max)
+    except DecompressedSizeError as error:
+        raise RecordTooLargeError(*error.args) from error
     except CorruptRecordError as error:
         raise CorruptMessageError(*error.args) from error
     # Imported here, not above: Numba is loaded when the first batch is checked.

@@ -123,6 +123,7 @@ class Parts:
                 transaction_markers=cast("Any", None),
                 remote_log_manager=cast("Any", SimpleNamespace(readers=self.remote)),
                 control_executor=self.control,
+                batch_executor=self.control,
                 flush_executor=self.control,
                 kernels=self.kernels,
                 traffic=BrokerTraffic(),

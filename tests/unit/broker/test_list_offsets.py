@@ -181,6 +181,8 @@ def test_special_timestamp_needs_its_version(
             asked = v1.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
             request = _Request(version, asked)
             response = list_offsets.handle(parts.context(2, version), request)
+            if inspect.isawaitable(response):
+                response = await response
             (found,) = response.topics[0].partitions
             refused = found.error_code == ErrorCode.unsupported_version
             assert refused == (version < first_version)
@@ -223,6 +225,8 @@ def test_unknown_partition_says_so_in_every_version(parts: Any) -> None:
         for version in range(1, 12):
             request = _Request(version, v1.ListOffsetsPartition(partition_index=9, timestamp=-1))
             response = list_offsets.handle(parts.context(2, version), request)
+            if inspect.isawaitable(response):
+                response = await response
             (found,) = response.topics[0].partitions
             assert found.error_code == ErrorCode.unknown_topic_or_partition
             assert found.offset == -1

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import struct
 import threading
 import uuid
@@ -15,15 +16,18 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis import produce
+from isotherm.broker.partitions import batch_checks
 from isotherm.broker.requests.context import HangUpError
 from isotherm.broker.startup.kernel_warm_up import KernelWarmUp
 from isotherm.config.topic import TopicConfig
+from isotherm.errors import InvalidRequestError
 from isotherm.protocol.produce import (
     ProducePartition,
     ProducePartitionResponse,
     ProduceRequest,
     ProduceTopic,
 )
+from isotherm.record import validation
 from isotherm.record.batch import CompressionType, build_batch
 from isotherm.record.conditional_batch import set_condition
 from isotherm.record.few_records import FEW_RECORDS_MAX
@@ -510,5 +514,133 @@ def test_meters_count_what_was_refused(parts: Any) -> None:
         assert answer(parts, request(not_first)).error_code == ErrorCode.invalid_record
         assert traffic.failed_produce_requests == 1
         assert (traffic.total_produce_requests, traffic.messages_in, traffic.bytes_in) == (2, 0, 0)
+
+    parts.run(scenario)
+
+
+# ---- batches whose checks would hold up the event loop
+
+
+async def later_answer(parts: Any, wanted: ProduceRequest) -> ProducePartitionResponse:
+    found = produce.handle(parts.context(0, 9), wanted)
+    assert isinstance(found, Awaitable), "it is checked on the event loop"
+    response = await found
+    assert response is not None
+    ((partition,),) = [topic.partitions for topic in response.topics]
+    return partition
+
+
+@pytest.mark.parametrize("codec", [each for each in CompressionType if each])
+def test_large_batch_is_checked_in_another_thread_and_stored_as_it_is(
+    parts: Any, monkeypatch: pytest.MonkeyPatch, codec: CompressionType
+) -> None:
+    threads: list[str] = []
+    check = validation.check_batch
+
+    def noted(*args: Any, **settings: Any) -> validation.CheckedBatch:
+        threads.append(threading.current_thread().name)
+        return check(*args, **settings)
+
+    monkeypatch.setattr(batch_checks, "check_batch", noted)
+
+    async def scenario() -> None:
+        records = batch(parts, bytes(3 << 20), b"b", compression=codec)
+        sent = bytes(records)
+        first = await later_answer(parts, request(records))
+        assert (first.error_code, first.base_offset) == (0, 0)
+        small = answer(parts, request(batch(parts, b"c", compression=codec)))
+        assert (small.error_code, small.base_offset) == (0, 2)
+        log = parts.partition().log
+        stored = log.read(0, 1 << 24).records
+        # But for offset and leader epoch, which the leader sets.
+        assert bytes(stored)[16 : len(sent)] == sent[16:]
+        assert threads
+        assert threading.current_thread().name not in threads
+
+    parts.run(scenario)
+
+
+def test_large_batch_is_refused_for_the_same_reasons(parts: Any) -> None:
+    async def scenario() -> None:
+        damaged = batch(parts, bytes(3 << 20), compression=CompressionType.ZSTD)
+        damaged[-1] ^= 1
+        refused = await later_answer(parts, request(damaged))
+        assert refused.error_code == ErrorCode.corrupt_message
+        late = build_batch([(1 << 60, b"k", bytes(3 << 20), ())], compression=CompressionType.GZIP)
+        refused = await later_answer(parts, request(late))
+        assert refused.error_code == ErrorCode.invalid_timestamp
+        assert [each.batch_index for each in refused.record_errors] == [0]
+        assert parts.partition().log.log_end_offset == 0
+
+    parts.run(scenario)
+
+
+def test_batch_that_is_too_large_when_decompressed_is_refused(parts: Any) -> None:
+    async def scenario() -> None:
+        size = 8 << 20
+        parts.services.config = dataclasses.replace(
+            parts.config, message_decompressed_max_bytes=size
+        )
+        fits = batch(parts, bytes(size - 100), compression=CompressionType.LZ4)
+        assert (await later_answer(parts, request(fits))).error_code == 0
+        bomb = batch(parts, bytes(size), compression=CompressionType.LZ4)
+        refused = await later_answer(parts, request(bomb))
+        assert refused.error_code == ErrorCode.message_too_large
+        assert "decompressed size limit" in (refused.error_message or "")
+        assert parts.partition().log.log_end_offset == 1
+
+    parts.run(scenario)
+
+
+def test_many_small_batches_count_together(parts: Any) -> None:
+    """Each of a partition's batches may be checked on the event loop, and all of them may not."""
+
+    async def scenario() -> None:
+        def wanted(count: int) -> ProduceRequest:
+            partitions = [
+                ProducePartition(
+                    index,
+                    memoryview(batch(parts, bytes(400_000), compression=CompressionType.LZ4)),
+                )
+                for index in range(count)
+            ]
+            return ProduceRequest(None, 1, 1000, [ProduceTopic("t", None, partitions)])
+
+        assert not isinstance(produce.handle(parts.context(0, 9), wanted(1)), Awaitable)
+        found = produce.handle(parts.context(0, 9), wanted(3))
+        assert isinstance(found, Awaitable)
+        response = await found
+        codes = [each.error_code for each in response.topics[0].partitions]
+        assert codes == [0, 0, ErrorCode.unknown_topic_or_partition]
+
+    parts.run(scenario)
+
+
+def test_checks_under_another_configuration_are_made_again(parts: Any) -> None:
+    async def scenario() -> None:
+        wanted = request(batch(parts, bytes(3 << 20), compression=CompressionType.ZSTD))
+        found = produce.handle(parts.context(0, 9), wanted)
+        assert isinstance(found, Awaitable)
+        task = asyncio.ensure_future(found)
+        await asyncio.sleep(0)
+        # It takes no batch of this size any more.
+        parts.partition().log.update_config(TopicConfig(max_message_bytes=100))
+        response = await task
+        assert response.topics[0].partitions[0].error_code == ErrorCode.message_too_large
+
+    parts.run(scenario)
+
+
+def test_repeated_partition_is_refused(parts: Any) -> None:
+    async def scenario() -> None:
+        one = ProducePartition(0, memoryview(batch(parts, b"a")))
+        other = ProducePartition(1, memoryview(batch(parts, b"a")))
+        for topics in (
+            [ProduceTopic("t", None, [one, one])],
+            [ProduceTopic("t", None, [one]), ProduceTopic("t", None, [other, one])],
+        ):
+            with pytest.raises(InvalidRequestError, match="twice"):
+                produce.handle(parts.context(0, 9), ProduceRequest(None, 1, 1000, topics))
+        assert parts.partition().log.log_end_offset == 0
 
     parts.run(scenario)

@@ -13,9 +13,16 @@ import lz4.block
 import lz4.frame
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
-from isotherm.errors import CorruptRecordError
-from isotherm.record.compression import CompressionType, compress, decompress
+from isotherm.errors import CorruptRecordError, DecompressedSizeError
+from isotherm.record.compression import (
+    CompressionType,
+    compress,
+    decompress,
+    decompressed_size_bound,
+)
 
 CODECS = [codec for codec in CompressionType if codec is not CompressionType.NONE]
 TEXT = b"".join(b"record %d of a topic, " % number for number in range(9_000))
@@ -205,3 +212,59 @@ def test_zstd_frames_of_any_kind_are_read(with_size: bool) -> None:
         decompress(CompressionType.ZSTD, compressor.compress(TEXT) + compressor.compress(b"!"))
         == TEXT + b"!"
     )
+
+
+def runs(codec: CompressionType, size: int) -> memoryview:
+    return memoryview(compress(codec, bytes(size)))
+
+
+DATA = st.lists(st.tuples(st.binary(max_size=40), st.integers(1, 40_000)), max_size=6).map(
+    lambda parts: b"".join(part * count for part, count in parts)[:300_000]
+)
+
+
+@given(codec=st.sampled_from(CODECS), data=DATA, parts=st.integers(1, 3))
+def test_bound_is_never_below_the_decompressed_size(
+    codec: CompressionType, data: bytes, parts: int
+) -> None:
+    # Frames may follow one another, except in lz4.
+    packed = compress(codec, data) * (1 if codec is CompressionType.LZ4 else parts)
+    unpacked = decompress(codec, packed)
+    assert decompressed_size_bound(codec, memoryview(packed), 1 << 30) >= len(unpacked)
+    for enough in (0, 1000, len(unpacked) - 1):
+        bound = decompressed_size_bound(codec, memoryview(packed), enough)
+        assert bound >= min(len(unpacked), enough + 1)
+
+
+@pytest.mark.parametrize(
+    "codec", [CompressionType.SNAPPY, CompressionType.LZ4, CompressionType.ZSTD]
+)
+@pytest.mark.parametrize("size", [100, 16_000, 64 * 1024])
+def test_bound_of_usual_batches_is_near_their_size(codec: CompressionType, size: int) -> None:
+    data = random.Random(1).randbytes(size // 4).hex().encode()[:size]
+    bound = decompressed_size_bound(codec, memoryview(compress(codec, data)), 1 << 20)
+    assert bound <= 2 * 128 * 1024
+
+
+@given(codec=st.sampled_from(CODECS), garbage=st.binary(max_size=200), head=st.integers(0, 40))
+def test_bound_of_damaged_data_is_a_number_or_what_is_refused(
+    codec: CompressionType, garbage: bytes, head: int
+) -> None:
+    data = memoryview(bytes(compress(codec, bytes(5000)))[:head] + garbage)
+    bound = decompressed_size_bound(codec, data, 1 << 20)
+    try:
+        unpacked = decompress(codec, data, 1 << 24)
+    except CorruptRecordError:
+        return
+    assert len(unpacked) <= bound
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_bound_of_a_bomb_is_large_and_found_at_once(codec: CompressionType) -> None:
+    assert decompressed_size_bound(codec, runs(codec, 32 << 20), 1 << 20) > 1 << 20
+
+
+def test_too_large_is_an_error_of_its_own() -> None:
+    for codec in CODECS:
+        with pytest.raises(DecompressedSizeError, match="size_max=999"):
+            decompress(codec, runs(codec, 1000), 999)

@@ -26,6 +26,7 @@ from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.partitions.offset_lookup import (
     NOT_FOUND,
     FoundOffset,
+    LocalSearch,
     check_timestamp,
     find_offset,
 )
@@ -59,10 +60,11 @@ def handle(context: RequestContext, request: Any) -> Any:
         for topic in request.topics
         for asked in topic.partitions
     )
+    search = LocalSearch(context.services.batch_executor, asyncio.Semaphore())
     answers = [
         Answer(error=ErrorCode.invalid_request)
         if asked_times[topic.name, asked.partition_index] > 1
-        else _look_up(context, request, topic.name, asked)
+        else _look_up(context, request, topic.name, asked, search)
         for topic in request.topics
         for asked in topic.partitions
     ]
@@ -93,7 +95,9 @@ def _code(error: IsothermError, version: int) -> ErrorCode:
     return code
 
 
-def _look_up(context: RequestContext, request: Any, topic: str, asked: Any) -> Answer:
+def _look_up(
+    context: RequestContext, request: Any, topic: str, asked: Any, search: LocalSearch
+) -> Answer:
     version = context.header.api_version
     services = context.services
     remote = services.remote_log_manager
@@ -109,6 +113,7 @@ def _look_up(context: RequestContext, request: Any, topic: str, asked: Any) -> A
             asked.timestamp,
             _isolation(request, version),
             None if remote is None else remote.readers,
+            search,
             _timeout_s(context, request),
         )
     except IsothermError as error:

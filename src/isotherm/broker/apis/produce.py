@@ -31,6 +31,12 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.error_mapping import error_message
+from isotherm.broker.partitions.batch_checks import (
+    NO_CHECKS,
+    BatchChecks,
+    check_batches,
+    needs_thread,
+)
 from isotherm.broker.partitions.delayed_produce import AwaitedAppend, DelayedProduce
 from isotherm.broker.partitions.partition import ACKS_ALL, ACKS_LEADER, Partition
 from isotherm.broker.requests.context import HangUpError, RequestContext
@@ -81,7 +87,7 @@ from isotherm.record.batch_header import (
 from isotherm.record.compression import CompressionType
 from isotherm.record.conditional_batch import take_condition
 from isotherm.record.few_records import FEW_RECORDS_MAX
-from isotherm.record.validation import AppendOrigin, count_without_kernels
+from isotherm.record.validation import AppendOrigin, CheckedBatch, count_without_kernels
 from isotherm.types import REMOTE_LOG_METADATA_TOPICS
 
 logger = logging.getLogger(__name__)
@@ -118,7 +124,11 @@ def handle(
     if request.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
         return _refuse(context, request, ErrorCode.invalid_required_acks)
     kernels = context.services.kernels
+    if needs_thread(request):
+        return _append_checked(context, request)
     if kernels.is_ready:
+        if not request.transactional_id:
+            return _append(context, request, AppendOrigin.CLIENT, NO_CHECKS, NO_VERDICTS)
         return _append_now(context, request)
     if _needs_kernels(context, request):
         return _append_later(context, request)
@@ -160,25 +170,39 @@ async def _append_later(context: RequestContext, request: ProduceRequest) -> Pro
     return await answer if isinstance(answer, Awaitable) else answer
 
 
+async def _append_checked(
+    context: RequestContext, request: ProduceRequest
+) -> ProduceResponse | None:
+    """Append batches whose checks would hold up the event loop."""
+    await context.services.kernels.wait()
+    checks = await check_batches(context, request)
+    answer = _append_now(context, request, checks=checks)
+    return await answer if isinstance(answer, Awaitable) else answer
+
+
 def _append_now(
-    context: RequestContext, request: ProduceRequest, origin: AppendOrigin = AppendOrigin.CLIENT
+    context: RequestContext,
+    request: ProduceRequest,
+    origin: AppendOrigin = AppendOrigin.CLIENT,
+    checks: BatchChecks = NO_CHECKS,
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     if request.transactional_id and context.services.remote_admission is not None:
         waiting = start_admissions(context, request)
         if waiting:
-            return _append_once_admitted(context, request, origin, waiting)
-    return _append(context, request, origin, NO_VERDICTS)
+            return _append_once_admitted(context, request, origin, checks, waiting)
+    return _append(context, request, origin, checks, NO_VERDICTS)
 
 
 async def _append_once_admitted(
     context: RequestContext,
     request: ProduceRequest,
     origin: AppendOrigin,
+    checks: BatchChecks,
     waiting: Mapping[Asked, PendingAdmission],
 ) -> ProduceResponse | None:
     """Append, once the transaction coordinator has answered for all partitions."""
     verdicts = await await_admissions(waiting)
-    answer = _append(context, request, origin, verdicts)
+    answer = _append(context, request, origin, checks, verdicts)
     return await answer if isinstance(answer, Awaitable) else answer
 
 
@@ -186,6 +210,7 @@ def _append(
     context: RequestContext,
     request: ProduceRequest,
     origin: AppendOrigin,
+    checks: BatchChecks,
     verdicts: Verdicts,
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     # Loops instead of comprehensions, each of which costs a function call. The calls of a request have a
@@ -196,7 +221,8 @@ def _append(
         partitions: list[_Appended] = []
         appended.append(partitions)
         for produced in topic.partitions:
-            each = _produce(context, request, topic, produced, origin, verdicts)
+            check = checks.get(id(produced)) if checks else None
+            each = _produce(context, request, topic, produced, origin, check, verdicts)
             partitions.append(each)
             if each.unflushed is not None or each.awaited is not None:
                 is_safe = False
@@ -335,6 +361,7 @@ def _produce(
     topic: ProduceTopic,
     produced: ProducePartition,
     origin: AppendOrigin,
+    check: CheckedBatch | IsothermError | None,
     verdicts: Verdicts,
 ) -> _Appended:
     services = context.services
@@ -346,6 +373,8 @@ def _produce(
         traffic = services.traffic.topics[partition.topic_partition.topic]
         traffic.total_produce_requests += 1
         records = _checked_records(context, request, partition, produced, verdicts)
+        if isinstance(check, IsothermError):
+            raise check
         is_metadata = partition.topic_partition.topic in REMOTE_LOG_METADATA_TOPICS
         # Read before the append: if this broker stops leading in between, the append must not be acknowledged.
         term = partition.term
@@ -355,6 +384,7 @@ def _produce(
             now_ms=services.clock.now_ms(),
             origin=origin,
             expected_end=take_condition(records) if is_metadata else None,
+            checked=check,
         )
     except IsothermError as error:
         logger.debug("produce refused topic=%s partition=%d", topic.name, produced.partition)

@@ -15,12 +15,15 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from isotherm.broker.partitions.partition import Partition
 from isotherm.errors import OffsetNotAvailableError, RequestTimedOutError, UnsupportedVersionError
 from isotherm.log.log_read import FetchIsolation
+from isotherm.log.log_segment import TimestampAndOffset
 from isotherm.log.partition_log import PartitionLog
 from isotherm.types import NO_LEADER_EPOCH, NO_TIMESTAMP, UNKNOWN_OFFSET, Offset, TimestampMs
 
@@ -46,6 +49,16 @@ FIRST_VERSIONS: Mapping[int, int] = {
     SpecialTimestamp.LATEST_TIERED: 9,
     SpecialTimestamp.EARLIEST_PENDING_UPLOAD: 11,
 }
+
+
+class LocalSearch(NamedTuple):
+    """Where the records of local batches are searched for one request: a batch may be large when decompressed.
+
+    `turn` lets one look-up of the request begin after the other, among those of other requests.
+    """
+
+    executor: Executor
+    turn: asyncio.Semaphore
 
 
 class FoundOffset(NamedTuple):
@@ -77,7 +90,7 @@ def fetchable_end(log: PartitionLog, isolation: FetchIsolation) -> Offset:
     return log.log_end_offset
 
 
-def find_special_offset(
+def _find_special_offset(
     partition: Partition, special: SpecialTimestamp, isolation: FetchIsolation
 ) -> FoundOffset:
     log = partition.log
@@ -87,8 +100,6 @@ def find_special_offset(
         return FoundOffset(NO_TIMESTAMP, fetchable_end(log, isolation), partition.leader_epoch)
     if special is SpecialTimestamp.EARLIEST:
         return _at(partition, log.log_start_offset)
-    if special is SpecialTimestamp.MAX_TIMESTAMP:
-        return _visible(log.max_timestamp_offset(), partition, isolation)
     if special is SpecialTimestamp.EARLIEST_LOCAL:
         return _at(partition, log.local_log_start_offset)
     if not log.remote_log_enabled:
@@ -147,20 +158,46 @@ def find_offset(
     timestamp_ms: TimestampMs,
     isolation: FetchIsolation,
     readers: RemoteReaderPool | None,
+    search: LocalSearch,
     timeout_s: float,
 ) -> FoundOffset | Awaitable[FoundOffset]:
     """Find the first visible record with `timestamp_ms` or a later timestamp, or a special offset.
 
-    Returns an awaitable if the remote tier must be searched, that is if it has offsets that the local log
-    lacks. The awaitable raises RequestTimedOutError after `timeout_s`, and the errors of the remote tier.
+    Returns an awaitable if records must be searched, in the remote tier if it has offsets that the local log
+    lacks. The awaitable raises RequestTimedOutError after `timeout_s`, and the errors of the tiers.
     """
-    if timestamp_ms < 0:
-        return find_special_offset(partition, SpecialTimestamp(timestamp_ms), isolation)
     log = partition.log
+    if timestamp_ms == SpecialTimestamp.MAX_TIMESTAMP:
+        return _find_locally(log.max_timestamp_offset, partition, isolation, search, timeout_s)
+    if timestamp_ms < 0:
+        return _find_special_offset(partition, SpecialTimestamp(timestamp_ms), isolation)
     has_remote_only = log.log_start_offset < log.local_log_start_offset
     if readers is not None and log.remote_log_enabled and has_remote_only:
         return _find_in_both_tiers(partition, timestamp_ms, isolation, readers, timeout_s)
-    return _visible(log.offset_for_timestamp(timestamp_ms), partition, isolation)
+    look_up = partial(log.offset_for_timestamp, timestamp_ms)
+    return _find_locally(look_up, partition, isolation, search, timeout_s)
+
+
+async def _find_locally(
+    look_up: Callable[[], TimestampAndOffset | None],
+    partition: Partition,
+    isolation: FetchIsolation,
+    search: LocalSearch,
+    timeout_s: float,
+) -> FoundOffset:
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout_s), search.turn:
+            found = await loop.run_in_executor(search.executor, look_up)
+    except TimeoutError as error:
+        raise _too_slow(partition) from error
+    return _visible(found, partition, isolation)
+
+
+def _too_slow(partition: Partition) -> RequestTimedOutError:
+    return RequestTimedOutError(
+        f"lookup by timestamp took too long partition={partition.topic_partition}"
+    )
 
 
 async def _find_in_both_tiers(
@@ -178,7 +215,5 @@ async def _find_in_both_tiers(
         found = await asyncio.wait_for(asyncio.wrap_future(future), timeout_s)
     except TimeoutError as error:
         readers.expirations.count_lookup(*partition.topic_partition)
-        raise RequestTimedOutError(
-            f"lookup by timestamp took too long partition={partition.topic_partition}"
-        ) from error
+        raise _too_slow(partition) from error
     return _visible(found, partition, isolation)

@@ -40,7 +40,7 @@ from isotherm.errors import (
 )
 from isotherm.log.append import AppendInfo
 from isotherm.log.partition_log import PartitionLog
-from isotherm.record.validation import AppendOrigin
+from isotherm.record.validation import AppendOrigin, CheckedBatch
 from isotherm.types import (
     NO_LEADER_EPOCH,
     UNKNOWN_OFFSET,
@@ -208,11 +208,12 @@ class Partition:
         now_ms: TimestampMs,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         expected_end: Offset | None = None,
+        checked: CheckedBatch | None = None,
     ) -> AppendInfo:
         """Append as leader. `records` is modified in place (offsets, leader epoch).
 
         With `expected_end` the append succeeds only if the log ends there. Otherwise it raises
-        LogEndMovedError.
+        LogEndMovedError. `checked` is the result of `check_batch` for the records, if they are checked already.
 
         Records of a coordinator (origin COORDINATOR) have no sequence numbers and may be markers. They are
         flushed on return if flush.messages requires it. For records of a client the caller flushes before
@@ -228,12 +229,17 @@ class Partition:
             # raises the high watermark, under the lock that it holds.
             if self.is_alone:
                 info = self.log.append_as_leader(
-                    records, self.leader_epoch, now_ms=now_ms, origin=origin, commits=True
+                    records,
+                    self.leader_epoch,
+                    now_ms=now_ms,
+                    origin=origin,
+                    commits=True,
+                    checked=checked,
                 )
                 self.appended_size += len(records)
                 self.visible_size = self.appended_size
             else:
-                info = self._append_replicated(records, required_acks, now_ms, origin)
+                info = self._append_replicated(records, required_acks, now_ms, origin, checked)
         # Flushed outside the lock, so that other appends do not wait for the disk.
         if info.needs_flush and origin is AppendOrigin.COORDINATOR:
             self.log.flush()
@@ -262,6 +268,7 @@ class Partition:
         required_acks: int,
         now_ms: TimestampMs,
         origin: AppendOrigin,
+        checked: CheckedBatch | None,
     ) -> AppendInfo:
         self.check_is_leader()
         # The committed ISR, not the maximal one: the controller may refuse the follower that
@@ -272,7 +279,9 @@ class Partition:
                 f"fewer in-sync replicas than required partition={self.topic_partition}"
                 f" in_sync={in_sync} min_insync_replicas={required}"
             )
-        info = self.log.append_as_leader(records, self.leader_epoch, now_ms=now_ms, origin=origin)
+        info = self.log.append_as_leader(
+            records, self.leader_epoch, now_ms=now_ms, origin=origin, checked=checked
+        )
         self.appended_size += len(records)
         self._uncommitted.note_append(self.log.log_end_offset, self.appended_size)
         self._raise_high_watermark(now_ms)

@@ -71,6 +71,7 @@ class BrokerServices:
       write, and creating or deleting partitions) run one at a time and in order. Any thread may read
       `metadata.image`.
     - `answers`: how much an answer may hold while clients do not read theirs; event loop only.
+    - `batch_executor`: checks and searches batches that would hold up the event loop.
     - `flush_executor`: flushes logs before produce requests are answered.
     - `leader_quota`: limits the bytes sent to out-of-sync replicas; None without a limit.
     - `authorizer`: None if access is not checked.
@@ -93,6 +94,7 @@ class BrokerServices:
     remote_admission: RemoteAdmission | None = None
     remote_log_manager: RemoteLogManager | None
     control_executor: Executor
+    batch_executor: Executor
     flush_executor: Executor
     kernels: KernelWarmUp
     traffic: BrokerTraffic

@@ -114,6 +114,7 @@ class Broker:
             transaction_markers=cast("Any", None),
             remote_log_manager=None,
             control_executor=self._executor,
+            batch_executor=self._executor,
             flush_executor=self._executor,
             kernels=cast("Any", SimpleNamespace(is_ready=True)),
             traffic=BrokerTraffic(),

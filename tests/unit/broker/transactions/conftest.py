@@ -170,6 +170,7 @@ class Broker:
             transaction_markers=self.markers,
             remote_log_manager=None,
             control_executor=executor,
+            batch_executor=executor,
             flush_executor=executor,
             kernels=cast("Any", SimpleNamespace(is_ready=True)),
             traffic=BrokerTraffic(),
