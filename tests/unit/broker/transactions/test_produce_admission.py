@@ -175,18 +175,18 @@ def test_open_transaction_of_another_epoch_admits_nothing(
     broker.run(scenario)
 
 
-def test_producers_of_one_partition_are_asked_for_each_by_itself(broker: Any) -> None:
+def test_producers_of_one_request_are_asked_for_each_by_itself(broker: Any) -> None:
     async def scenario() -> None:
         leader = Leader(broker)
         both = request_of(0)
-        (other,) = request_of(0, producer=ProducerIdAndEpoch(8, 0)).topics
+        (other,) = request_of(1, producer=ProducerIdAndEpoch(8, 0)).topics
         both.topics[0].partitions.extend(other.partitions)
         producing = leader.produce(12, both)
         await asyncio.sleep(0)
         leader.coordinator.answers[0].set_result(None)
         leader.coordinator.answers[1].set_exception(ProducerFencedError())
         assert await producing == [E.none, E.invalid_producer_epoch]
-        assert leader.end_offset(0) == 1
+        assert (leader.end_offset(0), leader.end_offset(1)) == (1, 0)
 
     broker.run(scenario)
 
