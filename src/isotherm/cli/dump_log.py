@@ -74,7 +74,7 @@ def dump_log(
     damaged = False
     for path in files:
         if len(files) > 1 and not as_json:
-            console().print(f"\n[bold]{path}[/bold]")
+            console().print(f"\n{path}", style="bold")
         damaged |= _dump_file(path, records, decode, as_json)
     if damaged:
         raise typer.Exit(_EXIT_DAMAGE)

@@ -5,6 +5,7 @@ Exit codes: 0 done · 1 failed · 2 the command line or configuration is wrong �
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import sys
@@ -18,6 +19,7 @@ from isotherm import __version__
 from isotherm.cli.output import error_console
 from isotherm.errors import ConfigError, CorruptDataError, IsothermError
 from isotherm.extras import BROKER, CONSOLE, SPARK, TIER, missing_extra
+from isotherm.printable import LineFormatter, printable, printable_lines
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -240,12 +242,15 @@ def _root(
 
 def main() -> None:
     """Run the command line. An IsothermError becomes one line on standard error."""
+    if logging.lastResort is not None:
+        # Commands but `serve` set up no logging: warnings of jobs go to standard error.
+        logging.lastResort.setFormatter(LineFormatter())
     try:
         app()
     except IsothermError as error:
-        error_console().print(f"isotherm: {error}", markup=False, style="red", soft_wrap=True)
+        error_console().print(f"isotherm: {printable(str(error))}", style="red", soft_wrap=True)
         for cause in _causes(error):
-            error_console().print(f"  caused by: {cause}", markup=False, soft_wrap=True)
+            error_console().print(f"  caused by: {printable_lines(cause)}", soft_wrap=True)
         sys.exit(_exit_code(error))
     except KeyboardInterrupt:
         sys.exit(130)

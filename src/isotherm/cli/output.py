@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from isotherm.printable import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -102,13 +104,15 @@ def console() -> Console:
             """Rich's own ends the process. The command line ends it in order (see main.py)."""
             raise BrokenPipeError
 
-    return _Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    # Names may have brackets, which are no markup.
+    return _Console(width=width, highlight=False, markup=False)
 
 
 def error_console() -> Console:
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, markup=False)
 
 
 def human_size(size: float) -> str:
@@ -127,6 +131,10 @@ def dollars(amount: float) -> str:
 
 
 def _cell(value: Any) -> str:
+    return printable(_text(value))
+
+
+def _text(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, Mapping) and value.keys() == {"key", "value"}:
@@ -135,5 +143,5 @@ def _cell(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key}={item}" for key, item in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(_cell(item) for item in value)
+        return ", ".join(_text(item) for item in value)
     return str(value)

@@ -25,6 +25,7 @@ from isotherm.config.layers import (
 from isotherm.config.secret_files import warn_of_readers
 from isotherm.config.security import is_secret
 from isotherm.config.server_properties import parse_broker_config
+from isotherm.printable import LineFormatter
 
 ConfigFile = Annotated[
     Path | None,
@@ -133,4 +134,5 @@ def _start_logging(level: str) -> None:
     else:
         handler = logging.StreamHandler()
         layout = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=level.upper(), format=layout, handlers=[handler])
+    handler.setFormatter(LineFormatter(layout))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
