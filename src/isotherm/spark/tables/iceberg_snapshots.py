@@ -15,8 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from pyarrow import parquet
 from pyiceberg.exceptions import CommitFailedException, RESTError
-from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.io.pyarrow import parquet_file_to_data_file, parquet_path_to_id_mapping
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
@@ -88,9 +89,7 @@ def _try_commit(
     # This changes only the copy in memory.
     table.properties.update(_ONE_RETRY)
     with ThreadPoolExecutor(_FOOTER_THREADS, thread_name_prefix="isotherm-footer") as pool:
-        data_files = list(
-            pool.map(lambda f: parquet_file_to_data_file(table.io, table.metadata, f), change.added)
-        )
+        data_files = list(pool.map(lambda file: data_file(table, file), change.added))
     try:
         with _OneCommit(table) as transaction:
             if change.keeps_rows:
@@ -108,6 +107,35 @@ def _try_commit(
     except CommitFailedException:
         return False
     return True
+
+
+def data_file(table: Table, file: str) -> DataFile:
+    """A file with the statistics of its footer, as a snapshot adds it.
+
+    Parquet has no bounds of a row group for texts above 4 KiB. PyIceberg then takes those of the other row groups for
+    the whole file, and readers would skip rows, so such columns get no bounds.
+    """
+    made = parquet_file_to_data_file(table.io, table.metadata, file)
+    if len(made.split_offsets or ()) > 1:
+        opened: Any = table.io.new_input(file).open()
+        with opened as source:
+            footer = parquet.read_metadata(source)
+        ids = parquet_path_to_id_mapping(table.schema())
+        for path in _without_bounds(footer):
+            made.lower_bounds.pop(ids[path], None)
+            made.upper_bounds.pop(ids[path], None)
+    return made
+
+
+def _without_bounds(footer: Any) -> Iterator[str]:
+    """The columns of which a row group has values, but no bounds."""
+    for number in range(footer.num_row_groups):
+        for index in range(footer.num_columns):
+            column = footer.row_group(number).column(index)
+            if not column.is_stats_set or (
+                column.statistics.num_values and not column.statistics.has_min_max
+            ):
+                yield column.path_in_schema
 
 
 class KnownTransaction(Transaction):
