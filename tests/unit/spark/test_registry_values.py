@@ -149,6 +149,53 @@ def test_whole_numbers_become_doubles_until_the_column_is_settled() -> None:
     assert decoded.dead == [DeadValue(1, "field a changed from int64 to double schema_id=1")]
 
 
+def test_whole_numbers_that_no_double_is_are_dead() -> None:
+    inner = record("I", [("x", "long"), ("y", {"type": "array", "items": "long"})])
+    doubles = pa.struct(
+        [
+            ("in", pa.struct([("x", pa.float64()), ("y", pa.list_(pa.float64()))])),
+            ("m", pa.map_(pa.string(), pa.float64())),
+        ]
+    )
+    schema = record("R", [("in", inner), ("m", {"type": "map", "values": "long"})])
+    odd = 2**53 + 1
+    rows: list[dict[str, Any]] = [
+        {"in": {"x": 2**62, "y": [1, -odd + 1]}, "m": {"k": 2}},
+        {"in": {"x": odd, "y": []}, "m": {}},
+        {"in": None, "m": None},
+        {"in": {"x": None, "y": [1, odd]}, "m": {}},
+        {"in": {"x": 1, "y": None}, "m": {"j": 1, "k": odd}},
+        {"in": {"x": 3, "y": [4]}, "m": {}},
+    ]
+    payloads = pa.array([framed(0, schema, row) for row in rows] + [b"\0\0\0\0\0\1"])
+    column, dead = decoder_for([schema], doubles, doubles).decode(payloads)
+    assert [row["in"] for row in column.to_pylist()] == [rows[n]["in"] for n in (0, 2, 5)]
+    places = {1: "in/x", 3: "in/y/[]", 4: "m/{}"}
+    assert dead[:3] == [
+        DeadValue(
+            place,
+            "it does not fit its column: a whole number is not exact as a double"
+            f" field={path} number={odd} schema_id=0",
+        )
+        for place, path in places.items()
+    ]
+    assert [each.place for each in dead] == [1, 3, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("field", "reason"),
+    [
+        ({"name": "a.b", "type": "long"}, "a column cannot have this name field='a.b'"),
+        ({"name": "", "type": "long"}, "a column cannot have this name field=''"),
+        ({"name": "a", "type": {"type": "fixed", "name": "F", "size": 0}}, "no bytes type=F"),
+    ],
+)
+def test_schemas_that_no_table_has_make_dead_letters(field: dict[str, Any], reason: str) -> None:
+    schema = {"type": "record", "name": "R", "fields": [field]}
+    with pytest.raises(UnknownSchemaError, match=reason):
+        AvroCodec(RegisteredSchema("AVRO", json.dumps(schema), ()))
+
+
 def test_schemas_with_names_that_differ_in_case_only_make_dead_letters() -> None:
     fields = [{"name": name, "type": "long"} for name in ("a", "A")]
     schemas = [

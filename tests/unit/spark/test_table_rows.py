@@ -7,6 +7,7 @@ The oracle is Python's UTF-8 and JSON, record by record.
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +25,19 @@ PARTS: dict[str, list[bytes | None]] = {
     "string": [None, b"", "ü".encode(), b"\xff", b"\xc3"],
     "json": [None, b"{}", b'{"n": 1}', b'{"n": null, "s": "x"}', b"{", b"17", b"\xff"],
 }
-TIMES = {0: True, 2**62: False, -1: True}
+YEAR_1_MS, YEAR_10000_MS = -62_135_596_800_000, 253_402_300_800_000
+TIMES = {
+    0: True,
+    -1: True,
+    YEAR_1_MS: True,
+    YEAR_10000_MS - 1: True,
+    YEAR_1_MS - 1: False,
+    YEAR_10000_MS: False,
+    2**62: False,
+    -(2**63): False,
+}
+"""Timestamps, and whether a table can have them."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 names = st.sampled_from(sorted(PARTS))
 
 
@@ -77,6 +90,7 @@ def test_each_record_is_a_row_or_a_dead_letter(key: str, value: str, data: st.Da
 
     good = []
     lost = []
+    milliseconds: dict[int, int] = {}
     for offset, (at, *parts) in enumerate(records):
         found = [expected(*each) for each in zip((key, value), parts, strict=True)]
         fits = [fit for fit, _ in found]
@@ -85,6 +99,7 @@ def test_each_record_is_a_row_or_a_dead_letter(key: str, value: str, data: st.Da
         else:
             to_blame = "the timestamp" if not TIMES[at] else "value:" if fits[0] else "key:"
             lost.append((offset, *parts, to_blame))
+        milliseconds[offset] = at
     assert [
         (row["offset"], *(without_nulls(row.get(name)) or {} if is_json else row[name]
                           for name, is_json in (("key", key == "json"), ("value", value == "json"))))
@@ -101,6 +116,15 @@ def test_each_record_is_a_row_or_a_dead_letter(key: str, value: str, data: st.Da
     assert tombstones.tolist() == [offset in without for offset, *_ in good]
     for row, (*_, to_blame) in zip(dead.to_pylist(), lost, strict=True):
         assert row["reason"].startswith(to_blame)
+    for row in [*rows.to_pylist(), *dead.to_pylist()]:
+        at = milliseconds[row["offset"]]
+        if TIMES[at]:
+            assert (row["timestamp"] - EPOCH) // timedelta(milliseconds=1) == at
+        else:
+            # Other reasons are about the key or the value.
+            assert row["timestamp"] is None
+            told = f"the timestamp is not in the years 1 to 9999 timestamp_ms={at}"
+            assert row["reason"] == told
 
 
 @pytest.mark.slow

@@ -9,8 +9,7 @@ All whole numbers are long and all others double, so that a field which grows fr
 its column. Times of day and durations stay plain numbers. A type without bytes (null, a record
 without fields) is no column.
 
-The `wire` of a type is a simpler schema that reads the same bytes: it has no logical types except
-decimals, no names that a reader may confuse, and each branch of a union in its own record. A reader
+The `wire` of a type is a simpler schema that reads the same bytes: it has no logical types, no names that a reader may confuse, and each branch of a union in its own record. A reader
 returns Arrow arrays of the type `stored`, and `column_of` turns these into the column.
 """
 
@@ -24,6 +23,7 @@ from typing import Any, ClassVar, Protocol
 import pyarrow as pa
 import pyarrow.compute
 
+from isotherm.spark.tables.column_limits import check_times, dates_of, decimals_of, inside
 from isotherm.spark.tables.value_types import ValueType
 
 pc: Any = pyarrow.compute
@@ -33,11 +33,11 @@ _map_of: Any = pa.MapArray.from_arrays
 DECIMAL_DIGITS_MAX = 38
 _TIMESTAMPS = {
     "timestamp-millis": (1_000, "UTC"),
-    "timestamp-micros": (1, "UTC"),
+    "timestamp-micros": (1_000_000, "UTC"),
     "local-timestamp-millis": (1_000, None),
-    "local-timestamp-micros": (1, None),
+    "local-timestamp-micros": (1_000_000, None),
 }
-"""The microseconds in a unit, and the zone."""
+"""The units in a second, and the zone."""
 
 
 class AvroSchemaError(ValueError):
@@ -68,7 +68,7 @@ class AvroType(Protocol):
         """Convert a value that fastavro has read with `wire` to one from which pa.array makes `stored`."""
 
     def column_of(self, stored: Any) -> Any:
-        """Convert an array of type `stored` to the column. Raises ArrowInvalid for values out of range."""
+        """Convert an array of type `stored` to the column. Raises ArrowInvalid for values that it cannot have."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Boolean(Leaf):
 class Timestamp(Leaf):
     """A number of units since the epoch."""
 
-    unit_us: int = 1
+    units_of_second: int = 1_000_000
     zone: str | None = None
 
     @property
@@ -131,7 +131,8 @@ class Timestamp(Leaf):
         return pa.timestamp("us", self.zone)
 
     def column_of(self, stored: Any) -> Any:
-        return pc.multiply_checked(stored, self.unit_us).cast(self.column)
+        check_times(stored, self.units_of_second)
+        return pc.multiply(stored, 1_000_000 // self.units_of_second).cast(self.column)
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ class Date(Leaf):
         return pa.date32()
 
     def column_of(self, stored: Any) -> Any:
-        return stored.cast(pa.int32()).cast(pa.date32())
+        return dates_of(stored)
 
 
 @dataclass(frozen=True)
@@ -164,31 +165,41 @@ class Enum(Leaf):
 
 @dataclass(frozen=True)
 class Fixed(Leaf):
-    """Bytes of a fixed size, or a decimal of that size."""
+    """Bytes of a fixed size."""
 
     size: int = 0
-    decimal: tuple[int, int] | None = None
 
     def wire(self, names: Iterator[str]) -> Any:
-        wire = {"type": "fixed", "name": next(names), "size": self.size}
-        return wire if self.decimal is None else {**wire, **_logical_decimal(*self.decimal)}
-
-    def column_of(self, stored: Any) -> Any:
-        stored.validate(full=True)  # checks the digits of decimals
-        return stored
+        return {"type": "fixed", "name": next(names), "size": self.size}
 
 
 @dataclass(frozen=True)
-class DecimalBytes(Leaf):
-    precision: int = 0
-    scale: int = 0
+class Decimal:
+    """The unscaled number, as `bytes`. It is read as bytes because both readers round or refuse numbers in ways of
+    their own."""
+
+    bytes_type: Leaf
+    precision: int
+    scale: int
+    is_vectorized: ClassVar[bool] = True
+    has_bytes: ClassVar[bool] = True
+
+    @property
+    def stored(self) -> ValueType:
+        return self.bytes_type.stored
+
+    @property
+    def column(self) -> ValueType:
+        return pa.decimal128(self.precision, self.scale)
 
     def wire(self, names: Iterator[str]) -> Any:
-        return {"type": "bytes", **_logical_decimal(self.precision, self.scale)}
+        return self.bytes_type.wire(names)
+
+    def stored_value(self, value: Any) -> Any:
+        return value
 
     def column_of(self, stored: Any) -> Any:
-        stored.validate(full=True)
-        return stored
+        return decimals_of(stored, self.precision, self.scale)
 
 
 class Record:
@@ -218,11 +229,11 @@ class Record:
     def column_of(self, stored: Any) -> Any:
         # One `flatten` for all fields: a look-up by name takes time for each field, and so the square of their
         # number in all.
-        columns = [
-            kind.column_of(child)
-            for kind, child in zip(self._fields.values(), stored.flatten(), strict=True)
-            if kind.column is not None
-        ]
+        columns = []
+        for (name, kind), child in zip(self._fields.items(), stored.flatten(), strict=True):
+            if kind.column is not None:
+                with inside(name):
+                    columns.append(kind.column_of(child))
         return pa.StructArray.from_arrays(columns, fields=self._columns, mask=stored.is_null())
 
 
@@ -245,7 +256,8 @@ class Array:
 
     def column_of(self, stored: Any) -> Any:
         # Even in a slice the offsets count from the start of all values.
-        items = self._items.column_of(stored.values)
+        with inside("[]"):
+            items = self._items.column_of(stored.values)
         return pa.ListArray.from_arrays(
             stored.offsets, items, type=self.column, mask=stored.is_null()
         )
@@ -270,7 +282,8 @@ class Map:
         return [(key, self._values.stored_value(item)) for key, item in value.items()]
 
     def column_of(self, stored: Any) -> Any:
-        items = self._values.column_of(stored.items)
+        with inside("{}"):
+            items = self._values.column_of(stored.items)
         return _map_of(stored.offsets, stored.keys, items, type=self.column, mask=stored.is_null())
 
 
@@ -343,6 +356,7 @@ class Union:
         return self._record.column_of(stored)
 
 
+_BYTES = Leaf("bytes", pa.binary())
 _PRIMITIVES: dict[str, AvroType] = {
     "null": Null("null", None),
     "boolean": Boolean("", pa.binary()),
@@ -350,7 +364,7 @@ _PRIMITIVES: dict[str, AvroType] = {
     "long": Leaf("long", pa.int64()),
     "float": Leaf("float", pa.float64()),
     "double": Leaf("double", pa.float64()),
-    "bytes": Leaf("bytes", pa.binary()),
+    "bytes": _BYTES,
     "string": Leaf("string", pa.string()),
 }
 
@@ -397,6 +411,10 @@ def _composed(schema: Mapping[str, Any], names: dict[str, Any], inside: frozense
     match schema["type"]:
         case "record" | "error":
             within = inside | {schema["name"]}
+            for each in schema["fields"]:
+                # Iceberg names nested columns by paths with dots.
+                if not each["name"] or "." in each["name"]:
+                    raise AvroSchemaError(f"a column cannot have this name field={each['name']!r}")
             return Record(
                 {each["name"]: _type_of(each["type"], names, within) for each in schema["fields"]}
             )
@@ -412,12 +430,13 @@ def _bytes_type(schema: Mapping[str, Any]) -> AvroType:
     is_fixed = schema["type"] == "fixed"
     precision, scale = schema.get("precision", 0), schema.get("scale", 0)
     # As Avro's specification has it, an invalid logical type is ignored: the value is bytes.
+    if is_fixed and schema["size"] < 1:
+        # As for items without bytes: an array could claim any number of them.
+        raise AvroSchemaError(f"a fixed type has no bytes type={schema['name']}")
+    plain = Fixed("", pa.binary(), schema["size"]) if is_fixed else _BYTES
     if schema.get("logicalType") != "decimal" or not scale <= precision <= DECIMAL_DIGITS_MAX:
-        return Fixed("", pa.binary(), schema["size"]) if is_fixed else _PRIMITIVES["bytes"]
-    stored = pa.decimal128(precision, scale)
-    if is_fixed:
-        return Fixed("", stored, schema["size"], (precision, scale))
-    return DecimalBytes("", stored, precision, scale)
+        return plain
+    return Decimal(plain, precision, scale)
 
 
 def _union(branches: list[AvroType]) -> AvroType:
@@ -432,7 +451,3 @@ def _union(branches: list[AvroType]) -> AvroType:
 def _stored(kind: AvroType) -> pa.DataType:
     """The stored type of a value inside another one. A value without bytes is stored as null."""
     return pa.int64() if kind.stored is None else kind.stored
-
-
-def _logical_decimal(precision: int, scale: int) -> dict[str, Any]:
-    return {"logicalType": "decimal", "precision": precision, "scale": scale}

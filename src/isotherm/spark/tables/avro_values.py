@@ -26,6 +26,7 @@ import pyarrow.compute
 from polars.exceptions import PanicException, PolarsError
 
 from isotherm.spark.tables.avro_types import AvroSchemaError, AvroType, avro_type
+from isotherm.spark.tables.column_limits import UnfitValueError
 from isotherm.spark.tables.halving import decode_by_halves
 from isotherm.spark.tables.json_values import DeadValue, DecodedValues, Places, Values
 from isotherm.spark.tables.schema_registry import RegisteredSchema, UnknownSchemaError
@@ -125,7 +126,9 @@ class AvroCodec:
             parts.append(self._type.column_of(stored))
         except (pa.ArrowException, OverflowError) as error:
             if len(read) == 1:
-                dead.append(DeadValue(read[0][0], f"it does not fit its column: {error}"))
+                is_told = isinstance(error, UnfitValueError)
+                reason = str(error) if is_told else f"it does not fit its column: {error}"
+                dead.append(DeadValue(read[0][0], reason))
                 return
             half = len(read) // 2
             self._collect(read[:half], parts, dead)

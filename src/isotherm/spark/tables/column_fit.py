@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types
 
+from isotherm.spark.tables.column_limits import doubles_of, inside
 from isotherm.spark.tables.value_types import ValueType
 
 # The stubs lack types that these take.
@@ -45,27 +46,32 @@ def struct_children(column: Any) -> dict[str, Any]:
 
 def conformed(column: Any, kind: pa.DataType) -> Any:
     """The column as `kind`, with which it must have no conflict. Fields that it lacks are null, and fields
-    that `kind` lacks are left out. As in Avro's promotion, a whole number becomes the nearest double."""
+    that `kind` lacks are left out. Whole numbers may become doubles. Raises UnfitValueError for one that no double
+    is."""
     if column.type == kind:
         return column
     if types.is_null(column.type):
         return nulls(len(column), kind)
     if isinstance(kind, pa.StructType):
         children = struct_children(column)
-        fields = [
-            conformed(children[field.name], field.type)
-            if field.name in children
-            else nulls(len(column), field.type)
-            for field in kind
-        ]
+        fields = [_conformed_field(children, len(column), field) for field in kind]
         return pa.StructArray.from_arrays(fields, fields=list(kind), mask=column.is_null())
     if types.is_map(kind):
-        items = conformed(column.items, kind.item_type)
+        with inside("{}"):
+            items = conformed(column.items, kind.item_type)
         return _map_of(column.offsets, column.keys, items, type=kind, mask=column.is_null())
     if isinstance(kind, pa.ListType):
-        items = conformed(column.values, kind.value_type)
+        with inside("[]"):
+            items = conformed(column.values, kind.value_type)
         return pa.ListArray.from_arrays(column.offsets, items, type=kind, mask=column.is_null())
-    return column.cast(kind, safe=False)
+    return doubles_of(column)
+
+
+def _conformed_field(children: dict[str, Any], count: int, field: Any) -> Any:
+    if field.name not in children:
+        return nulls(count, field.type)
+    with inside(field.name):
+        return conformed(children[field.name], field.type)
 
 
 def as_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -14,12 +14,13 @@ numbers, and names are generated, so that the reader does not treat a message as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
@@ -29,6 +30,7 @@ from google.protobuf.descriptor_pb2 import (
     FileDescriptorProto,
 )
 
+from isotherm.spark.tables.column_limits import UnfitValueError, check_times, inside
 from isotherm.spark.tables.value_types import ValueType
 
 pc: Any = pyarrow.compute
@@ -39,7 +41,7 @@ _scalar: Any = pa.scalar
 COLUMNS_MAX = 10_000
 """The most columns of a message, nested ones included. Messages that use each other many times would
 otherwise grow without bound."""
-_TIMESTAMP_S_MAX = (2**63 - 1) // 1_000_000 - 1
+_NANOS_MAX = 999_999_999
 _WHOLE = pa.int64()
 _UNSIGNED = pa.decimal128(20, 0)
 _F = FieldDescriptor
@@ -141,7 +143,8 @@ class Field:
         if self.is_repeated:
             if isinstance(self.kind, MapEntry):
                 return self.kind.map_of(stored, self.column)
-            elements = self.kind.column_of(stored.values)
+            with inside("[]"):
+                elements = self.kind.column_of(stored.values)
             return pa.ListArray.from_arrays(
                 stored.offsets, elements, type=self.column, mask=stored.is_null()
             )
@@ -172,11 +175,11 @@ class Message:
         kind = self.column
         if not isinstance(kind, pa.StructType):
             return pa.nulls(len(stored))
-        columns = [
-            field.column_of(array)
-            for field, array in zip(self.fields, arrays, strict=True)
-            if field.column is not None
-        ]
+        columns = []
+        for field, array in zip(self.fields, arrays, strict=True):
+            if field.column is not None:
+                with inside(field.name):
+                    columns.append(field.column_of(array))
         return pa.StructArray.from_arrays(columns, fields=list(kind), mask=stored.is_null())
 
     def _check_required(self, arrays: Sequence[Any], is_set: Any) -> None:
@@ -202,13 +205,13 @@ class MapEntry(Message):
     """The entry of a map. `column` is the type of an entry; the field's column is a map."""
 
     def map_of(self, stored: Any, kind: Any) -> Any:
-        """The column of a map field. If several entries have the same key, the last one counts."""
-        keys, items = (
-            field.column_of(array)
-            for field, array in zip(self.fields, (stored.keys, stored.items), strict=True)
-        )
-        if items.null_count:
-            raise pa.ArrowInvalid("an entry of a map has no value")
+        """The column of a map field. If several entries have the same key, the last one counts. An entry without a
+        value has the default, because some serializers leave it out."""
+        parts = (stored.keys, _all_set(stored.items))
+        with inside("{}"):
+            keys, items = (
+                field.column_of(array) for field, array in zip(self.fields, parts, strict=True)
+            )
         offsets = np.asarray(stored.offsets)
         rows = np.repeat(np.arange(len(stored)), np.diff(offsets))
         entries = pa.table({"row": rows, "key": keys, "at": np.arange(len(rows))})
@@ -221,24 +224,39 @@ class MapEntry(Message):
         return _map_of(pa.array(offsets), keys, items, type=kind, mask=stored.is_null())
 
 
+def _all_set(stored: Any) -> Any:
+    """The array with an empty message in the place of each null."""
+    if not (isinstance(stored, pa.StructArray) and stored.null_count):
+        return stored
+    return pa.StructArray.from_arrays(stored.flatten(), fields=list(stored.type))
+
+
 @dataclass(frozen=True)
 class Timestamp(Message):
-    """google.protobuf.Timestamp, cut to microseconds."""
+    """google.protobuf.Timestamp, cut to microseconds. A key `is_compared`, so it must not have more digits."""
+
+    is_compared: bool = False
 
     @property
     def column(self) -> ValueType:
         return pa.timestamp("us", "UTC")
 
     def column_of(self, stored: Any) -> Any:
-        seconds, nanos = (
-            np.asarray(pc.fill_null(stored.field(each.wire_name), 0)).astype(np.int64)
-            for each in self.fields
-        )
-        # Before the multiplication, in which NumPy would wrap around without an error.
-        if np.abs(seconds).max(initial=0) > _TIMESTAMP_S_MAX:
-            raise pa.ArrowInvalid("a timestamp is out of range")
-        microseconds = pa.array(seconds * 1_000_000 + nanos // 1_000, mask=_mask(stored))
-        return microseconds.cast(self.column)
+        seconds, nanos = (pc.fill_null(each.cast(_WHOLE), 0) for each in stored.flatten())
+        # Before the multiplication, which would wrap around without an error.
+        check_times(seconds, 1)
+        self._check_nanos(np.asarray(nanos))
+        microseconds = pc.add(pc.multiply(seconds, 1_000_000), pc.divide(nanos, 1_000))
+        return pc.if_else(stored.is_valid(), microseconds, None).cast(self.column)
+
+    def _check_nanos(self, nanos: npt.NDArray[np.int64]) -> None:
+        outside = nanos[(nanos < 0) | (nanos > _NANOS_MAX)]
+        if len(outside):
+            raise UnfitValueError("a timestamp's nanos are not in a second", f"nanos={outside[0]}")
+        if self.is_compared and (nanos % 1_000).any():
+            raise UnfitValueError(
+                "a key's timestamp has nanoseconds", f"nanos={nanos[nanos % 1_000 > 0][0]}"
+            )
 
 
 @dataclass(frozen=True)
@@ -254,14 +272,7 @@ class Wrapper(Message):
         return pc.if_else(stored.is_valid(), column, _scalar(None, self.column))
 
 
-def _mask(stored: Any) -> Any:
-    return np.asarray(stored.is_null())
-
-
-_KNOWN: dict[str, Callable[[Sequence[Field], str], Message]] = {
-    "google.protobuf.Timestamp": Timestamp,
-    **{f"google.protobuf.{each}Value": Wrapper for each in _WRAPPERS},
-}
+_WRAPPER_NAMES = frozenset(f"google.protobuf.{each}Value" for each in _WRAPPERS)
 
 
 class Wire:
@@ -270,7 +281,8 @@ class Wire:
     Raises ProtobufSchemaError for a message that cannot become a column.
     """
 
-    def __init__(self, message: Descriptor) -> None:
+    def __init__(self, message: Descriptor, *, is_compared: bool = False) -> None:
+        self._is_compared = is_compared
         self.file = FileDescriptorProto(name="wire.proto", package="wire", syntax="proto2")
         self._known: dict[str, Message] = {}
         self._sizes: dict[str, int] = {}
@@ -291,8 +303,15 @@ class Wire:
                 raise ProtobufSchemaError(f"a message has more than {COLUMNS_MAX} columns")
             self._sizes[name] = size
             is_entry = message.GetOptions().map_entry
-            make = MapEntry if is_entry else _KNOWN.get(name, Message)
-            self._known[name] = made = make(fields, f".wire.M{len(self._known)}")
+            wire_name = f".wire.M{len(self._known)}"
+            made: Message
+            if name == "google.protobuf.Timestamp":
+                made = Timestamp(fields, wire_name, self._is_compared)
+            elif name in _WRAPPER_NAMES:
+                made = Wrapper(fields, wire_name)
+            else:
+                made = (MapEntry if is_entry else Message)(fields, wire_name)
+            self._known[name] = made
             self._declare(made, is_entry=is_entry)
         return self._known[name]
 
@@ -311,11 +330,13 @@ class Wire:
         kind = self._kind(field)
         is_repeated = field.is_repeated
         choice = field.containing_oneof
+        is_of_entry = field.containing_type.GetOptions().map_entry
+        has_default = is_of_entry or not field.has_presence
         made = Field(
             field.name,
             field.number,
             kind,
-            absent=None if is_repeated or field.has_presence else _default(field),
+            absent=_default(field) if has_default and not is_repeated else None,
             is_repeated=is_repeated,
             is_required=field.is_required,
             choice=choice.name if choice is not None and len(choice.fields) > 1 else None,
@@ -340,6 +361,8 @@ def _enum(kind: EnumDescriptor) -> Enum:
 
 
 def _default(field: FieldDescriptor) -> Any:
+    if field.message_type is not None:
+        return None
     if field.type == _F.TYPE_ENUM:
         return _scalar(field.enum_type.values_by_number[field.default_value].name)
     return _scalar(field.default_value, _COLUMNS[field.type])

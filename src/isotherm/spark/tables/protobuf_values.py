@@ -8,6 +8,7 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.descriptor_pool import DescriptorPool
 from ptars import HandlerPool, PtarsConfig
 
+from isotherm.spark.tables.column_limits import UnfitValueError
 from isotherm.spark.tables.halving import decode_by_halves
 from isotherm.spark.tables.json_values import DeadValue, DecodedValues, Places, Values
 from isotherm.spark.tables.protobuf_types import ProtobufSchemaError, Wire
@@ -18,14 +19,15 @@ _CONFIG = PtarsConfig(map_value_nullable=True)
 
 
 class ProtobufCodec:
-    """Decodes values that are messages of one type. `column` is the column's type, None without fields.
+    """Decodes values that are messages of one type. `column` is the column's type, None without fields. With
+    `is_compared`, values that differ stay different: those with nanoseconds are dead.
 
     Raises UnknownSchemaError for a message that cannot become a column.
     """
 
-    def __init__(self, message: Descriptor) -> None:
+    def __init__(self, message: Descriptor, *, is_compared: bool = False) -> None:
         try:
-            wire = Wire(message)
+            wire = Wire(message, is_compared=is_compared)
         except ProtobufSchemaError as error:
             raise UnknownSchemaError(f"the schema cannot be a column: {error}") from error
         self._type = wire.message
@@ -48,7 +50,9 @@ class ProtobufCodec:
                 raise
             if len(payloads) > 1:
                 return None
-            dead = DeadValue(int(places[0]), f"it is not of its schema: {error}")
+            is_told = isinstance(error, UnfitValueError)
+            reason = str(error) if is_told else f"it is not of its schema: {error}"
+            dead = DeadValue(int(places[0]), reason)
             kind = pa.null() if self.column is None else self.column
             return DecodedValues(pa.array([], kind), [dead])
 

@@ -13,7 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from isotherm.spark.tables.column_fit import conflict, conformed, nulls
+from isotherm.spark.tables.column_limits import UnfitValueError
 from isotherm.spark.tables.framed_values import NO_VALUE, Framing, SchemaName, framed, not_framed
+from isotherm.spark.tables.halving import decode_by_halves
 from isotherm.spark.tables.json_values import DeadValue, DecodedValues, Places, Values
 from isotherm.spark.tables.schema_registry import UnknownSchemaError
 from isotherm.spark.tables.value_types import ValueType, merged, twin
@@ -111,10 +113,29 @@ class RegistryDecoder:
                 [_lost(place, str(reason), name) for place in range(len(payloads))],
             )
         column, dead = codec.decode(payloads)
-        return DecodedValues(
-            conformed(column, kind),
-            [_lost(each.place, each.reason, name) for each in dead],
-        )
+        fitted = _fitted(column, kind)
+        places = np.delete(np.arange(len(payloads)), [each.place for each in dead])
+        unfit = [DeadValue(int(places[each.place]), each.reason) for each in fitted.dead]
+        lost = sorted([*dead, *unfit])
+        return DecodedValues(fitted.column, [_lost(*each, name) for each in lost])
+
+
+def _fitted(column: Values, kind: pa.DataType) -> DecodedValues:
+    """The values as `kind`, and those that it cannot have."""
+    if column.type == kind:  # nearly always
+        return DecodedValues(column, ())
+
+    def fitted(values: Values, places: Places) -> DecodedValues | None:
+        try:
+            # A copy: a slice of lists has the elements of all of them.
+            own = values if len(values) == len(column) else _taken(values, np.arange(len(values)))
+            return DecodedValues(conformed(own, kind), ())
+        except UnfitValueError as error:
+            if len(values) > 1:
+                return None
+            return DecodedValues(nulls(0, kind), [DeadValue(int(places[0]), str(error))])
+
+    return decode_by_halves(column, kind, fitted)
 
 
 def _taken(values: Values, places: Places) -> Values:

@@ -17,8 +17,10 @@ _KINDS = {"avro": "AVRO", "protobuf": "PROTOBUF"}
 
 
 @functools.lru_cache(CODECS_MAX)
-def open_codec(value_format: str, registry: RegistrySettings, name: SchemaName) -> SchemaCodec:
-    """The codec of a schema. Raises UnknownSchemaError if its values cannot be decoded, and SchemaRegistryError if
+def open_codec(
+    value_format: str, registry: RegistrySettings, name: SchemaName, *, is_compared: bool = False
+) -> SchemaCodec:
+    """The codec of a schema. With `is_compared`, values that differ stay different. Raises UnknownSchemaError if its values cannot be decoded, and SchemaRegistryError if
     the registry does not answer."""
     schema = registered_schema(registry, name.id)
     if schema.kind != _KINDS[value_format]:
@@ -28,7 +30,7 @@ def open_codec(value_format: str, registry: RegistrySettings, name: SchemaName) 
         from isotherm.spark.tables.protobuf_schema import message_of
         from isotherm.spark.tables.protobuf_values import ProtobufCodec
 
-        return ProtobufCodec(message_of(schema, name.path))
+        return ProtobufCodec(message_of(schema, name.path), is_compared=is_compared)
     from isotherm.spark.tables.avro_values import AvroCodec
 
     return AvroCodec(schema)

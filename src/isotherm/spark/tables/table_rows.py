@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import LongType, StructField, StructType
 
-from isotherm.spark.arrow_rows import TIMESTAMP_MS_MAX
 from isotherm.spark.rows import arrow_schema, full_schema, schema_of
+from isotherm.spark.tables.column_limits import DAY_MAX, DAY_MIN, DAY_S
 from isotherm.spark.tables.debezium_values import EnvelopeDecoder
 from isotherm.spark.tables.header_names import NAME_HEADERS, named_values
 from isotherm.spark.tables.json_values import DeadValue, DecodedValues, Places, Values
@@ -30,8 +30,10 @@ SOURCE_SCHEMA = StructType(
         for field in full_schema(include_headers=True)
     ]
 )
-"""The schema of the rows to decode. `timestamp` is in milliseconds, because a table counts microseconds in 64
-bits and cannot have all of them."""
+"""The schema of the rows to decode. `timestamp` is in milliseconds, because a table cannot have all of them."""
+
+TIMESTAMP_MS_MIN, TIMESTAMP_MS_MAX = DAY_MIN * DAY_S * 1_000, (DAY_MAX + 1) * DAY_S * 1_000 - 1
+"""The timestamps of a table's rows, both inclusive."""
 
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "headers")
 
@@ -114,10 +116,11 @@ def _with_timestamps(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[DeadVa
     """The batch with the table's timestamps. Timestamps out of range are null, and their rows are dead."""
     index = batch.schema.get_field_index("timestamp")
     milliseconds = batch.column(index).to_numpy()
-    is_too_far = (milliseconds > TIMESTAMP_MS_MAX) | (milliseconds < -TIMESTAMP_MS_MAX)
+    is_too_far = (milliseconds > TIMESTAMP_MS_MAX) | (milliseconds < TIMESTAMP_MS_MIN)
+    where = np.flatnonzero(is_too_far)
     dead = [
-        DeadValue(int(place), f"the timestamp is out of range timestamp_ms={milliseconds[place]}")
-        for place in np.flatnonzero(is_too_far)
+        DeadValue(int(place), f"the timestamp is not in the years 1 to 9999 timestamp_ms={ms}")
+        for place, ms in zip(where, milliseconds[where], strict=True)
     ]
     mask = is_too_far if dead else None
     microseconds = np.where(is_too_far, 0, milliseconds) * 1000 if dead else milliseconds * 1000

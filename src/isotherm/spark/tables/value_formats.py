@@ -36,12 +36,13 @@ VALUE_FORMATS = (RAW, STRING, JSON, *REGISTERED_FORMATS)
 
 @dataclass(frozen=True)
 class ValueFormat:
-    """The format of a topic's keys or values. If they are `required`, null is dead. With `unwraps` they are change
-    events of Debezium, whose rows become the column."""
+    """The format of a topic's keys or values. If they are `required`, null is dead. If they are `compared`, values
+    that differ stay different. With `unwraps` they are change events of Debezium, whose rows become the column."""
 
     name: str
     registry: RegistrySettings | None = None
     required: bool = False
+    compared: bool = False
     unwraps: bool = False
 
 
@@ -124,7 +125,8 @@ def formats(
             f" known={','.join(UNWRAPPED_FORMATS)}"
         )
     return KeyValue(
-        ValueFormat(key, registry, needs_key), ValueFormat(value, registry, unwraps=unwraps)
+        ValueFormat(key, registry, required=needs_key, compared=needs_key),
+        ValueFormat(value, registry, unwraps=unwraps),
     )
 
 
@@ -181,7 +183,7 @@ def _decoder_of(
     from isotherm.spark.tables.schema_codecs import open_codec
 
     return RegistryDecoder(
-        partial(open_codec, wanted.name, wanted.registry),
+        partial(open_codec, wanted.name, wanted.registry, is_compared=wanted.compared),
         fixed,
         known,
         may_grow=may_grow,
