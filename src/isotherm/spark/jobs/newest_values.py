@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyarrow import parquet
+import pyarrow.compute
+from pyarrow import parquet, types
 
 from isotherm.spark.jobs.rewritten_files import (
     PUT_SCHEMA,
@@ -31,6 +32,12 @@ from isotherm.spark.tables.parquet_files import Place, PutFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+# The stubs of these lack types that they take.
+pc: Any = pyarrow.compute
+_scalar: Any = pa.scalar
+
+_NAN_BITS = 0x7FF8000000000000
 
 
 @dataclass(frozen=True)
@@ -75,11 +82,12 @@ def _superseded(
     from pyspark.sql import functions as f
 
     kind = schema.field("key").type
+    compared = compared_keys(pa.array([], kind)).type
     fields: list[Any] = [
         ("file", pa.int32()),
         ("partition", pa.int32()),
         ("offset", pa.int64()),
-        ("key", kind),
+        ("key", compared),
         ("is_tombstone", pa.bool_()),
     ]
     keys = pa.schema(fields)
@@ -94,7 +102,7 @@ def _superseded(
                     pa.array(np.full(count, number), pa.int32()),
                     batch.column("partition"),
                     batch.column("offset"),
-                    conformed(batch.column("key"), kind),
+                    compared_keys(conformed(batch.column("key"), kind)),
                     pa.array(np.full(count, file.is_of_tombstones)),
                 ]
                 yield pa.RecordBatch.from_arrays(columns, schema=keys)
@@ -103,6 +111,47 @@ def _superseded(
     # By offsets, not by the order of runs: several runs keep what one run would keep.
     rows = each_of(spark, len(files), read, keys).withColumn("newest", f.max("offset").over(of_key))
     return rows.where("offset < newest AND NOT is_tombstone").select("file", "partition", "offset")
+
+
+def compared_keys(column: Any) -> Any:
+    """The keys as Spark has to compare them: doubles as their bits, because Spark takes -0.0 for 0.0, and maps as
+    lists of entries by key, because Spark compares no maps."""
+    kind = column.type
+    if types.is_float64(kind):
+        nan = _scalar(_NAN_BITS, pa.int64())
+        return pc.if_else(pc.is_nan(column), nan, column.view(pa.int64()))
+    if isinstance(kind, pa.StructType):
+        children = [compared_keys(each) for each in column.flatten()]
+        return pa.StructArray.from_arrays(
+            children, names=[field.name for field in kind], mask=column.is_null()
+        )
+    if types.is_map(kind):
+        return _list_of(column, _entries_by_key(column))
+    if isinstance(kind, pa.ListType):
+        return _list_of(column, compared_keys(_inner(column, column.values)))
+    return column
+
+
+def _inner(column: Any, inner: Any) -> Any:
+    """The part of `inner`, the elements of all lists, that lies in the lists of `column`, which may be a slice."""
+    return inner[column.offsets[0].as_py() : column.offsets[-1].as_py()]
+
+
+def _list_of(column: Any, elements: Any) -> Any:
+    """The lists of `column` with other elements."""
+    offsets = pc.subtract(column.offsets, column.offsets[0])
+    return pa.ListArray.from_arrays(offsets, elements, mask=column.is_null())
+
+
+def _entries_by_key(column: Any) -> Any:
+    rows = np.repeat(np.arange(len(column)), np.diff(column.offsets))
+    keys, items = _inner(column, column.keys), _inner(column, column.items)
+    order = pc.sort_indices(
+        pa.table({"row": rows, "key": keys}),
+        sort_keys=[("row", "ascending"), ("key", "ascending")],
+    )
+    entries = [compared_keys(each).take(order) for each in (keys, items)]
+    return pa.StructArray.from_arrays(entries, names=["key", "value"])
 
 
 def _is_in(batch: pa.RecordBatch, lost: pa.Table) -> npt.NDArray[np.bool_]:
