@@ -258,3 +258,42 @@ def test_types_that_json_schemas_declare(schema: Any, expected: ValueType) -> No
         }
     }
     assert declared_type(schema, root) == expected
+
+
+def nested(levels: int, *, repeated: int) -> Any:
+    """A record with so many levels, of which so many are arrays or maps."""
+    kind: Any = "long"
+    for level in range(levels - 1):
+        kind = {"type": "record", "name": f"R{level}", "fields": [{"name": "x", "type": kind}]}
+        if level < repeated:
+            word = "items" if level % 2 else "values"
+            kind = {"type": "array" if level % 2 else "map", word: kind["fields"][0]["type"]}
+    return {"type": "record", "name": "Whole", "fields": [{"name": "x", "type": kind}]}
+
+
+@pytest.mark.parametrize(
+    ("levels", "repeated", "reason"),
+    [
+        (32, 0, None),
+        (32, 16, None),
+        (33, 0, "fields are nested deeper than 32"),
+        (18, 17, "lists and maps are nested deeper than 16"),
+        (200, 0, "fields are nested deeper than 32"),
+        (100, 99, "lists and maps are nested deeper than 16"),
+    ],
+)
+def test_schemas_with_too_many_levels_make_dead_letters(
+    levels: int, repeated: int, reason: str | None
+) -> None:
+    schema = nested(levels, repeated=repeated)
+    # Empty arrays and maps, or the number.
+    payloads = pa.array([b"\0\0\0\0\0\0"], pa.binary())
+    decoder = decoder_for([schema], None, None)
+    decoder.decode(payloads)
+    assert decoder.has_grown == (reason is None)
+    column, dead = decoder_for([schema], decoder.known, decoder.known).decode(payloads)
+    if reason is None:
+        assert (len(column), dead) == (1, [])
+    else:
+        told = f"the schema cannot be a column: {reason} schema_id=0"
+        assert (len(column), dead) == (0, [DeadValue(0, told)])

@@ -18,7 +18,7 @@ from isotherm.spark.tables.framed_values import NO_VALUE, Framing, SchemaName, f
 from isotherm.spark.tables.halving import decode_by_halves
 from isotherm.spark.tables.json_values import DeadValue, DecodedValues, Places, Values
 from isotherm.spark.tables.schema_registry import UnknownSchemaError
-from isotherm.spark.tables.value_types import ValueType, merged, twin
+from isotherm.spark.tables.value_types import ValueType, merged, too_deep, twin
 
 _REASON_SIZE_MAX = 200
 
@@ -94,6 +94,10 @@ class RegistryDecoder:
         except UnknownSchemaError as error:
             # Remembered: otherwise each batch would ask the registry again.
             self._codecs[name] = str(error)
+            return
+        reason = too_deep(codec.column)
+        if reason is not None:
+            self._codecs[name] = f"the schema cannot be a column: {reason}"
             return
         self._codecs[name] = codec
         if self._may_grow:

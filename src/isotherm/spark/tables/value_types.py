@@ -37,6 +37,11 @@ DecodedTypes: TypeAlias = KeyValue[ValueType]
 """The types of the two columns. None while no field is known."""
 
 
+LEVELS_MAX = 32
+"""The most levels of a column: structs, lists and maps inside each other. Delta Lake and PyIceberg fail for some more."""
+REPEATED_LEVELS_MAX = 16
+"""The most lists and maps among them. Arrow's time for Parquet doubles with each one."""
+
 # Arrow infers these types from strings. In the table a string stays a string.
 _TEXTS = (types.is_timestamp, types.is_date, types.is_time, types.is_string)
 
@@ -120,6 +125,28 @@ def twin(found: ValueType, known: ValueType, path: str = "") -> str | None:
     if isinstance(found, pa.MapType):
         inner = known.item_type if isinstance(known, pa.MapType) else None
         return twin(found.item_type, inner, f"{path}/{{}}")
+    return None
+
+
+def too_deep(kind: ValueType) -> str | None:
+    """The reason why this type cannot be a column, if it has too many levels."""
+    # Without recursion, whose limit a schema may exceed.
+    waiting: list[tuple[ValueType, int, int]] = [(kind, 1, 0)]
+    while waiting:
+        each, levels, repeated = waiting.pop()
+        if isinstance(each, pa.StructType):
+            inner = [field.type for field in each]
+        elif isinstance(each, pa.ListType):
+            inner, repeated = [each.value_type], repeated + 1
+        elif isinstance(each, pa.MapType):
+            inner, repeated = [each.key_type, each.item_type], repeated + 1
+        else:
+            continue
+        if repeated > REPEATED_LEVELS_MAX:
+            return f"lists and maps are nested deeper than {REPEATED_LEVELS_MAX}"
+        if levels > LEVELS_MAX:
+            return f"fields are nested deeper than {LEVELS_MAX}"
+        waiting += [(one, levels + 1, repeated) for one in inner]
     return None
 
 
