@@ -182,6 +182,27 @@ def test_whole_numbers_that_no_double_is_are_dead() -> None:
     assert [each.place for each in dead] == [1, 3, 4, 6]
 
 
+@pytest.mark.parametrize(("fields", "fits"), [(9_998, True), (10_000, False)])
+def test_the_most_columns_of_a_schema(fields: int, fits: bool) -> None:
+    kinds = [{"name": f"f{n}", "type": "long"} for n in range(fields)]
+    text = json.dumps({"type": "record", "name": "R", "fields": kinds})
+    if fits:
+        assert AvroCodec(RegisteredSchema("AVRO", text, ())).column is not None
+    else:
+        with pytest.raises(UnknownSchemaError, match="more than 10000 columns"):
+            AvroCodec(RegisteredSchema("AVRO", text, ()))
+
+
+def test_records_that_use_each_other_many_times_do_not_grow_without_bound() -> None:
+    kind: Any = "long"
+    for level in range(12):
+        fields = [{"name": f"f{n}", "type": kind if n == 0 else f"R{level - 1}"} for n in range(10)]
+        fields = [{**each, "type": "long"} for each in fields] if level == 0 else fields
+        kind = {"type": "record", "name": f"R{level}", "fields": fields}
+    with pytest.raises(UnknownSchemaError, match="more than 10000 columns"):
+        AvroCodec(RegisteredSchema("AVRO", json.dumps(kind), ()))
+
+
 @pytest.mark.parametrize(
     ("field", "reason"),
     [

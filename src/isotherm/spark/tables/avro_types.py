@@ -31,6 +31,9 @@ pc: Any = pyarrow.compute
 _map_of: Any = pa.MapArray.from_arrays
 
 DECIMAL_DIGITS_MAX = 38
+COLUMNS_MAX = 10_000
+"""The most columns of a value, as for Protobuf. Records that use each other many times would otherwise grow without
+bound."""
 _TIMESTAMPS = {
     "timestamp-millis": (1_000, "UTC"),
     "timestamp-micros": (1_000_000, "UTC"),
@@ -372,9 +375,33 @@ _PRIMITIVES: dict[str, AvroType] = {
 def avro_type(parsed: Any, names: Mapping[str, Any]) -> AvroType:
     """The type of a schema that fastavro has parsed. `names` has the types that it may refer to.
 
-    Raises AvroSchemaError for a type that contains itself, since its column would be infinitely deep.
+    Raises AvroSchemaError for a type that contains itself, since its column would be infinitely deep, and for one with
+    more than COLUMNS_MAX columns.
     """
+    if _column_count(parsed, names, {}) > COLUMNS_MAX:
+        raise AvroSchemaError(f"it has more than {COLUMNS_MAX} columns")
     return _type_of(parsed, dict(names), frozenset())
+
+
+def _column_count(schema: Any, names: Mapping[str, Any], counts: dict[str, int]) -> int:
+    """The columns of a type, with those inside it. `counts` has those of named types."""
+    if isinstance(schema, str):
+        if schema in _PRIMITIVES:
+            return 1
+        if schema not in counts:
+            counts[schema] = 0  # a type inside itself, which is refused later
+            counts[schema] = _column_count(names[schema], names, counts)
+        return counts[schema]
+    if isinstance(schema, list):
+        inside = schema
+    elif "fields" in schema:
+        inside = [each["type"] for each in schema["fields"]]
+    else:
+        inside = [schema[name] for name in ("items", "values") if name in schema]
+    count = 1 + sum(_column_count(each, names, counts) for each in inside)
+    if isinstance(schema, dict) and "name" in schema:
+        counts[schema["name"]] = count
+    return count
 
 
 def _type_of(schema: Any, names: dict[str, Any], inside: frozenset[str]) -> AvroType:
