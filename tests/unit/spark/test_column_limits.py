@@ -97,14 +97,19 @@ def test_decimals_with_too_many_digits_tell_both_numbers(precision: int, sign: i
         (sign * 10**40, 41),
         (sign * 2**127, 39),
         (sign * 2**128, 39),
+        (sign * 2**128 + 5, 39),
         (sign * 10**300, 301),
         (sign * 256**500, "more than 301"),
     ):
-        with pytest.raises(UnfitValueError) as caught:
-            decimals_of(binary([b"\0", None, signed(number)]), precision, 0)
-        assert str(caught.value) == (
-            f"{REASON}a decimal has too many digits digits={digits} digits_of_column={precision}"
-        )
+        for more in (0, 1, 20):
+            # Behind long numbers that fit.
+            stored = [signed(sign, 30), None, signed(number, more)]
+            with pytest.raises(UnfitValueError) as caught:
+                decimals_of(binary(stored), precision, 0)
+            assert str(caught.value) == (
+                f"{REASON}a decimal has too many digits"
+                f" digits={digits} digits_of_column={precision}"
+            )
 
 
 def test_no_bytes_are_zero_and_nulls_have_no_digits() -> None:

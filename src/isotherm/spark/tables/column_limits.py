@@ -31,8 +31,6 @@ DAY_S = 86_400
 _CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
 _DECIMAL_SIZE = 16
 _SHORT_BITS_MAX = 1_000
-_DENSE_MAX = 2**53
-"""Up to here each whole number is a double."""
 
 
 class UnfitValueError(pa.ArrowInvalid):
@@ -145,11 +143,6 @@ def _too_many_digits(stored: Any, precision: int) -> UnfitValueError:
 def doubles_of(numbers: Any) -> Any:
     """An int64 array as doubles. Raises UnfitValueError for a number that no double is."""
     doubles = numbers.cast(pa.float64(), safe=False)
-    bounds = pc.min_max(numbers)
-    if not bounds["min"].is_valid or (
-        bounds["min"].as_py() >= -_DENSE_MAX and bounds["max"].as_py() <= _DENSE_MAX
-    ):
-        return doubles
     before, after = (np.asarray(pc.fill_null(each, 0)) for each in (numbers, doubles))
     # The nearest double of the greatest numbers is 2^63, which no int64 is.
     is_whole = after < 2.0**63
