@@ -221,3 +221,18 @@ def test_what_cannot_be_is_named(spark: SparkSession, tier: Tier, tmp_path: Path
         run_table("prices", tier.folder, *options)
     with pytest.raises(ConfigError, match="the table has the newest values only"):
         isotherm.spark.topic(spark, "prices", {"path": str(tier.folder)}, warehouse=str(tmp_path))
+
+
+def test_keys_that_are_large_numbers_stay_apart(tier: Tier, tmp_path: Path) -> None:
+    keys = [b'{"id":1201234567890123457}', b'{"id":1201234567890123458}', b'{"id":1.5}']
+    records = [NewRecord(1_700_000_000_000, key, str(n).encode()) for n, key in enumerate(keys * 2)]
+    tier.maker.tier(OWNER, [build_batch(records, base_offset=0)])
+    lake = str(tmp_path)
+    options = ("--key", "json", "--value", "string", "--mode", "latest", "--warehouse", lake)
+    done = run_table("prices", tier.folder, *options)
+    assert (done["rows"], done["dead_letters"]) == (4, 2)
+    rows = rows_of(load_table(tmp_path, "kafka.prices"))
+    assert [(row["key"]["id"], row["value"]) for row in rows] == [
+        (1201234567890123457, "3"),
+        (1201234567890123458, "4"),
+    ]

@@ -144,6 +144,38 @@ def test_names_that_differ_in_case_only(
     ]
 
 
+@pytest.mark.parametrize("to", ["iceberg", "delta", "parquet"])
+def test_numbers_are_stored_as_they_were_sent_or_dead(
+    spark: SparkSession, tier: Tier, tmp_path: Path, to: str
+) -> None:
+    options = ("--to", to, "--value", "json", "--warehouse", str(tmp_path))
+    sent: list[bytes | None] = [
+        b'{"id": 1201234567890123457, "price": 1.5, "in": {"n": [9007199254740993]}}',
+        b'{"id": 1201234567890123458, "price": 0.30000000000000004}',
+        b'{"id": 1.5}',
+        b'{"price": 0.1234567890123456789}',
+        b'{"id": 123456789012345678901234567890}',
+        b'{"price": 9007199254740993}',
+        b'{"in": {"n": [1, 0.5]}}',
+        b'{"price": NaN}',
+        b'{"new": [9007199254740993, 0.5]}',
+        b'{"price": 100000000000000000000, "in": {"n": [9223372036854775807, null]}}',
+    ]
+    put(tier, sent[:6])
+    done = run_table("prices", tier.folder, *options)
+    assert (done["rows"], done["dead_letters"]) == (2, 4)
+    put(tier, sent[6:9], start=6)
+    done = run_table("prices", tier.folder, *options)
+    assert (done["rows"], done["dead_letters"]) == (0, 3)
+    # The frame has the last one from the bucket.
+    put(tier, sent[9:], start=9)
+    assert values_of(spark, tier, tmp_path, to=to) == {
+        0: {"id": 1201234567890123457, "price": 1.5, "in": {"n": [2**53 + 1]}},
+        1: {"id": 1201234567890123458, "price": 0.30000000000000004},
+        9: {"price": 1e20, "in": {"n": [2**63 - 1, None]}},
+    }
+
+
 def test_a_locked_catalog_and_changes_by_others(
     spark: SparkSession, tier: Tier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,10 +1,11 @@
-"""JSON values as columns. The oracle is Python's json."""
+"""JSON values as columns. The oracle is Python's json, which keeps the texts of numbers here."""
 
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from functools import reduce
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -15,14 +16,39 @@ from pyarrow import types
 from isotherm.spark.tables import json_values
 from isotherm.spark.tables.json_values import NESTING_MAX, DecodedValues, JsonDecoder
 from isotherm.spark.tables.value_formats import ValueFormat, settled_decoders
-from isotherm.spark.tables.value_types import KeyValue, ValueType, column_type, merged
+from isotherm.spark.tables.value_types import KeyValue, ValueType, column_type, merged, unmarked
 
+
+class Number(str):
+    """The text of a JSON number."""
+
+    @property
+    def is_whole(self) -> bool:
+        return self.lstrip("-").isdigit()
+
+
+SIGNS = st.sampled_from(["", "-"])
+WHOLE = st.integers(0, 10**40).map(str) | st.sampled_from(
+    [str(2**n + more) for n in (52, 53, 54, 62, 63, 64, 70) for more in (-1, 0, 1)]
+)
+DIGITS = st.from_regex(r"[0-9]{1,40}", fullmatch=True)
+POWERS = st.from_regex(r"[eE][+-]?[0-9]{1,3}", fullmatch=True)
+NUMBERS = (
+    st.builds("{}{}".format, SIGNS, WHOLE)
+    | st.builds("{}{}.{}".format, SIGNS, WHOLE, DIGITS)
+    | st.builds("{}{}.{}{}".format, SIGNS, st.sampled_from("0123"), DIGITS, POWERS)
+    | st.builds("{}{}{}".format, SIGNS, WHOLE, POWERS)
+    | st.floats(allow_nan=False, allow_infinity=False).map(repr)
+).map(Number)
+# Arrow refuses 0e999.
+NUMBERS = NUMBERS.filter(lambda number: "e" not in number.lower() or Decimal(number) != 0)
 NAMES = st.sampled_from(["a", "b", "c", "ä"])
 SCALARS = (
     st.none()
     | st.booleans()
-    | st.integers(-(2**63), 2**63 - 1)
-    | st.floats(allow_nan=False, allow_infinity=False, width=32)
+    | st.integers(-(2**63), 2**63 - 1).map(str).map(Number)
+    | st.floats(allow_nan=False, allow_infinity=False, width=32).map(repr).map(Number)
+    | NUMBERS
     | st.text('az{[]}:,"\\\n ä€😀', max_size=4)
 )
 DOCUMENTS = st.recursive(
@@ -30,7 +56,7 @@ DOCUMENTS = st.recursive(
 )
 VALUES = st.one_of(
     st.none(),
-    st.dictionaries(NAMES, DOCUMENTS).map(lambda value: json.dumps(value).encode()),
+    st.dictionaries(NAMES, DOCUMENTS).map(lambda value: written(value).encode()),
     st.sampled_from(
         [
             *(b"", b"null", b"17", b"[]", b"\xff", b'{"a":"\xff"}', b'{"a":"\\ud800"}'),
@@ -44,6 +70,13 @@ VALUES = st.one_of(
                 b'{"c":[{"x":1},{"X":2}]}',
                 b'{"Z":{},"z":1}',
             ),
+            *(b'{"a":NaN}', b'{"a":[-Infinity]}', b'{"a":Inf}', b'{"b":{"c":-NaN}}', b'{"a":01}'),
+            *(b'{"a":+1}', b'{"a":1.}', b'{"a":.5}', b'{"a":1e}', b'{"a":0x1}', b"{'a':1}"),
+            *(b'{"a":[1,]}', b'{"a":1,}', b'{"a":1}//', b'{"a":/**/1}', b'{"a":"\t"}'),
+            *(b'{"a":"\\x"}', b'\xef\xbb\xbf{"a":1}', b'{"a":tRUE}', b'{"a":"NaN"}'),
+            *(b'{"a":1,"\\u0061":2}', b'{"a":"\\udc00\\ud800"}', b'{"a":[null,null]}'),
+            *(b'{"a":-0}', b'{"a":-0.0}', b'{"a":0e99}', b'{"a":1e-400}', b'{"a":1E2}'),
+            *(b'{"a":[9007199254740993,1.5]}', b'{"a":[1.5,9007199254740993]}'),
             *(b'{"x.y":null}', b'{"":[{}]}', b'{"c":{"a":1,"a":null}}', b'{"a":"\\ud83d\\ude00"}'),
         ]
     ),
@@ -65,6 +98,19 @@ def decode(values: list[bytes | None], known: ValueType) -> DecodedValues:
     return decoded
 
 
+def written(value: Any) -> str:
+    if isinstance(value, dict):
+        members = (f"{json.dumps(name)}: {written(inner)}" for name, inner in value.items())
+        return "{" + ", ".join(members) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(written, value)) + "]"
+    return value if isinstance(value, Number) else json.dumps(value)
+
+
+def no_number(name: str) -> NoReturn:
+    raise AssertionError(name)
+
+
 def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     assert len(dict(pairs)) == len(pairs)
     return dict(pairs)
@@ -75,7 +121,13 @@ def model(value: bytes | None, kind: ValueType) -> object:
     if value is None:
         return None
     try:
-        parsed = json.loads(value.decode(), object_pairs_hook=unique)
+        parsed = json.loads(
+            value.decode(),
+            object_pairs_hook=unique,
+            parse_int=Number,
+            parse_float=Number,
+            parse_constant=no_number,
+        )
         json.dumps(parsed, ensure_ascii=False).encode()
     except ValueError as error:
         raise AssertionError from error
@@ -90,7 +142,7 @@ def shape(parsed: Any) -> Any:
         return {name: shape(inner) for name, inner in parsed.items()}
     if isinstance(parsed, list):
         return [reduce(joined, map(shape, parsed), None)]
-    return None if parsed is None else type(parsed).__name__.replace("int", "float")
+    return None if parsed is None else type(parsed).__name__
 
 
 def joined(one: Any, other: Any) -> Any:
@@ -118,15 +170,28 @@ def fitted(parsed: Any, kind: ValueType) -> object:
     if isinstance(kind, pa.ListType):
         assert isinstance(parsed, list)
         return [fitted(inner, kind.value_type) for inner in parsed]
-    expected: dict[Any, Any] = {types.is_boolean: bool, types.is_string: str, types.is_int64: int}
+    expected: dict[Any, Any] = {types.is_boolean: bool, types.is_string: str}
     for test, python_type in expected.items():
         if test(kind):
             assert type(parsed) is python_type
-            assert python_type is not int or -(2**63) <= parsed < 2**63
             return parsed
-    assert type(parsed) in (int, float)
-    assert abs(parsed) != float("inf")
-    return float(parsed)
+    assert isinstance(parsed, Number)
+    if types.is_int64(kind):
+        assert parsed.is_whole
+        assert -(2**63) <= int(parsed) < 2**63
+        return int(parsed)
+    return exact_double(parsed)
+
+
+def exact_double(number: Number) -> float:
+    """The double that is the number. AssertionError if there is none."""
+    found = float(number)
+    assert abs(found) != float("inf")
+    if Decimal(number) != Decimal(found):
+        # This double prints as the number.
+        assert not number.is_whole
+        assert Decimal(number) == Decimal(repr(found))
+    return found
 
 
 def has_content(parsed: Any) -> bool:
@@ -152,6 +217,82 @@ def test_each_value_is_what_pythons_json_reads_or_dead_with_a_reason(
     for place in dead:
         with pytest.raises(AssertionError):
             model((values + later)[place], known)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "dead"),
+    [
+        # Ids and a stray fraction: whatever comes first determines the column, and the other number is dead.
+        (["1201234567890123457", "1201234567890123458", "1.5"], pa.int64(), [2]),
+        (["7", "1201234567890123458", "1.5"], pa.int64(), [2]),
+        (["1.5", "1201234567890123457", "2", "1201234567890123458"], pa.float64(), [1, 3]),
+        (["7", "1.5", "1201234567890123457"], pa.float64(), [2]),
+        (["[7,1201234567890123457]", "[1.5]"], pa.list_(pa.int64()), [1]),
+        # No type holds all numbers of this value.
+        (["[1201234567890123457,1.5]", "[1.5,1201234567890123457]"], None, [0, 1]),
+        (["7", "[1.5]", "1.5"], pa.float64(), [1]),
+        # Whole numbers beyond 64 bits.
+        (["9223372036854775807", "18446744073709551615"], pa.int64(), [1]),
+        (["5", "100000000000000000000", "6"], pa.float64(), []),
+        (["123456789012345678901234567890"], None, [0]),
+        (["-9223372036854775808", "-9223372036854775809"], pa.int64(), [1]),
+        # Fractions with more digits than a double prints.
+        (["0.1", "0.30000000000000004", "0.12345678901234567", "0.1234567890123456789"], pa.float64(), [2, 3]),
+        (["0.50000000000000000000", "1.50E1", "1e-3", "5e-324", "1e-400", "1e400"], pa.float64(), [4, 5]),
+        (["0.1000000000000000055511151231257827021181583404541015625"], pa.float64(), []),
+        (["0.10000000000000001", "9007199254740993.0", "1e23", "123456789012345680000"], pa.float64(), [0, 1, 3]),
+        (["-0", "1"], pa.int64(), []),
+        (["-0.0", "1"], pa.float64(), []),
+    ],
+)  # fmt: skip
+def test_a_number_is_what_was_sent_or_its_value_is_dead(
+    values: list[str], kind: ValueType, dead: list[int]
+) -> None:
+    sent: list[bytes | None] = [f'{{"n":{each}}}'.encode() for each in values]
+    known = settled(sent)
+    assert (known.field("n").type if isinstance(known, pa.StructType) else None) == kind
+    decoded = decode(sent, known)
+    assert [each.place for each in decoded.dead] == dead
+    assert decoded.column.to_pylist() == [
+        model(each, known) for place, each in enumerate(sent) if place not in dead
+    ]
+
+
+def test_whole_numbers_of_one_task_are_not_lost_to_a_fraction_of_another() -> None:
+    ids, small = (
+        settled([b'{"n":1201234567890123457,"o":[1201234567890123457]}']),
+        settled([b'{"n":1,"o":[1]}']),
+    )
+    other = settled([b'{"n":1.5,"o":[1.5]}'])
+    schema = pa.schema([("value", ids)]).serialize()
+    sent = pa.ipc.read_schema(pa.py_buffer(schema.to_pybytes())).field("value").type
+    assert merged(sent, other) == merged(merged(small, sent), other) == ids
+    assert merged(merged(small, other), sent) == other
+    # In the table the column has no marks.
+    assert unmarked(ids) == ids
+    assert unmarked(ids).equals(small, check_metadata=True)
+
+
+@pytest.mark.slow
+def test_numbers_that_are_exact_cost_no_python_for_each_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    examined = []
+    monkeypatch.setattr(json_values, "refusal", lambda value, *_, **__: examined.append(value))
+    values: list[bytes | None] = [
+        f'{{"id":{1201234567890123457 + n},"price":{n / 7},"large":1e15,"a":[{n},null]}}'.encode()
+        for n in range(1000)
+    ]
+    assert decode(values, settled(values)).column.to_pylist() == [
+        json.loads(v or b"") for v in values
+    ]
+    assert not examined
+
+
+def test_names_and_texts_with_words_and_numbers_are_no_numbers() -> None:
+    value = b'{"NaN":"Infinity","12345678901234567890.5":null,"t":"\\" -1e999 \\\\","e":"\\\\"}'
+    decoded = decode([value], settled([value]))
+    assert decoded.column.to_pylist() == [{"NaN": "Infinity", "t": '" -1e999 \\', "e": "\\"}]
 
 
 def test_types_of_a_table_stay_and_new_fields_follow() -> None:
@@ -253,6 +394,17 @@ def test_merging_keeps_the_first_type_of_a_conflict() -> None:
         (b'{"price":{"eur":"free"}}', "field price/eur changed from number to string"),
         (b'{"price":{"eur":99999999999999999999}}', "field price/eur is not a whole number of 64"),
         (b'{"price":{"eur":1.0}}', "field price/eur is not a whole number of 64"),
+        (b'{"price":{"eur":NaN}}', "it is not JSON: NaN is no number"),
+        (b'{"more":[-Infinity]}', "it is not JSON: -Infinity is no number"),
+        (
+            b'{"more":[0.1234567890123456789]}',
+            "field more/[] has a number that no double is exactly",
+        ),
+        (b'{"price":{"us":1e400}}', "field price/us has a number that no double is exactly"),
+        (
+            b'{"more":[9007199254740993,0.5]}',
+            "field more/[] has a number that no double is exactly",
+        ),
         (b'{"price":{"eur":1,"eur":2}}', "field eur was specified twice"),
         (b'{"Price":5}', "field Price differs in case only from price"),
         (b'{"price":{"EUR":1}}', "field price/EUR differs in case only from eur"),

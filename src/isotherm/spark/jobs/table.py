@@ -47,6 +47,7 @@ from isotherm.spark.tables.value_types import (
     KeyValue,
     decoded_types,
     merged_types,
+    unmarked,
 )
 from isotherm.spark.task_folder import task_folder
 
@@ -188,7 +189,7 @@ def cost_of_table(plan: TopicPlan, options: SourceOptions) -> Cost:
 
 def _placed(work: _Work, table: TopicTable) -> _Work:
     """Give the table all columns of `known`, and return the work that writes files with them."""
-    places = table.places(work.known)
+    places = table.places(KeyValue(*map(unmarked, work.known)))
     known = table.types()
     return replace(work, places=places, fixed=known, known=known)
 

@@ -8,34 +8,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import pyarrow as pa
 from pyarrow import types
 
-from isotherm.spark.tables.value_types import ValueType, twin_reason
+from isotherm.spark.tables.json_numbers import OtherText, WholeText
+from isotherm.spark.tables.value_types import ValueType, mark_of, marked, twin_reason
 
 # Arrow's names of JSON types.
 _JSON_KINDS: dict[type, str] = {
     bool: "boolean",
-    int: "number",
-    float: "number",
+    WholeText: "number",
+    OtherText: "number",
     str: "string",
     dict: "object",
     list: "array",
 }
-_LONGS = range(-(2**63), 2**63)
 
 
 class _Unsure(Exception):
     """The value may change the column's type, so Arrow must decide."""
 
 
-class _Grows(NamedTuple):
-    """The changes that the column's type still allows: new fields, and doubles instead of whole numbers."""
+class _Rules(NamedTuple):
+    """The changes that the column's type still allows: new fields, and doubles instead of whole numbers. If `is_form_free`,
+    3.0 is a whole number."""
 
-    fields: bool
-    numbers: bool
+    grows: bool
+    widens: bool
+    is_form_free: bool
 
 
 class _Refused(Exception):
@@ -43,14 +45,26 @@ class _Refused(Exception):
 
 
 def refusal(
-    value: bytes | None, kind: ValueType, *, may_grow: bool, may_widen: bool = False
+    value: bytes | None,
+    kind: ValueType,
+    *,
+    may_grow: bool,
+    may_widen: bool = False,
+    is_form_free: bool = False,
 ) -> str | None:
     """The reason why a value is refused. None if it is not, or if that is uncertain. It is uncertain with
-    `may_grow` if `kind` lacks a field, and with `may_widen` if a number does not fit into whole numbers."""
+    `may_grow` if `kind` lacks a field, and with `may_widen` if a number does not fit into whole numbers. With
+    `is_form_free`, 3.0 is a whole number."""
     if value is None:
         return None
     try:
-        parsed = json.loads(value.decode(), object_pairs_hook=_fields)
+        parsed = json.loads(
+            value.decode(),
+            object_pairs_hook=_fields,
+            parse_int=WholeText,
+            parse_float=OtherText,
+            parse_constant=_no_number,
+        )
         if parsed is None:
             return None
         if not isinstance(parsed, dict):
@@ -59,8 +73,7 @@ def refusal(
         if b"\\u" in value:
             json.dumps(parsed, ensure_ascii=False).encode()
         _check_names(parsed)
-        grows = _Grows(may_grow, may_widen)
-        conflicts = [] if kind is None else list(_conflicts(parsed, kind, "", grows))
+        return _reason(parsed, kind, _Rules(may_grow, may_widen, is_form_free))
     except UnicodeDecodeError:
         return "it is not UTF-8"
     except UnicodeEncodeError:
@@ -69,13 +82,24 @@ def refusal(
         return f"it is not JSON: {error}"
     except _Refused as refused:
         return str(refused)
-    except (
-        RecursionError,
-        ValueError,
-        _Unsure,
-    ):  # ValueError also for a number with more digits than int() accepts
+    except RecursionError:
         return None
+
+
+def _reason(parsed: object, kind: ValueType, rules: _Rules) -> str | None:
+    try:
+        conflicts = (
+            [] if kind is None else list(_conflicts(parsed, marked("", kind, None), "", rules))
+        )
+    except _Unsure:
+        conflicts = []
+    if rules.grows and not conflicts:
+        _check_numbers(parsed, "", rules)
     return conflicts[0] if conflicts else None
+
+
+def _no_number(name: str) -> NoReturn:
+    raise _Refused(f"it is not JSON: {name} is no number")
 
 
 def _fields(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -101,32 +125,47 @@ def _check_names(value: object) -> bool:
     return value is not None
 
 
-def _conflicts(value: object, kind: pa.DataType, path: str, grows: _Grows) -> Iterator[str]:
+def _check_numbers(value: object, path: str, rules: _Rules) -> None:
+    """Raise _Refused for a number that no column has, whatever its type."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            _check_numbers(inner, f"{path}/{name}" if path else name, rules)
+    elif isinstance(value, list):
+        for inner in value:
+            _check_numbers(inner, f"{path}/[]", rules)
+    elif isinstance(value, WholeText | OtherText) and not (
+        _is_long(value, rules) or value.is_double()
+    ):
+        raise _Refused(_in_no_double(path))
+
+
+def _conflicts(value: object, column: pa.Field[Any], path: str, rules: _Rules) -> Iterator[str]:
     if value is None:
         return
+    kind = column.type
     found, wanted = _JSON_KINDS[type(value)], _kind_of(kind)
     if found != wanted:
         yield f"field {path} changed from {wanted} to {found}"
-    elif types.is_int64(kind):
-        yield from _lost_digits(value, path, grows)
+    elif isinstance(value, WholeText | OtherText):
+        yield from _lost_digits(value, column, path, rules)
     elif isinstance(value, dict) and isinstance(kind, pa.StructType):
         for name, inner in value.items():
             inside = f"{path}/{name}" if path else name
-            yield from _conflicts_of_field(name, inner, kind, inside, grows)
+            yield from _conflicts_of_field(name, inner, kind, inside, rules)
     elif isinstance(value, list) and isinstance(kind, pa.ListType):
         for inner in value:
-            yield from _conflicts(inner, kind.value_type, f"{path}/[]", grows)
+            yield from _conflicts(inner, kind.value_field, f"{path}/[]", rules)
 
 
 def _conflicts_of_field(
-    name: str, value: object, beside: pa.StructType, path: str, grows: _Grows
+    name: str, value: object, beside: pa.StructType, path: str, rules: _Rules
 ) -> Iterator[str]:
     index = beside.get_field_index(name)
     if index >= 0:
-        yield from _conflicts(value, beside.field(index).type, path, grows)
+        yield from _conflicts(value, beside.field(index), path, rules)
     elif _check_names(value) and (first := _in_other_case(name, beside)) is not None:
         yield twin_reason(path, first)
-    elif grows.fields:
+    elif rules.grows:
         raise _Unsure
 
 
@@ -134,12 +173,24 @@ def _in_other_case(name: str, kind: pa.StructType) -> str | None:
     return next((field.name for field in kind if field.name.lower() == name.lower()), None)
 
 
-def _lost_digits(value: object, path: str, grows: _Grows) -> Iterator[str]:
-    if isinstance(value, int) and value in _LONGS:
-        return
-    if grows.numbers:
-        raise _Unsure
-    yield f"field {path} is not a whole number of 64 bits"
+def _lost_digits(
+    value: WholeText | OtherText, column: pa.Field[Any], path: str, rules: _Rules
+) -> Iterator[str]:
+    if not types.is_int64(column.type):
+        if not value.is_double():
+            yield _in_no_double(path)
+    elif not _is_long(value, rules):
+        if rules.widens and mark_of(column) is None and value.is_double():
+            raise _Unsure
+        yield f"field {path} is not a whole number of 64 bits"
+
+
+def _is_long(value: WholeText | OtherText, rules: _Rules) -> bool:
+    return (rules.is_form_free or isinstance(value, WholeText)) and value.is_long()
+
+
+def _in_no_double(path: str) -> str:
+    return f"field {path} has a number that no double is exactly"
 
 
 def _kind_of(kind: pa.DataType) -> str:

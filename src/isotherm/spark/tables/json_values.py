@@ -7,6 +7,9 @@ rows as values, each value is one row.
 
 If a batch does not parse, its halves are tried. In a small batch json_refusals finds the values that are
 certainly refused, and the others are tried again, down to single ones.
+
+The reader takes NaN for a number, and rounds numbers to doubles. So json_numbers looks through the bytes first. Only
+values with such numbers are examined one by one.
 """
 
 from __future__ import annotations
@@ -21,10 +24,23 @@ import pyarrow as pa
 import pyarrow.compute
 from pyarrow import json, types
 
-from isotherm.spark.tables.binary_buffers import binary_buffers
 from isotherm.spark.tables.column_fit import struct_children
+from isotherm.spark.tables.json_numbers import (
+    Mask,
+    large_doubles,
+    marked_numbers,
+    scan_numbers,
+)
 from isotherm.spark.tables.json_refusals import refusal
-from isotherm.spark.tables.value_types import FieldNameError, ValueType, column_type, merged, twin
+from isotherm.spark.tables.value_types import (
+    FieldNameError,
+    ValueType,
+    column_type,
+    mark_of,
+    merged,
+    twin,
+    unmarked,
+)
 
 Values: TypeAlias = "pa.Array[Any]"
 Places: TypeAlias = npt.NDArray[np.int64]
@@ -40,7 +56,6 @@ NESTING_MAX = 64
 _SCREENED_MAX = 256
 """The most values of a batch that json_refusals examines if they do not parse. Larger batches are halved."""
 
-_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _PLACE = re.compile(r" in row \d+|JSON parse error: ")
 _FIELD = re.compile(r"Column\(/v/?(.*?)\)")
 _REASON_SIZE_MAX = 200
@@ -60,20 +75,68 @@ class DecodedValues(NamedTuple):
     dead: Sequence[DeadValue]
 
 
+class _Batch(NamedTuple):
+    """Values that are decoded together, with their places. `plain` are the texts for Arrow (see NumberScan)."""
+
+    values: Values
+    places: Places
+    only_long: Mask
+    plain: Values
+
+    def take(self, rows: Places) -> _Batch:
+        indexes = pa.array(rows, pa.int64())
+        values = self.values.take(indexes)
+        plain = values if self.plain is self.values else self.plain.take(indexes)
+        return _Batch(values, self.places[rows], self.only_long[rows], plain)
+
+    def without(self, rows: list[int]) -> _Batch:
+        return self.take(np.delete(np.arange(len(self.places)), rows)) if rows else self
+
+    def part(self, part: slice) -> _Batch:
+        values = self.values[part]
+        plain = values if self.plain is self.values else self.plain[part]
+        return _Batch(values, self.places[part], self.only_long[part], plain)
+
+
+class _Found(NamedTuple):
+    """The type that the fields of values have, and the column from which it is known."""
+
+    kind: ValueType
+    column: Values
+
+
 class JsonDecoder:
     """Decodes batches to columns of one type, `known`.
 
     With `may_grow`, a field that the type lacks is added to it. From then on `has_grown` is true, and the columns
-    are unusable. Without it such fields are left out. `fixed` is the part of the type that the table has.
+    are unusable. Without it such fields are left out. `fixed` is the part of the type that the table has. With
+    `is_form_free`, 3.0 is a whole number.
     """
 
     framing = None
 
-    def __init__(self, fixed: ValueType, known: ValueType, *, may_grow: bool = True) -> None:
+    def __init__(
+        self,
+        fixed: ValueType,
+        known: ValueType,
+        *,
+        may_grow: bool = True,
+        is_form_free: bool = False,
+    ) -> None:
         self._fixed = fixed
         self._begun_with = known
         self._may_grow = may_grow
+        self._is_form_free = is_form_free
         self.known = known
+
+    @property
+    def known(self) -> ValueType:
+        return self._known
+
+    @known.setter
+    def known(self, kind: ValueType) -> None:
+        self._known = kind
+        self._plain = unmarked(kind)
 
     @property
     def has_grown(self) -> bool:
@@ -84,81 +147,175 @@ class JsonDecoder:
         parts: list[Values] = []
         dead: list[DeadValue] = []
         if len(values):
-            self._decode(values, np.arange(len(values)), parts, dead)
+            batch = self._scanned(values, dead)
+            if len(batch.places):
+                self._decode(batch, parts, dead)
         dead.sort()
         if self.has_grown:
             return DecodedValues(_nulls(0), dead)
-        kind = self.known if self.known is not None else pa.null()
+        kind = self._plain if self._plain is not None else pa.null()
         columns = [_of_type(part, kind) for part in parts]
         return DecodedValues(pa.concat_arrays(columns) if columns else _nulls(0, kind), dead)
 
+    def _scanned(self, values: Values, dead: list[DeadValue]) -> _Batch:
+        """The values without those that no column has as they are."""
+        scan = scan_numbers(values, NESTING_MAX, is_form_free=self._is_form_free)
+        batch = _Batch(values, np.arange(len(values)), scan.only_long, scan.plain)
+        too_deep = f"objects and arrays are nested deeper than {NESTING_MAX}"
+        dead += [DeadValue(int(place), too_deep) for place in scan.too_deep]
+        rows = np.setdiff1d(scan.doubtful, scan.too_deep)
+        return batch.without([*scan.too_deep, *self._refuse(batch, rows, self.known, dead)])
+
     def _decode(
         self,
-        values: Values,
-        places: Places,
+        batch: _Batch,
         parts: list[Values],
         dead: list[DeadValue],
         *,
         is_screened: bool = False,
     ) -> None:
-        count = len(values)
+        count = len(batch.places)
         try:
-            column = parse(values, self.known)
-            found = _columns_of(column, self.known)
+            column = parse(batch.plain, self._plain)
+            found = self._found(batch, column)
         except (pa.ArrowInvalid, FieldNameError) as error:
             if not is_screened and count <= _SCREENED_MAX:
-                self._screen(values, places, parts, dead)
+                self._screen(batch, parts, dead)
             elif count > 1:
-                half = count // 2
-                for part in (slice(0, half), slice(half, count)):
-                    self._decode(values[part], places[part], parts, dead, is_screened=is_screened)
-            elif not self._grows_for(values):
-                dead.append(DeadValue(int(places[0]), _reason(error)))
-        else:
-            if self._may_grow:
-                self.known = merged(self.known, found, self._fixed)
-            parts.append(column)
+                self._halve(batch, parts, dead, is_screened=is_screened)
+            elif not self._grows_for(batch):
+                dead.append(DeadValue(int(batch.places[0]), _reason(error)))
+            return
+        kind = found.kind
+        if batch.only_long.any():
+            if self._lacks_numbers(batch, found, parts, dead):
+                return
+            kind = marked_numbers(kind, found.column)
+        if self._may_grow:
+            self.known = merged(self.known, kind, self._fixed)
+        parts.append(column)
 
-    def _screen(
-        self, values: Values, places: Places, parts: list[Values], dead: list[DeadValue]
+    def _halve(
+        self, batch: _Batch, parts: list[Values], dead: list[DeadValue], *, is_screened: bool
     ) -> None:
-        # Types that are not in the table yet may still be widened.
-        may_widen = self.known != self._fixed
-        reasons = [
-            refusal(each, self.known, may_grow=self._may_grow, may_widen=may_widen)
-            for each in values.to_pylist()
-        ]
-        dead += [
-            DeadValue(int(place), reason[:_REASON_SIZE_MAX])
-            for place, reason in zip(places, reasons, strict=True)
-            if reason is not None
-        ]
-        left = np.flatnonzero([reason is None for reason in reasons])
-        if len(left):
-            others = values.take(pa.array(left, pa.int64()))
-            self._decode(others, places[left], parts, dead, is_screened=True)
+        half = len(batch.places) // 2
+        for part in (slice(0, half), slice(half, None)):
+            self._decode(batch.part(part), parts, dead, is_screened=is_screened)
 
-    def _grows_for(self, value: Values) -> bool:
+    def _screen(self, batch: _Batch, parts: list[Values], dead: list[DeadValue]) -> None:
+        rest = batch.without(self._refuse(batch, np.arange(len(batch.places)), self.known, dead))
+        if len(rest.places):
+            self._decode(rest, parts, dead, is_screened=True)
+
+    def _found(self, batch: _Batch, column: Values) -> _Found:
+        """The type that the fields of the values have. Raises FieldNameError if one cannot be a column beside those
+        of `known`."""
+        kind = column_type(column.type)
+        if (
+            batch.plain is not batch.values
+            and self._may_grow
+            and not self.known == self._fixed == kind
+        ):
+            # Of a field without a schema, 3.0 is the first double.
+            column = parse(batch.values, _as_doubles(self.known, self._fixed))
+            kind = column_type(column.type)
+        reason = twin(kind, self.known)
+        if reason is not None:
+            raise FieldNameError(reason)
+        return _Found(kind, column)
+
+    def _lacks_numbers(
+        self, batch: _Batch, found: _Found, parts: list[Values], dead: list[DeadValue]
+    ) -> bool:
+        """Whether doubles stand for whole numbers that they are not. The values have then been decoded otherwise."""
+        rows = np.flatnonzero(batch.only_long & large_doubles(found.column, self.known))
+        refused = self._refuse(batch, rows, self.known, dead, may_grow=False)
+        if refused:
+            rest = batch.without(refused)
+            if len(rest.places):
+                self._decode(rest, parts, dead)
+            return True
+        if not self._may_grow:
+            return False
+        # In a new field the first number determines the type. A value with both types in it is dead.
+        whole = merged(self.known, found.kind, self._fixed)
+        rows = np.flatnonzero(batch.only_long & large_doubles(found.column, whole))
+        if len(batch.places) == 1:
+            return bool(self._refuse(batch, rows, whole, dead))
+        if any(each is not None for each in self._reasons(batch, rows, whole)):
+            self._halve(batch, parts, dead, is_screened=False)
+            return True
+        return False
+
+    def _grows_for(self, batch: _Batch) -> bool:
         """Whether the type of this single value changes the known type."""
         if not self._may_grow:
             return False
         try:
-            alone = column_type(parse(value, None).type)
+            column = parse(batch.values, None)
+            alone = column_type(column.type)
         except (pa.ArrowInvalid, FieldNameError):
             return False
-        before = self.known
-        self.known = merged(before, alone, self._fixed)
-        return self.known != before
+        if any(each is not None for each in self._reasons(batch, np.zeros(1, np.int64), alone)):
+            return False
+        grown = merged(self.known, marked_numbers(alone, column), self._fixed)
+        has_grown = grown != self.known
+        if has_grown:
+            self.known = grown
+        return has_grown
+
+    def _refuse(
+        self,
+        batch: _Batch,
+        rows: Places,
+        kind: ValueType,
+        dead: list[DeadValue],
+        *,
+        may_grow: bool = True,
+    ) -> list[int]:
+        """Add those of the rows to `dead` that are certainly not in a column of this type. Returns their indexes."""
+        reasons = self._reasons(batch, rows, kind, may_grow=may_grow)
+        refused = [
+            (row, reason) for row, reason in zip(rows.tolist(), reasons, strict=True) if reason
+        ]
+        dead += [
+            DeadValue(int(batch.places[row]), reason[:_REASON_SIZE_MAX]) for row, reason in refused
+        ]
+        return [row for row, _ in refused]
+
+    def _reasons(
+        self, batch: _Batch, rows: Places, kind: ValueType, *, may_grow: bool = True
+    ) -> list[str | None]:
+        # Types that are not in the table yet may still be widened.
+        return [
+            refusal(
+                each,
+                kind,
+                may_grow=may_grow and self._may_grow,
+                may_widen=kind != self._fixed,
+                is_form_free=self._is_form_free,
+            )
+            for each in batch.values.take(pa.array(rows, pa.int64())).to_pylist()
+        ]
 
 
-def _columns_of(column: Values, known: ValueType) -> ValueType:
-    """The type of the column's fields. Raises FieldNameError if one cannot be a column beside those of
-    `known`."""
-    found = column_type(column.type)
-    reason = twin(found, known)
-    if reason is not None:
-        raise FieldNameError(reason)
-    return found
+def _as_doubles(kind: ValueType, fixed: ValueType) -> ValueType:
+    """The type with doubles for the whole numbers that do not change because of other numbers."""
+    if isinstance(kind, pa.StructType):
+        inner = {each.name: each.type for each in fixed} if isinstance(fixed, pa.StructType) else {}
+        return pa.struct([_as_double(each, inner.get(each.name)) for each in kind])
+    if isinstance(kind, pa.ListType):
+        item = fixed.value_type if isinstance(fixed, pa.ListType) else None
+        return pa.list_(_as_double(kind.value_field, item))
+    return kind
+
+
+def _as_double(field: pa.Field[Any], fixed: ValueType) -> pa.Field[Any]:
+    if types.is_int64(field.type) and (fixed is not None or mark_of(field) is not None):
+        return pa.field(field.name, pa.float64())
+    inner = _as_doubles(field.type, fixed)
+    assert inner is not None
+    return pa.field(field.name, inner)
 
 
 def parse(values: Values, known: ValueType) -> Values:
@@ -166,7 +323,6 @@ def parse(values: Values, known: ValueType) -> Values:
     Raises ArrowInvalid unless each value is one JSON object or null, and fits `known`."""
     values = pc.fill_null(values, b"null")
     values.cast(pa.string())  # raises for bytes that are not UTF-8
-    _check_nesting(values)
     rows = pc.binary_join_element_wise(b'{"v":', values, b"}\n", b"")
     text = rows.buffers()[2]
     schema = None if known is None else pa.schema([pa.field("v", known)])
@@ -183,35 +339,6 @@ def parse(values: Values, known: ValueType) -> Values:
     if not (types.is_struct(column.type) or types.is_null(column.type)):
         raise pa.ArrowInvalid("it is not a JSON object")
     return column
-
-
-def _check_nesting(values: Values) -> None:
-    for index in np.flatnonzero(_opened(values) > NESTING_MAX):
-        if _depth(values[int(index)].as_py()) > NESTING_MAX:
-            raise pa.ArrowInvalid(f"objects and arrays are nested deeper than {NESTING_MAX}")
-
-
-def _opened(values: Values) -> Places:
-    """The number of [ and { in each value, which is an upper bound of its depth."""
-    offsets, data = binary_buffers(values)
-    counts = np.zeros(len(values), np.int64)
-    # reduceat cannot sum an empty range, so leave out empty values.
-    filled = np.flatnonzero(np.diff(offsets))
-    if len(filled):
-        # [ is 0x5b and { is 0x7b: they differ only in the bit 0x20.
-        # One pass over the bytes of the batch. A search in each value took a third of the decoding.
-        is_open = (data[offsets[0] :] | 0x20) == 0x7B
-        counts[filled] = np.add.reduceat(
-            is_open.view(np.uint8), offsets[filled] - offsets[0], dtype=np.int64
-        )
-    return counts
-
-
-def _depth(value: bytes) -> int:
-    symbols = np.frombuffer(_TEXT.sub(b"", value), np.uint8)
-    # [ and { are 0x5b and 0x7b, ] and } are 0x5d and 0x7d.
-    steps = np.isin(symbols, (0x5B, 0x7B)).astype(np.int64) - np.isin(symbols, (0x5D, 0x7D))
-    return int(np.cumsum(steps).max(initial=0))
 
 
 def _of_type(column: Values, kind: pa.DataType) -> Values:

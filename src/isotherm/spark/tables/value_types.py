@@ -6,9 +6,10 @@
 A field that was null in every record, or an object without fields, has no type yet: None.
 
 A column never changes once it is in the table, because Iceberg can promote none of these types. A type
-that only this run has found may still change from int64 to double. Otherwise the first type stays, in the
+that only this run has found may still change from int64 to double, unless a schema has declared it, or a double
+cannot have one of its whole numbers: a mark on the field tells. Otherwise the first type stays, in the
 order of partitions and offsets, and records with another type become dead letters
-(docs/decisions/0141-the-first-type-of-a-field-stays.md).
+(docs/decisions/0141-the-first-type-of-a-field-stays.md, 0184-numbers-are-exact-or-dead-letters.md).
 
 Engines ignore the case of column names. So if the names of fields differ only in case, only the first field
 becomes a column (docs/decisions/0179-names-that-differ-in-case-only.md).
@@ -46,6 +47,13 @@ REPEATED_LEVELS_MAX = 16
 _TEXTS = (types.is_timestamp, types.is_date, types.is_time, types.is_string)
 
 
+_MARK = b"isotherm.number"
+NEEDED = b"needed"
+"""The mark of a field of int64 with a whole number that no double has."""
+DECLARED = b"declared"
+"""The mark of a number whose type a schema has declared."""
+
+
 class FieldNameError(ValueError):
     """A field with this name cannot be a column."""
 
@@ -74,10 +82,35 @@ def column_type(parsed: pa.DataType) -> ValueType:
     return pa.string() if any(test(parsed) for test in _TEXTS) else parsed
 
 
+def mark_of(field: pa.Field[Any]) -> bytes | None:
+    """NEEDED or DECLARED, if the type of the field does not change because of other numbers that are found."""
+    return (field.metadata or {}).get(_MARK)
+
+
+def marked(name: str, kind: pa.DataType, mark: bytes | None) -> pa.Field[Any]:
+    return pa.field(name, kind, metadata=None if mark is None else {_MARK: mark})
+
+
+def unmarked(kind: ValueType) -> ValueType:
+    """The type without marks, as a table has it."""
+    if isinstance(kind, pa.StructType):
+        return pa.struct([_unmarked_field(field) for field in kind])
+    if isinstance(kind, pa.ListType):
+        return pa.list_(_unmarked_field(kind.value_field))
+    return kind
+
+
+def _unmarked_field(field: pa.Field[Any]) -> pa.Field[Any]:
+    inner = unmarked(field.type)
+    assert inner is not None
+    plain = field.with_type(inner)
+    return plain if mark_of(field) is None else plain.remove_metadata()
+
+
 def merged(known: ValueType, found: ValueType, fixed: ValueType = None) -> ValueType:
     """`known` with the fields of `found` that it lacks, except twins (see `twin`). The types in `fixed`, a part of
     `known`, do not change."""
-    if found is None or known == found:
+    if found is None or (known is not None and known.equals(found, check_metadata=True)):
         return known
     if known is None:
         return _without_twins(found)
@@ -85,9 +118,7 @@ def merged(known: ValueType, found: ValueType, fixed: ValueType = None) -> Value
         return _merged_fields(known, found, fixed)
     if isinstance(known, pa.ListType) and isinstance(found, pa.ListType):
         inner = fixed.value_type if isinstance(fixed, pa.ListType) else None
-        element = merged(known.value_type, found.value_type, inner)
-        assert element is not None
-        return pa.list_(element)
+        return pa.list_(_merged_field(_item(known), _item(found), inner))
     if isinstance(known, pa.MapType) and isinstance(found, pa.MapType):
         inner = fixed.item_type if isinstance(fixed, pa.MapType) else None
         item = merged(known.item_type, found.item_type, inner)
@@ -95,6 +126,21 @@ def merged(known: ValueType, found: ValueType, fixed: ValueType = None) -> Value
         return pa.map_(known.key_type, item)
     widens = types.is_int64(known) and types.is_float64(found) and fixed is None
     return found if widens else known
+
+
+def _merged_field(known: pa.Field[Any], found: pa.Field[Any], fixed: ValueType) -> pa.Field[Any]:
+    marks = (mark_of(known), mark_of(found))
+    if fixed is None and types.is_int64(known.type) and types.is_float64(found.type):
+        # A schema that declares a double may follow one that has declared a whole number.
+        stays = marks[0] == NEEDED or (marks[0] == DECLARED and marks[1] != DECLARED)
+        return known if stays else marked(known.name, found.type, marks[1])
+    kind = merged(known.type, found.type, fixed)
+    assert kind is not None
+    if fixed is not None:
+        return marked(known.name, kind, None)
+    if kind != found.type:
+        return marked(known.name, kind, marks[0])
+    return marked(known.name, kind, NEEDED if NEEDED in marks else marks[0] or marks[1])
 
 
 def merged_types(known: DecodedTypes, found: DecodedTypes, fixed: DecodedTypes) -> DecodedTypes:
@@ -162,24 +208,33 @@ def decoded_types(schema: pa.Schema) -> DecodedTypes:
 
 
 def _merged_fields(known: StructType, found: StructType, fixed: ValueType) -> pa.DataType:
-    kinds: dict[str, Any] = {field.name: field.type for field in known}
+    fields: dict[str, Any] = {field.name: field for field in known}
     fixed_kinds = (
         {field.name: field.type for field in fixed} if isinstance(fixed, pa.StructType) else {}
     )
-    names = {name.lower() for name in kinds}
+    names = {name.lower() for name in fields}
     for field in found:
-        if field.name not in kinds and field.name.lower() in names:
-            continue
-        names.add(field.name.lower())
-        kinds[field.name] = merged(kinds.get(field.name), field.type, fixed_kinds.get(field.name))
-    return pa.struct([pa.field(name, kind) for name, kind in kinds.items()])
+        if field.name in fields:
+            fixed_kind = fixed_kinds.get(field.name)
+            fields[field.name] = _merged_field(fields[field.name], field, fixed_kind)
+        elif field.name.lower() not in names:
+            names.add(field.name.lower())
+            kind = _without_twins(field.type)
+            fields[field.name] = marked(field.name, kind, mark_of(field))
+    return pa.struct([marked(each.name, each.type, mark_of(each)) for each in fields.values()])
+
+
+def _item(kind: pa.ListType[Any]) -> pa.Field[Any]:
+    """The elements of a list, with Arrow's usual name for them."""
+    return kind.value_field.with_name("item")
 
 
 def _without_twins(found: pa.DataType) -> pa.DataType:
     if isinstance(found, pa.StructType):
         return _merged_fields(pa.struct([]), found, None)
     if isinstance(found, pa.ListType):
-        return pa.list_(_without_twins(found.value_type))
+        item = _item(found)
+        return pa.list_(marked(item.name, _without_twins(item.type), mark_of(item)))
     if isinstance(found, pa.MapType):
         return pa.map_(found.key_type, _without_twins(found.item_type))
     return found
