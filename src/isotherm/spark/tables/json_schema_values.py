@@ -1,6 +1,6 @@
 """Decodes JSON values that follow the id of a JSON Schema. The schema determines the types of the fields that
-it declares, so that a number is a double even before the first one with a fraction. Other fields get the type
-that is found, as without a schema.
+it declares, so that a number is a double even before the first one with a fraction, and an integer stays one, also if it is
+written as 3.0: for JSON Schema these are the same. Other fields get the type that is found, as without a schema.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from isotherm.spark.tables.schema_registry import (
     UnknownSchemaError,
     registered_schema,
 )
-from isotherm.spark.tables.value_types import ValueType, merged
+from isotherm.spark.tables.value_types import DECLARED, ValueType, marked, merged
 
 _SCHEMAS_MAX = 1000
 _DEPTH_MAX = 32
@@ -30,6 +30,7 @@ _SCALARS: dict[object, pa.DataType] = {
     "number": pa.float64(),
     "string": pa.string(),
 }
+_NUMBERS = (pa.int64(), pa.float64())
 Schema: TypeAlias = "Mapping[str, Any]"
 
 
@@ -51,7 +52,7 @@ class JsonSchemaDecoder:
         self._fixed = fixed
         self._may_grow = may_grow
         self._unknown: dict[SchemaId, str | None] = {}
-        self._json = JsonDecoder(fixed, known, may_grow=may_grow)
+        self._json = JsonDecoder(fixed, known, may_grow=may_grow, is_form_free=True)
 
     @property
     def known(self) -> ValueType:
@@ -129,7 +130,7 @@ def declared_type(schema: Schema, root: Schema, depth: int = 0) -> ValueType:
     items = schema.get("items")
     if kind == "array" and isinstance(items, dict):
         element = below(items)
-        return None if element is None else pa.list_(element)
+        return None if element is None else pa.list_(_declared("item", element))
     return _SCALARS.get(kind)
 
 
@@ -137,7 +138,7 @@ def _struct(properties: object, below: Callable[[Schema], ValueType]) -> ValueTy
     if not isinstance(properties, dict):
         return None
     fields = [
-        pa.field(name, kind)
+        _declared(name, kind)
         for name, each in properties.items()
         # Values with other names become dead letters.
         if isinstance(each, dict) and name and "." not in name
@@ -145,6 +146,10 @@ def _struct(properties: object, below: Callable[[Schema], ValueType]) -> ValueTy
         if kind is not None
     ]
     return pa.struct(fields) if fields else None
+
+
+def _declared(name: str, kind: pa.DataType) -> pa.Field[Any]:
+    return marked(name, kind, DECLARED if kind in _NUMBERS else None)
 
 
 def _referred(schema: Schema, root: Schema) -> Schema | None:
