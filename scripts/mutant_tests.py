@@ -31,6 +31,11 @@ ASSIGNORS = (
 )
 TRANSACTIONS = ("tests/unit/broker/transactions",)
 TRANSACTION_RECORDS = (*TRANSACTIONS, "tests/golden/test_transaction_state.py")
+JSON_VALUES = (
+    "tests/unit/spark/test_json_values.py",
+    "tests/unit/spark/test_json_schema_values.py",
+    "tests/unit/spark/test_registry_values.py",
+)
 LOG = ("tests/unit/log",)
 LOG_MANAGER = ("tests/unit/log/test_log_manager.py", "tests/unit/log/test_log_copy.py")
 CLEANER = ("tests/unit/log/cleaner",)
@@ -131,6 +136,11 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/unit/spark/test_iceberg_bounds.py",
         *TABLE_UPKEEP,
     ),
+    "spark/tables/json_numbers.py": JSON_VALUES,
+    "spark/tables/json_refusals.py": JSON_VALUES,
+    "spark/tables/json_schema_values.py": JSON_VALUES,
+    "spark/tables/json_values.py": JSON_VALUES,
+    "spark/tables/value_types.py": (*JSON_VALUES, "tests/unit/spark/test_debezium_values.py"),
     "spark/tables/iceberg_upkeep.py": TABLE_UPKEEP,
     "log/partition_log.py": (*LOG, *TASKS),
     "log/log_manager.py": LOG_MANAGER,
