@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from isotherm.spark.tables.json_schema_values import JsonSchemaDecoder, declared_type
 from isotherm.spark.tables.json_values import DecodedValues
-from isotherm.spark.tables.value_types import ValueType
+from isotherm.spark.tables.schema_registry import UnknownSchemaError
+from isotherm.spark.tables.value_types import ValueType, merged
 from tests.unit.spark.test_json_values import NUMBERS, Number, exact_double, written
 
 LONGS = range(-(2**63), 2**63)
@@ -51,6 +52,8 @@ def value(schema: int, text: str) -> bytes:
 
 def decoder(fixed: ValueType, known: ValueType) -> JsonSchemaDecoder:
     def type_of_schema(schema: int) -> ValueType:
+        if schema not in SCHEMAS:
+            raise UnknownSchemaError("the registry does not know it")
         root = {"type": "object", "properties": SCHEMAS[schema]}
         return declared_type(root, root)
 
@@ -189,6 +192,36 @@ def test_a_later_schema_may_declare_a_double() -> None:
     known = settled(values[:1])
     assert settled(values, known) == known
     assert [each.place for each in decode(values, known).dead] == [1]
+
+
+def test_found_numbers_do_not_change_a_declared_one() -> None:
+    values = [value(1, '{"id":3}')] * 300 + [value(1, '{"id":3.5}')]
+    assert str(settled(values)) == "struct<id: int64, price: double>"
+    assert [each.place for each in decode(values, settled(values)).dead] == [300]
+
+
+def test_a_task_tells_the_others_what_a_schema_has_declared() -> None:
+    whole, found = settled([value(1, '{"id":1}')]), settled([value(3, '{"id":1.5}')])
+    declared = settled([value(3, '{"id":1}'), value(2, '{"id":1}')])
+    assert str(merged(whole, found)).startswith("struct<id: int64,")
+    assert str(merged(whole, declared)).startswith("struct<id: double,")
+
+
+def test_values_of_an_unknown_schema_are_dead_and_others_are_not() -> None:
+    values = [
+        value(1, '{"id":1}'),
+        value(9, '{"id":2}'),
+        value(1, '{"id":3}'),
+        b"{}",
+        value(9, "{"),
+    ]
+    decoded = decode(values, settled(values))
+    assert [row["id"] for row in decoded.column.to_pylist()] == [1, 3]
+    assert decoded.dead == [
+        (1, "the registry does not know it schema_id=9"),
+        (3, "it does not begin with a schema id"),
+        (4, "the registry does not know it schema_id=9"),
+    ]
 
 
 def test_numbers_in_the_parts_of_a_value() -> None:

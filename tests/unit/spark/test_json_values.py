@@ -86,7 +86,8 @@ VALUES = st.one_of(
 def settled(values: list[bytes | None], fixed: ValueType = None) -> ValueType:
     """The column type of these values, as a job infers it in one task."""
     decoder = JsonDecoder(fixed, fixed)
-    decoder.decode(pa.array(values, pa.binary()))
+    column = decoder.decode(pa.array(values, pa.binary())).column
+    assert len(column) == 0 or not decoder.has_grown
     return decoder.known
 
 
@@ -280,13 +281,24 @@ def test_numbers_that_are_exact_cost_no_python_for_each_value(
     examined = []
     monkeypatch.setattr(json_values, "refusal", lambda value, *_, **__: examined.append(value))
     values: list[bytes | None] = [
-        f'{{"id":{1201234567890123457 + n},"price":{n / 7},"large":1e15,"a":[{n},null]}}'.encode()
+        f'{{"id":{1201234567890123457 + n},"price":{n / 7},"large":1e15,"power":{2.0**-44},"a":[{n},null]}}'.encode()
         for n in range(1000)
     ]
     assert decode(values, settled(values)).column.to_pylist() == [
         json.loads(v or b"") for v in values
     ]
     assert not examined
+
+
+def test_the_bytes_of_a_null_are_not_looked_at() -> None:
+    bytes_of = b"[" * (NESTING_MAX + 1) + b'{"n":1}'
+    offsets = pa.array([0, NESTING_MAX + 1, len(bytes_of)], pa.int32()).buffers()[1]
+    values: Any = pa.Array.from_buffers(
+        pa.binary(), 2, [pa.py_buffer(b"\x02"), offsets, pa.py_buffer(bytes_of)]
+    )
+    known = settled([b'{"n":1}'])
+    decoded = JsonDecoder(known, known).decode(values)
+    assert (decoded.column.to_pylist(), decoded.dead) == ([None, {"n": 1}], [])
 
 
 def test_names_and_texts_with_words_and_numbers_are_no_numbers() -> None:
@@ -363,6 +375,18 @@ def test_deep_value_is_found_beside_empty_ones_and_in_a_slice(place: int) -> Non
     assert [each.place for each in dead] == sorted({0, 2, 4} | {place})
     (reason,) = (each.reason for each in dead if each.place == place)
     assert "nested deeper" in reason
+
+
+def test_arrow_names_the_field_of_a_new_conflict() -> None:
+    values = [b'{"a":[1,"x"]}', b'{"n":1}']
+    (dead,) = decode(values, settled(values)).dead
+    assert (dead.place, dead.reason) == (0, "field a/[] changed from number to string")
+
+
+def test_fields_with_nothing_in_them_may_have_any_name() -> None:
+    values = [b'{"":[{}],"n":1}', b'{"x.y":[null,[]],"n":2}', b'{"n":3,"N":[null,null]}', b"{"]
+    decoded = decode(values, settled(values))
+    assert decoded.column.to_pylist() == [{"n": 1}, {"n": 2}, {"n": 3}]
 
 
 def test_one_bad_value_of_many_is_found() -> None:

@@ -109,6 +109,9 @@ def scan_numbers(values: Values, depth_max: int, *, is_form_free: bool) -> Numbe
     copied = kernels.look_through(
         data, offsets, depth_max, is_form_free, flags, texts, ends[1:], rows
     )
+    if values.null_count:
+        # The bytes of a null need not be empty.
+        flags[np.asarray(values.is_null())] = 0
     doubtful = flags & (kernels.WORD | kernels.DOUBTFUL) != 0
     if copied:
         doubtful[rows[:copied][~_are_shortest(texts[: ends[copied]], ends[: copied + 1])]] = True
@@ -172,7 +175,7 @@ def _rows_of_large(column: Any, kind: ValueType, rows: Places) -> Iterator[Place
         if not types.is_null(column.type.value_type):
             parents = pc.list_parent_indices(column).to_numpy()
             yield from _rows_of_large(column.flatten(), kind.value_type, rows[parents])
-    elif types.is_float64(column.type) and kind == pa.float64():
+    elif column.type == kind == pa.float64():
         doubles = column.fill_null(0).to_numpy(zero_copy_only=False)
         yield rows[np.abs(doubles) >= _DOUBLE_WHOLE_MAX]
 
