@@ -259,6 +259,12 @@ def test_a_number_is_what_was_sent_or_its_value_is_dead(
     ]
 
 
+def test_a_large_number_that_a_double_has_does_not_keep_it_from_the_column() -> None:
+    values = [b'{"id":9007199254740993,"n":9007199254740994}', b'{"n":1.5}']
+    assert str(settled(values)) == "struct<id: int64, n: double>"
+    assert not decode(values, settled(values)).dead
+
+
 def test_whole_numbers_of_one_task_are_not_lost_to_a_fraction_of_another() -> None:
     ids, small = (
         settled([b'{"n":1201234567890123457,"o":[1201234567890123457]}']),
