@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from isotherm.log.log_dir import LogDir
 from isotherm.log.log_loader import LogCheckpoints
 from isotherm.log.partition_log import PartitionLog
 from isotherm.segment.file_names import (
+    CLEANER_OFFSET_CHECKPOINT_NAME,
     LOCK_NAME,
     LOG_START_OFFSET_CHECKPOINT_NAME,
     RECOVERY_POINT_CHECKPOINT_NAME,
@@ -54,6 +56,8 @@ class LockedDir:
     log_start_offsets: Mapping[TopicPartition, Offset] | None
     """The log starts from the file; None if it is lost: then the start of a log is unknown."""
     high_watermarks: Mapping[TopicPartition, Offset]
+    cleaned_to: Mapping[TopicPartition, Offset] = field(default_factory=dict)
+    """The end of the part of each log that was cleaned, from the cleaner's checkpoint."""
     named: set[TopicPartition] = field(default_factory=set)
     """Partitions that are in the files on disk now."""
     stored_high_watermarks: _OffsetCheckpoint = field(default_factory=dict)
@@ -71,6 +75,7 @@ class LockedDir:
             self.high_watermarks.get(topic_partition, 0),
             self.was_clean,
             knows_log_start=starts is not None,
+            cleaned_to=self.cleaned_to.get(topic_partition, 0),
         )
 
     def save(
@@ -148,6 +153,7 @@ def lock_directory(fs: FileSystem, log_dir: LogDir) -> LockedDir:
         recovery_points or {},
         log_starts,
         high_watermarks or {},
+        _read_cleaned(fs, path / CLEANER_OFFSET_CHECKPOINT_NAME),
         {*(recovery_points or {}), *(log_starts or {}), *(high_watermarks or {})},
     )
 
@@ -162,6 +168,14 @@ def _read(fs: FileSystem, path: Path) -> _OffsetCheckpoint | None:
         reason = str(error)
     logger.warning("checkpoint is lost and made again file=%s reason='%s'", path, reason)
     return None
+
+
+def _read_cleaned(fs: FileSystem, path: Path) -> _OffsetCheckpoint:
+    # The cleaner warns of a damaged file when it reads it. Here that costs a needless error for a log
+    # that was compacted once.
+    with suppress(CorruptCheckpointError):
+        return load_offset_checkpoint(fs, path)
+    return {}
 
 
 def _of(

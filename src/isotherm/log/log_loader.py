@@ -65,6 +65,9 @@ class LogCheckpoints:
     clean_shutdown: bool = False
     knows_log_start: bool = True
     """False if the file with the log start offsets is lost."""
+    cleaned_to: Offset = 0
+    """The end of what the cleaner has cleaned, also long ago. Offsets that are missing below it were
+    removed by the cleaner, which makes a log durable before it cleans it."""
 
 
 class _RecoveredSegment(NamedTuple):
@@ -249,18 +252,8 @@ class _LogLoader:
             )
         # After all checks: if the log turns out to be damaged, its files must be unchanged.
         self._delete(dropped)
-        kept = self._without_empty(ends)
-        self._report_gaps(kept)
-        return kept
-
-    def _without_empty(self, ends: list[_RecoveredSegment]) -> list[_RecoveredSegment]:
-        """Delete empty segments in the middle: a crash may have left only their names on disk.
-
-        Then the segment before reaches to the next one with records, in the remote tier as well.
-        """
-        empty = [each for each in ends[1:-1] if not each.segment.size_in_bytes]
-        self._delete([each.segment for each in empty])
-        return [each for each in ends if each not in empty]
+        self._report_gaps(ends)
+        return ends
 
     def _check_flushed(
         self, files: SegmentFilesPlan, segments: Sequence[LogSegment], count: int
@@ -340,14 +333,19 @@ class _LogLoader:
     def _report_gaps(self, ends: Sequence[_RecoveredSegment]) -> None:
         """Log which offsets are missing in the middle of the log.
 
-        The file of a new segment may reach the disk before the end of the previous one. The later
-        records are kept, as in Kafka: they are valid, and in a log that was once compacted, or
-        whose checkpoint was lost, a gap may be no loss at all (docs/decisions/0013, 0074).
+        The file of a new segment may reach the disk before the end of the previous one, or its name
+        alone. The later records are kept, as in Kafka: they are valid, and in a log that was once
+        compacted, or whose checkpoint was lost, a gap may be no loss at all (docs/decisions/0013,
+        0074).
         """
+        # Empty segments in a row lie in one gap.
+        ends = [each for each in ends[:-1] if each.segment.size_in_bytes or each is ends[0]] + [
+            *ends[-1:]
+        ]
         gaps = [
             (earlier, later.segment.base_offset)
             for earlier, later in pairwise(ends)
-            if later.segment.base_offset > earlier.next_offset
+            if later.segment.base_offset > max(earlier.next_offset, self._checkpoints.cleaned_to)
         ]
         if not gaps or self._is_sparse or any(_is_sparse(each.segment) for each in ends):
             return

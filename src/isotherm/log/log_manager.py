@@ -420,6 +420,8 @@ class LogManager:
                 source.log_start_offset,
                 source.high_watermark,
                 clean_shutdown=True,
+                # The start of this process has reported what was missing.
+                cleaned_to=source.log_end_offset,
             )
             directory = _directory_in(copy.log_dir, topic_partition)
             try:

@@ -125,22 +125,47 @@ def test_recovery_point_stays_until_a_flush(directory: Path, recovery_point: int
     assert reopen(directory, CLEAN).recovery_point == 12
 
 
-def test_empty_segments_in_the_middle_go(directory: Path) -> None:
-    """A crash may leave their names alone. The first one says where the log starts, the last one
-    where it goes on."""
+def test_empty_segments_stay(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As in Kafka. A cleaner may leave them, or a crash their names alone: then the records from there on
+    are missing, in one gap if such segments follow one another."""
+    write_segments(directory, (0, 0), (5, 2), (7, 0), (8, 0), (9, 1), (10, 0))
+    log = reopen(directory)
+    assert [segment.base_offset for segment in log.segments()] == [0, 5, 7, 8, 9, 10]
+    assert log.log_end_offset == 10
+    assert [each.getMessage().partition("partition=topic-0 ")[2] for each in caplog.records] == [
+        "first_missing_offset=0 next_offset=5",
+        "first_missing_offset=7 next_offset=9",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cleaned_to", "missing"),
+    [(4, ["0 next_offset=5", "7 next_offset=9"]), (5, ["7 next_offset=9"]), (9, [])],
+)
+@pytest.mark.parametrize("recovery_point", [0, 10])
+def test_gaps_in_what_the_cleaner_has_cleaned_are_no_loss(
+    directory: Path,
+    caplog: pytest.LogCaptureFixture,
+    cleaned_to: int,
+    missing: list[str],
+    recovery_point: int,
+) -> None:
+    """Also when the topic is no longer compacted, and no segment left shows that it was."""
+    write_segments(directory, (0, 0), (5, 2), (7, 0), (8, 0), (9, 1), (10, 0))
+    reopen(directory, LogCheckpoints(recovery_point=recovery_point, cleaned_to=cleaned_to))
+    errors = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+    assert [each.partition("first_missing_offset=")[2] for each in errors] == missing
+
+
+def write_segments(directory: Path, *segments: tuple[int, int]) -> None:
+    """Write `.log` files of (base offset, number of batches of one record)."""
     directory.mkdir()
-    for base_offset, count in ((0, 0), (5, 2), (7, 0), (9, 1), (10, 0)):
+    for base_offset, count in segments:
         batches = [
             build_batch([(T0, b"k", b"v", ())], base_offset=base_offset + index)
             for index in range(count)
         ]
         (directory / f"{base_offset:020d}.log").write_bytes(b"".join(batches))
-    log = reopen(directory)
-    assert [segment.base_offset for segment in log.segments()] == [0, 5, 9, 10]
-    assert sorted(path.name for path in directory.glob("*.log")) == [
-        f"{base:020d}.log" for base in (0, 5, 9, 10)
-    ]
-    assert log.log_end_offset == 10
 
 
 @pytest.mark.parametrize(("offset", "is_kept"), [(2**31 - 1, True), (2**31, False)])

@@ -100,6 +100,19 @@ def test_checkpoints_of_a_log_are_those_in_the_files(setup: Setup) -> None:
     assert not setup.lock_again().was_clean, "the marker is taken"
 
 
+def test_end_of_what_is_cleaned_is_in_the_cleaners_checkpoint(
+    setup: Setup, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = setup.dir.path / "cleaner-offset-checkpoint"
+    path.write_bytes(encode_offset_checkpoint({LOG: 6}))
+    locked = setup.lock_again()
+    assert locked.checkpoints(LOG).cleaned_to == 6
+    assert locked.checkpoints(OFFLINE).cleaned_to == 0
+    path.write_text("rubbish")
+    assert setup.lock_again().checkpoints(LOG).cleaned_to == 0
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize("damage", ["missing", "damaged"])
 @pytest.mark.parametrize("name", NAMES)
 def test_lost_checkpoint_is_named_and_the_others_count(
