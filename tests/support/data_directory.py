@@ -26,9 +26,8 @@ from isotherm.errors import LogDirFailedError, OffsetOutOfRangeError
 from isotherm.log.log_read import FetchIsolation
 from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import iterate_batches, read_records, verify_batch_crc
-from isotherm.remote.reading.read_request import ReadRequest
+from isotherm.remote.reading.read_request import ReadRequest, RemoteRead
 from isotherm.remote.reading.read_wait import ReadWait
-from isotherm.remote.reading.remote_log_reader import RemoteRead
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.types import REMOTE_LOG_METADATA_TOPICS, TopicPartition
 from tests.support.tiered_partition import VolatileFileSystem

@@ -15,9 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.definition import LONG_MAX
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import IsothermError
+from isotherm.log.cleaner.choice import plan_log_to_clean
+from isotherm.log.cleaner.cleaner import Cleaner
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.file_cache import FileCache
 from isotherm.log.fs import File, OsFile, OsFileSystem
@@ -44,9 +47,9 @@ from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataMana
 from isotherm.remote.metadata.upkeep.cleanup import RemoteMetadataCleanupManager
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
 from isotherm.remote.reading.read_ahead import ReadAhead, ReadAheadSettings
-from isotherm.remote.reading.read_request import ReadRequest
+from isotherm.remote.reading.read_request import ReadRequest, RemoteRead
 from isotherm.remote.reading.read_wait import ReadWait
-from isotherm.remote.reading.remote_log_reader import RemoteLogReader, RemoteRead
+from isotherm.remote.reading.remote_log_reader import RemoteLogReader
 from isotherm.remote.remote_tier_metrics import RetentionShares
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager
@@ -167,6 +170,7 @@ class TieredPartition:
         self.metadata_topic = MemoryMetadataTopic(partition_count=3)
         self.audit_topic = MemoryMetadataTopic(partition_count=3)
         self.custom_metadata_size_max = 128
+        self.cleaned_to: Offset = 0
         self._open()
 
     def _open(self) -> None:
@@ -256,7 +260,9 @@ class TieredPartition:
         if not hasattr(self, "log"):
             return LogCheckpoints()
         return LogCheckpoints(
-            recovery_point=self.log.recovery_point, log_start_offset=self.log.log_start_offset
+            recovery_point=self.log.recovery_point,
+            log_start_offset=self.log.log_start_offset,
+            cleaned_to=self.cleaned_to,
         )
 
     def restart(self) -> None:
@@ -286,6 +292,28 @@ class TieredPartition:
     def update_config(self, **changes: Any) -> None:
         self._config = replace(self._config, **changes)
         self.log.update_config(self._config)
+
+    def compact(self) -> None:
+        """Clean the closed segments as the cleaner does while the topic is compacted, and not
+        tiered: the values with an older key go in a first round, tombstones in a second one."""
+        kept, cleaner = (
+            self._config,
+            Cleaner(CleanerConfig(), self.clock, self._rng, map_size=24000),
+        )
+        compacted = replace(
+            kept, remote_storage_enable=False, cleanup_policy=("compact",), delete_retention_ms=0
+        )
+        self.log.update_config(compacted)
+        for _ in range(2):
+            self.clock.advance(1000)
+            now_ms = self.clock.now_ms()
+            to_clean = plan_log_to_clean(self.log.view(), 0, compacted, now_ms)
+            cleaned = cleaner.clean(
+                self.log, to_clean, throttle=lambda _: None, check_abort=lambda: None
+            )
+            self.cleaned_to = cleaned.end_offset
+        self.log.delete_marked_files(self.clock.now_ms() + kept.file_delete_delay_ms)
+        self.log.update_config(kept)
 
     def delete_local_segments(self) -> None:
         """Delete the local segments that are copied, as local.retention.bytes=0 would."""

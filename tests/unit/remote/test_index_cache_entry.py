@@ -57,7 +57,7 @@ def test_other_files_are_not_of_the_cache(name: str) -> None:
 @pytest.mark.parametrize(
     ("offsets", "times", "last"),
     [
-        ([], [], 100),
+        ([], [], 99),
         ([OffsetPosition(109, 500)], [], 109),
         ([], [TimestampOffset(5, 107)], 107),
         ([OffsetPosition(105, 1), OffsetPosition(109, 500)], [TimestampOffset(5, 107)], 109),

@@ -33,7 +33,7 @@ from isotherm.protocol.fetch import (
     FetchPartition,
     FetchPartitionResponse,
 )
-from isotherm.remote.reading.read_request import ReadRequest
+from isotherm.remote.reading.read_request import ReadRequest, RemoteRead
 from isotherm.remote.reading.read_wait import NO_WAIT, ReadWait
 from isotherm.segment.transaction_index import AbortedTransaction
 from isotherm.types import (
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from isotherm.broker.replication.replication_quota import ReplicationQuota
     from isotherm.remote.quota import RemoteQuota
     from isotherm.remote.reading.reader_pool import RemoteReaderPool
-    from isotherm.remote.reading.remote_log_reader import RemoteRead
 
 logger = logging.getLogger(__name__)
 

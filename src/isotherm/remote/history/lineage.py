@@ -61,6 +61,17 @@ def checkpoint_of_copy(metadata: RemoteLogSegmentMetadata, data: bytes) -> list[
     return entries
 
 
+def first_recorded_offset(lineage: Sequence[EpochEntry], log_start_offset: Offset) -> Offset:
+    """The log start, or where the lineage begins if that is above it.
+
+    A log knows the epoch of each of its records, so it has none below. The log of a follower begins
+    so if the cleaner had removed the first records of its leader. Kafka finds no epoch there, and
+    answers that the offset is out of range. The entries of `lineage` have to be read before
+    `log_start_offset`, which cuts them when it rises.
+    """
+    return max([log_start_offset, *(entry.start_offset for entry in lineage[:1])])
+
+
 def is_segment_within_lineage(
     metadata: RemoteLogSegmentMetadata, log_end_offset: Offset, lineage: Sequence[EpochEntry]
 ) -> bool:

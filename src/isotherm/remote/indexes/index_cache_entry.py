@@ -75,7 +75,10 @@ class RemoteIndexEntry:
         return last_entries_before(self.time_index, self.base_offset, timestamp_ms, 2)
 
     def last_offset_named(self) -> Offset:
-        """The last offset in the offset index or time index; the base offset if both are empty."""
+        """The last offset in the offset index or time index; the one before the base offset if both
+        are empty, as those of a segment without records."""
+        if not self.offset_index and not self.time_index:
+            return self.base_offset - 1
         return max(
             last_offset_index_entry(self.offset_index, self.base_offset).offset,
             last_time_index_entry(self.time_index, self.base_offset).offset,

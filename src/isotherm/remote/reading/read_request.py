@@ -1,4 +1,4 @@
-"""The parameters of one read of the remote tier."""
+"""The parameters of one read of the remote tier, and its result."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 from isotherm.log.log_read import FetchIsolation
 from isotherm.log.partition_log import PartitionLog
+from isotherm.remote.history.lineage import first_recorded_offset
 from isotherm.remote.reading.read_wait import NO_WAIT, ReadWait
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
-from isotherm.types import Offset, TopicIdPartition
+from isotherm.segment.transaction_index import AbortedTransaction
+from isotherm.types import Offset, Position, TopicIdPartition
 
 
 class ReadRequest(NamedTuple):
@@ -29,3 +31,26 @@ class ReadRequest(NamedTuple):
     min_one_message: bool
     wait: ReadWait = NO_WAIT
     lineage: Sequence[EpochEntry] = ()
+
+    @property
+    def first_offset(self) -> Offset:
+        """`offset`, or the log's first one with a record if `offset` lies in the log below it."""
+        log_start_offset = self.log.log_start_offset
+        if self.offset < log_start_offset:
+            return self.offset
+        return max(self.offset, first_recorded_offset(self.lineage, log_start_offset))
+
+
+class RemoteRead(NamedTuple):
+    """Whole batches, in adjacent pieces of memory. The first batch holds the requested offset, or
+    the next offset that exists. `aborted_transactions` is None unless the read was
+    TXN_COMMITTED."""
+
+    records: tuple[memoryview, ...]
+    size: int
+    start_offset_segment_base: Offset
+    position: Position
+    log_start_offset: Offset
+    high_watermark: Offset
+    last_stable_offset: Offset
+    aborted_transactions: list[AbortedTransaction] | None

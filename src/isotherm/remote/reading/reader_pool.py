@@ -25,9 +25,9 @@ from isotherm.remote.indexes.index_cache import RemoteIndexCache
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
 from isotherm.remote.read_failures import ReadFailures
 from isotherm.remote.reading.read_ahead import AHEAD_AT_ONCE, ReadAhead, ReadAheadSettings
-from isotherm.remote.reading.read_request import ReadRequest
+from isotherm.remote.reading.read_request import ReadRequest, RemoteRead
 from isotherm.remote.reading.read_wait import NO_WAIT
-from isotherm.remote.reading.remote_log_reader import RemoteLogReader, RemoteRead
+from isotherm.remote.reading.remote_log_reader import RemoteLogReader
 from isotherm.remote.reading.remote_offset_lookup import RemoteOffsetLookup
 from isotherm.remote.reading.segment_reader import RemoteSegmentReader
 from isotherm.remote.remote_tier_metrics import Expirations, ReadTimes, publish_readers

@@ -10,6 +10,8 @@ Differences from Kafka:
 - An answer ends before damage. The read that begins at the damaged batch gets the error.
 - A reader that continues where it stopped needs no index.
 - An answer may be shorter than requested while the rest is in flight (ANSWER_SIZE_MIN).
+- Where the remote tier has no further record, the local log answers. Kafka's answer is empty then, and
+  the consumer stays where it is.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from isotherm.remote.indexes.index_cache import RemoteIndexCache
 from isotherm.remote.metadata.api import RemoteLogMetadataManager, check_ready
 from isotherm.remote.reading.marker_proof import contradicted_transaction
 from isotherm.remote.reading.read_ahead import ReadAhead
-from isotherm.remote.reading.read_request import ReadRequest
+from isotherm.remote.reading.read_request import ReadRequest, RemoteRead
 from isotherm.remote.reading.read_wait import NO_WAIT, NotInMemoryError
 from isotherm.remote.reading.segment_reader import (
     ANSWER_SIZE_MIN,
@@ -45,7 +47,7 @@ from isotherm.remote.reading.segment_reader import (
     RemoteSegmentReader,
     damaged_segment,
 )
-from isotherm.remote.reading.tier_border import search_both_tiers
+from isotherm.remote.reading.tier_border import read_local_log, search_both_tiers
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -63,21 +65,6 @@ _logger = logging.getLogger(__name__)
 
 _REMEMBERED_STOPS_MAX = 4096
 """Places where reads ended; some 300 bytes each. A forgotten place costs an index look-up."""
-
-
-class RemoteRead(NamedTuple):
-    """Whole batches, in adjacent pieces of memory. The first batch holds the requested offset, or
-    the next offset that exists. `aborted_transactions` is None unless the read was
-    TXN_COMMITTED."""
-
-    records: tuple[memoryview, ...]
-    size: int
-    start_offset_segment_base: Offset
-    position: Position
-    log_start_offset: Offset
-    high_watermark: Offset
-    last_stable_offset: Offset
-    aborted_transactions: list[AbortedTransaction] | None
 
 
 class _Span(NamedTuple):
@@ -148,15 +135,17 @@ class RemoteLogReader:
         try:
             # A second try: the metadata names the new segment by now. A second error is retriable.
             try:
-                taken = self._take_spans(asked)
+                taken, next_offset = self._take_spans(asked)
             except _SegmentReplacedError:
-                taken = self._take_spans(asked)
+                taken, next_offset = self._take_spans(asked)
         except RemoteHoleError as error:
             self._damage_log.log_once(error.place, str(error))
             raise
         except CorruptDataError as error:
             self._damage_log.log_once(str(error), str(error))
             raise
+        if not taken:
+            return read_local_log(asked, next_offset)
         last = taken[-1]
         aborted = None
         if asked.isolation is FetchIsolation.TXN_COMMITTED:
@@ -187,13 +176,12 @@ class RemoteLogReader:
             aborted,
         )
 
-    def _take_spans(self, asked: ReadRequest) -> list[_Taken]:
-        """The batches of each segment in turn; at least one entry, which may be empty."""
+    def _take_spans(self, asked: ReadRequest) -> tuple[list[_Taken], Offset]:
+        """The batches of each segment in turn, and the offset after them. At least one entry, which
+        may be empty; none if the tier has no further record, and the local log goes on there."""
         taken: list[_Taken] = []
-        next_offset, room = asked.offset, asked.max_bytes
+        next_offset, room = asked.first_offset, asked.max_bytes
         span = self._span(asked, next_offset)
-        if span is None:
-            raise self._no_segment_error(asked, next_offset)
         ended_early: list[RemoteLogSegmentMetadata] = []
         while span is not None:
             # Enough for an answer. More is added only from memory.
@@ -230,7 +218,16 @@ class RemoteLogReader:
                 break
             span = self._span(asked, next_offset)
         kept = [each for each in taken if each.run.size > 0]
-        return kept or taken[:1]
+        if kept or span is not None:
+            return kept or taken[:1], next_offset
+        self._check_local_log_goes_on(asked, next_offset)
+        return [], next_offset
+
+    def _check_local_log_goes_on(self, asked: ReadRequest, offset: Offset) -> None:
+        """Raise the error for an offset that no segment holds, unless the look-up has passed segments
+        without a record up to the local log."""
+        if offset == asked.offset or offset < asked.log.local_log_start_offset:
+            raise self._no_segment_error(asked, offset)
 
     def _span(self, asked: ReadRequest, offset: Offset) -> _Span | None:
         entry = epoch_for_offset(asked.lineage, offset)

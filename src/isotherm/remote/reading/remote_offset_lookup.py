@@ -16,7 +16,7 @@ from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import read_batch_header, read_records
 from isotherm.remote.damage_log import DamageLog
 from isotherm.remote.history.holes import hole_error
-from isotherm.remote.history.lineage import is_segment_within_lineage
+from isotherm.remote.history.lineage import first_recorded_offset, is_segment_within_lineage
 from isotherm.remote.indexes.index_cache import RemoteIndexCache
 from isotherm.remote.metadata.api import RemoteLogMetadataManager, check_ready
 from isotherm.remote.reading.read_wait import ReadWait
@@ -92,7 +92,8 @@ class RemoteOffsetLookup:
         if holder is None and first_local.largest_timestamp_ms < timestamp_ms:
             return None
         offset = (holder.start_offset if holder is not None else first_local.base_offset) - 1
-        if log.remote_log_enabled and offset >= max(log.log_start_offset, starting_offset):
+        start_offset = first_recorded_offset(lineage, log.log_start_offset)
+        if log.remote_log_enabled and offset >= max(start_offset, starting_offset):
             entry = epoch_for_offset(lineage, offset)
             if entry is None or not self._metadata.remote_log_segment_metadata(
                 partition, entry.epoch, offset

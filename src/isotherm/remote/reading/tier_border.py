@@ -1,14 +1,15 @@
-"""Searches both tiers of a log while local retention may move the border between them."""
+"""Searches and reads across the border between the tiers, which local retention may move meanwhile."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from isotherm.errors import RemoteStorageError
+from isotherm.errors import OffsetOutOfRangeError, RemoteStorageError
 from isotherm.log.log_segment import LogSegment
 from isotherm.log.partition_log import PartitionLog
-from isotherm.types import TopicIdPartition
+from isotherm.remote.reading.read_request import ReadRequest, RemoteRead
+from isotherm.types import Offset, TopicIdPartition
 
 SEARCHES_MAX = 3
 """Most searches of both tiers while local retention moves the border between them."""
@@ -34,6 +35,41 @@ def search_both_tiers(
         # Local retention deletes from the front, so the first segment shows every move.
         if is_settled or log.segments()[0].base_offset == local[0].base_offset:
             return found
-    raise RemoteStorageError(
+    raise _border_moved(partition, task)
+
+
+def read_local_log(asked: ReadRequest, offset: Offset) -> RemoteRead:
+    """Answer a read of the remote tier from the local log at `offset`: the tier has no record from
+    the requested offset up to there.
+
+    An answer without records would bring the same request again. Raises OffsetOutOfRangeError if the
+    log start has passed `offset`, and RemoteStorageError if its segment has left the local log.
+    """
+    log = asked.log
+    try:
+        found = log.read(
+            offset,
+            asked.max_bytes,
+            isolation=asked.isolation,
+            min_one_message=asked.min_one_message,
+        )
+    except OffsetOutOfRangeError as error:
+        if offset < log.log_start_offset:
+            raise
+        raise _border_moved(asked.partition, "read") from error
+    return RemoteRead(
+        (found.records,),
+        len(found.records),
+        found.start_offset_segment_base,
+        found.position,
+        found.log_start_offset,
+        found.high_watermark,
+        found.last_stable_offset,
+        found.aborted_transactions,
+    )
+
+
+def _border_moved(partition: TopicIdPartition, task: str) -> RemoteStorageError:
+    return RemoteStorageError(
         f"local segments went to the remote tier during a {task} partition={partition}"
     )

@@ -23,6 +23,7 @@ from isotherm.log.mending import mend_segment
 from isotherm.log.partition_log import PartitionLog
 from isotherm.metrics.broker_topic_metrics import TopicGauge, TopicMeter
 from isotherm.remote.history.lineage import (
+    first_recorded_offset,
     highest_remote_offset,
     is_segment_within_lineage,
     remote_log_start_offset,
@@ -119,13 +120,9 @@ class CopyTask:
             self._tier.clock.now_ms(),
         )
         for candidate in candidates:
+            # A segment without records is copied like any other, as in Kafka: its copy says that the
+            # log has none there (docs/decisions/0194).
             size = candidate.segment.size_in_bytes
-            if not size:
-                # A power loss has left an empty file. If the log begins with it, raise the log
-                # start.
-                if log.log_start_offset >= candidate.segment.base_offset:
-                    log.maybe_increment_log_start_offset(candidate.next_base_offset)
-                continue
             cancelled = self._cancellation.event
             if cancelled.is_set() or not self._tier.copy_quota.admit(size, cancelled):
                 return
@@ -137,13 +134,14 @@ class CopyTask:
         log, metadata = self._log, self._tier.metadata
         lineage = log.leader_epochs.entries
         known_start_offset = log.log_start_offset
-        if log.maybe_increment_log_start_offset(
-            remote_log_start_offset(
-                lineage,
-                log.local_log_start_offset,
-                lambda epoch: metadata.list_remote_log_segments(self._partition, epoch),
-            )
-        ):
+        start_offset = remote_log_start_offset(
+            lineage,
+            log.local_log_start_offset,
+            lambda epoch: metadata.list_remote_log_segments(self._partition, epoch),
+        )
+        # A log start up to the first record leaves out none, but a group may be committed below.
+        has_all = start_offset <= first_recorded_offset(lineage, known_start_offset)
+        if not has_all and log.maybe_increment_log_start_offset(start_offset):
             # A crash lost a log start that retention had raised, or the metadata lacks segments.
             _logger.warning(
                 "log start is raised to where the tiers begin partition=%s from=%d to=%d",
@@ -163,7 +161,7 @@ class CopyTask:
         start_offset, end_offset = candidate.segment.base_offset, candidate.next_base_offset
         epochs = epochs_within(self._log.leader_epochs.entries, start_offset, end_offset)
         if not epochs:
-            return  # the log start has passed it meanwhile
+            return  # the log start has passed it meanwhile, or the log's first record is above
         metadata = self._metadata_of(candidate, epochs)
         if min(epochs.values()) > start_offset:
             # The copy may lack records below the log start only if that start survives a crash.

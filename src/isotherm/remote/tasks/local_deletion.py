@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 
 from isotherm.errors import IsothermError
 from isotherm.log.partition_log import PartitionLog
-from isotherm.remote.history.lineage import epoch_spans
+from isotherm.remote.history.lineage import epoch_spans, first_recorded_offset
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.segment.leader_epochs import epoch_end_offset, epoch_for_offset
 from isotherm.types import Offset, TopicIdPartition
@@ -54,7 +54,11 @@ class RemoteCopiesOfLog:
         """Compare epoch by epoch: records of the same epoch and offset are the same in both tiers.
         Readers rely on the same rule."""
         lineage = self._log.leader_epochs.entries
-        offset = start_offset
+        log_start_offset = self._log.log_start_offset
+        first_offset, offset = first_recorded_offset(lineage, log_start_offset), start_offset
+        # Not where the log start alone is above: a crash may bring back the one before.
+        if first_offset > log_start_offset:
+            offset = min(max(start_offset, first_offset), end_offset)
         while offset < end_offset and (entry := epoch_for_offset(lineage, offset)) is not None:
             segment = self._tier.metadata.remote_log_segment_metadata(
                 self._partition, entry.epoch, offset

@@ -73,15 +73,22 @@ def test_copy_takes_every_closed_segment_and_never_the_active_one(
     ]
 
 
-def test_log_that_begins_with_a_segment_without_bytes_begins_later(
-    filled: TieredPartition,
+@pytest.mark.parametrize("index", [0, 1])
+def test_segment_without_bytes_is_copied_like_any_other(
+    filled: TieredPartition, index: int
 ) -> None:
-    second = filled.log.segments()[1]
-    without_bytes(filled, 0)
-    assert [each.size_in_bytes == 0 for each in filled.log.segments()] == [True, False, False]
+    """As in Kafka, whether a cleaner or a power loss has emptied it."""
+    bases = [each.base_offset for each in filled.log.segments()]
+    without_bytes(filled, index)
     filled.copy_task.run()
-    assert [each.start_offset for each in filled.segments()] == [second.base_offset]
-    assert filled.log.log_start_offset == second.base_offset
+    assert [(each.start_offset, each.end_offset_inclusive + 1) for each in filled.segments()] == [
+        *pairwise(bases)
+    ]
+    assert [each.segment_size_in_bytes == 0 for each in filled.segments()] == [
+        each == index for each in range(len(bases) - 1)
+    ]
+    assert filled.log.log_start_offset == 0
+    assert filled.log.highest_offset_in_remote_storage == bases[-1] - 1
 
 
 def without_bytes(filled: TieredPartition, index: int) -> LogSegment:
@@ -94,14 +101,12 @@ def without_bytes(filled: TieredPartition, index: int) -> LogSegment:
     return segment
 
 
-def test_log_that_begins_within_a_segment_without_bytes_begins_after_it(
-    filled: TieredPartition,
-) -> None:
-    second = filled.log.segments()[1]
+def test_log_start_within_a_segment_without_bytes_stays(filled: TieredPartition) -> None:
     without_bytes(filled, 0)
     filled.log.maybe_increment_log_start_offset(1)
     filled.copy_task.run()
-    assert filled.log.log_start_offset == second.base_offset
+    assert filled.log.log_start_offset == 1
+    assert filled.segments()[0].segment_leader_epochs == {0: 1}
 
 
 def test_segment_without_bytes_takes_no_remote_segment_away(filled: TieredPartition) -> None:
