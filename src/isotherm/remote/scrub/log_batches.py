@@ -140,7 +140,11 @@ def check_offsets(
     segment was compacted."""
     rows = batches.rows
     if len(rows) == 0:
-        return [Problem(FindingKind.WRONG_OFFSETS, "segment holds no batch")]
+        if segment.segment_size_in_bytes:
+            return [Problem(FindingKind.WRONG_OFFSETS, "segment holds no batch")]
+        # The cleaner may leave nothing of a segment.
+        first, last = segment.start_offset, segment.end_offset_inclusive
+        return [] if may_have_gaps else [_gap(first, last)]
     problems: list[Problem] = []
     base, last = rows["base_offset"], rows["last_offset"]
     nexts = np.concatenate([[segment.start_offset], last[:-1] + 1])
@@ -171,10 +175,11 @@ def _gaps(
     gaps = [(int(nexts[row]), int(base[row]) - 1) for row in np.flatnonzero(base > nexts).tolist()]
     if last_offset < end_offset:
         gaps.append((last_offset + 1, end_offset))
-    return [
-        Problem(FindingKind.OFFSET_GAP, f"offsets have no batch first={first} last={last}")
-        for first, last in gaps[:_PROBLEMS_MAX]
-    ]
+    return [_gap(first, last) for first, last in gaps[:_PROBLEMS_MAX]]
+
+
+def _gap(first: Offset, last: Offset) -> Problem:
+    return Problem(FindingKind.OFFSET_GAP, f"offsets have no batch first={first} last={last}")
 
 
 def check_epochs(

@@ -251,7 +251,9 @@ class _Chain:
         """Raise MissingOffsetsError if the batches end before the read does. A segment that was read
         from start to end must also contain the metadata's largest timestamp."""
         reached = self._next_offset
-        if self._has_all or (self._gaps is Gaps.PERMITTED and self.is_begun):
+        # Some batch is left of what was cleaned, unless the whole segment is empty.
+        is_cleaned = self.is_begun or not self.read.segment.segment_size_in_bytes
+        if self._has_all or (self._gaps is Gaps.PERMITTED and is_cleaned):
             largest, expected = self._largest_timestamp_ms, self._expected_timestamp_ms
             is_whole = self._start == 0 and self._is_to_end
             # With -1 no batch has a timestamp, and the metadata have the time of the file.

@@ -199,7 +199,9 @@ def locate(read: SegmentRead, storage: RemoteStorageManager) -> PositionRange:
     If the index is damaged, the segment is read from its start, so no data is lost.
     """
     size = read.segment.segment_size_in_bytes
-    if read.is_whole_segment:
+    if not size:
+        _check_names_none(read, storage)
+    if not size or read.is_whole_segment:
         return PositionRange(0, size)
     with named(read):
         try:
@@ -212,6 +214,21 @@ def locate(read: SegmentRead, storage: RemoteStorageManager) -> PositionRange:
     # An index has no CRC: its positions may lie anywhere.
     is_inside = 0 <= located.start < located.end <= size
     return located if is_inside else PositionRange(0, size)
+
+
+def _check_names_none(read: SegmentRead, storage: RemoteStorageManager) -> None:
+    """Raise SegmentReadError if a segment of 0 bytes has index entries: it had records. The size of a
+    listed segment is that of its object, which may be cut off."""
+    with named(read):
+        if any(
+            len(storage.fetch_index(read.segment, kind))
+            for kind in (IndexType.OFFSET, IndexType.TIMESTAMP)
+        ):
+            raise MissingOffsetsError(
+                "object is empty and the segment's indexes are not"
+                f" first={read.start_offset} last={read.end_offset - 1}",
+                (read.start_offset, read.end_offset),
+            )
 
 
 def positions_of(read: SegmentRead, offset_index: bytes) -> PositionRange:
