@@ -28,12 +28,22 @@ PATTERNS = [
 ]
 
 
-def open_compacted(directory: Path, pattern: tuple[str, ...]) -> TieredPartition:
+def open_compacted(
+    directory: Path, pattern: tuple[str, ...], *, new_epoch_at: Offset | None = None
+) -> TieredPartition:
     """A log whose closed segments have the records of `pattern`, and an active one with one record."""
-    partition = TieredPartition(directory, internal_segment_bytes=SEGMENT_BYTES)
-    for offset, mark in enumerate("".join(pattern)):
-        append(partition, offset, b"v" if mark == "o" else None)
-    append(partition, PER_SEGMENT * len(pattern), b"v")
+    size = max(map(len, pattern))
+    partition = TieredPartition(
+        directory, internal_segment_bytes=SEGMENT_BYTES * size // PER_SEGMENT
+    )
+    offset = 0
+    for segment in pattern:
+        for mark in segment:
+            partition.leader_epoch += offset == new_epoch_at
+            append(partition, offset, b"v" if mark == "o" else None)
+            offset += 1
+        partition.log.roll()
+    append(partition, offset, b"v")
     partition.compact()
     if pattern[-1] == EMPTY:
         lose_records(partition)

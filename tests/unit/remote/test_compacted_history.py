@@ -108,6 +108,15 @@ def test_reader_at_any_offset_gets_the_next_record(
     check_reads(partition, [*expected, *range(expected[-1] + 1, expected[-1] + 4)])
 
 
+@pytest.mark.parametrize("pattern", [("o..o", "..", "oo"), ("....", "o."), ("oo", "..oo")])
+def test_leader_may_change_at_any_offset(tmp_path: Path, pattern: tuple[str, ...]) -> None:
+    """A span of a segment ends with its epoch, where the segment's batches may go on."""
+    for border in range(1, sum(map(len, pattern)) + 1):
+        partition = open_compacted(tmp_path / f"p{border}", pattern, new_epoch_at=border)
+        copy_all(partition)
+        check_reads(partition, offsets_of(pattern))
+
+
 @pytest.mark.parametrize("pattern", PATTERNS, ids="-".join)
 def test_look_up_by_time_finds_the_next_record(tmp_path: Path, pattern: tuple[str, ...]) -> None:
     partition = open_compacted(tmp_path / "p", pattern)

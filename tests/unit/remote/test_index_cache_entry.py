@@ -55,22 +55,30 @@ def test_other_files_are_not_of_the_cache(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("offsets", "times", "last"),
+    ("offsets", "times", "end", "last"),
     [
-        ([], [], 99),
-        ([OffsetPosition(109, 500)], [], 109),
-        ([], [TimestampOffset(5, 107)], 107),
-        ([OffsetPosition(105, 1), OffsetPosition(109, 500)], [TimestampOffset(5, 107)], 109),
-        ([OffsetPosition(105, 1)], [TimestampOffset(5, 103), TimestampOffset(6, 107)], 107),
+        ([], [], 200, 99),
+        ([109], [], 200, 109),
+        ([], [107], 200, 107),
+        ([105, 109], [107], 200, 109),
+        ([105], [103, 107], 200, 107),
+        ([105, 109], [103, 107], 109, 107),
+        ([105, 109], [103, 107], 107, 105),
+        ([105, 109], [103, 107], 105, 103),
+        ([105, 109], [103, 107], 103, 99),
+        ([109], [100], 101, 100),
     ],
 )
 def test_last_offset_named_is_that_of_either_index(
-    offsets: list[OffsetPosition], times: list[TimestampOffset], last: int
+    offsets: list[int], times: list[int], end: int, last: int
 ) -> None:
     made = RemoteIndexEntry(
-        100, encode_offset_index(offsets, 100), encode_time_index(times, 100), b""
+        100,
+        encode_offset_index([OffsetPosition(offset, 10 * offset) for offset in offsets], 100),
+        encode_time_index([TimestampOffset(offset, offset) for offset in times], 100),
+        b"",
     )
-    assert made.last_offset_named() == last
+    assert made.last_offset_named(end) == last
 
 
 def test_size_is_that_of_all_indexes() -> None:

@@ -23,12 +23,14 @@ from isotherm.segment.offset_index import (
     check_offset_index,
     last_offset_index_entry,
     lookup_offset,
+    truncated_offset_index_size,
 )
 from isotherm.segment.time_index import (
     TimestampOffset,
     check_time_index,
     last_entries_before,
     last_time_index_entry,
+    truncated_time_index_size,
 )
 from isotherm.segment.transaction_index import AbortedTransaction, read_transaction_index
 from isotherm.types import Offset, TimestampMs, uuid_from_text, uuid_to_text
@@ -74,14 +76,17 @@ class RemoteIndexEntry:
         """The last two entries of the time index before `timestamp_ms`, or fewer."""
         return last_entries_before(self.time_index, self.base_offset, timestamp_ms, 2)
 
-    def last_offset_named(self) -> Offset:
-        """The last offset in the offset index or time index; the one before the base offset if both
-        are empty, as those of a segment without records."""
-        if not self.offset_index and not self.time_index:
-            return self.base_offset - 1
+    def last_offset_named(self, end_offset: Offset) -> Offset:
+        """The last offset below `end_offset` in the offset index or time index; the one before the
+        base offset if there is none, as in the indexes of a segment without records."""
+        base = self.base_offset
+        offsets = truncated_offset_index_size(self.offset_index, base, end_offset)
+        times = truncated_time_index_size(self.time_index, base, end_offset)
+        # Both functions give the base offset for an index without entries.
         return max(
-            last_offset_index_entry(self.offset_index, self.base_offset).offset,
-            last_time_index_entry(self.time_index, self.base_offset).offset,
+            last_offset_index_entry(self.offset_index[:offsets], base).offset if offsets else -1,
+            last_time_index_entry(self.time_index[:times], base).offset if times else -1,
+            base - 1,
         )
 
 

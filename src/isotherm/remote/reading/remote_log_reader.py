@@ -251,7 +251,7 @@ class RemoteLogReader:
 
         Another segment of the lineage may hold `offset`. If none does, compaction left a gap or
         records are lost: raises CorruptObjectError if an index of a segment in `ended_early` names
-        an offset there (docs/decisions/0066).
+        an offset there, up to the end of the span (docs/decisions/0066).
         """
         # Before the listing too: it decodes every segment of the partition, which is not for the
         # event loop.
@@ -260,7 +260,7 @@ class RemoteLogReader:
         holder = next((each for each in others if each.start_offset <= offset), None)
         if holder is None:
             for each in ended_early:
-                last = self._index_cache.get(each).last_offset_named()
+                last = self._index_cache.get(each).last_offset_named(span.end_offset)
                 if last >= offset:
                     raise damaged_segment(
                         each,

@@ -143,8 +143,8 @@ def check_offsets(
         if segment.segment_size_in_bytes:
             return [Problem(FindingKind.WRONG_OFFSETS, "segment holds no batch")]
         # The cleaner may leave nothing of a segment.
-        first, last = segment.start_offset, segment.end_offset_inclusive
-        return [] if may_have_gaps else [_gap(first, last)]
+        offsets = (segment.start_offset, segment.end_offset_inclusive)
+        return [] if may_have_gaps else [_gap(*offsets)]
     problems: list[Problem] = []
     base, last = rows["base_offset"], rows["last_offset"]
     nexts = np.concatenate([[segment.start_offset], last[:-1] + 1])
