@@ -63,7 +63,8 @@ TIER_METRICS = ("tests/unit/remote/test_tier_metrics.py",)
 LINEAGE = ("tests/unit/remote/test_lineage.py",)
 PLUGIN = ("tests/unit/remote/test_plugin.py",)
 INDEX_CACHE = ("tests/unit/remote/test_index_cache.py",)
-READER = ("tests/unit/remote/test_remote_log_reader.py",)
+COMPACTED = ("tests/unit/remote/test_compacted_history.py",)
+READER = ("tests/unit/remote/test_remote_log_reader.py", *COMPACTED)
 SCRUB = ("tests/unit/remote/scrub",)
 COMPACTION = ("tests/unit/remote/compaction",)
 COMPACT_PLAN = (*COMPACTION, "tests/unit/spark/test_compact_plan.py")
@@ -78,13 +79,13 @@ TABLE_UPKEEP = ("tests/unit/spark/test_table_upkeep.py",)
 
 # Module -> its tests. Modules that decide or delete come first.
 TESTS: dict[str, tuple[str, ...]] = {
-    "remote/tasks/copy.py": (*TASKS, *TIER_METRICS),
+    "remote/tasks/copy.py": (*TASKS, *TIER_METRICS, *COMPACTED),
     "remote/tasks/copy_plan.py": TASKS,
     "remote/tasks/expiration.py": (*TASKS, *TIER_METRICS),
     "remote/tasks/expiration_plan.py": (*TASKS, *LINEAGE),
     "remote/tasks/partition_deletion.py": (*TASKS, *PARTITION_ROLES),
     "remote/tasks/tier.py": (*TASKS, *REMOTE_LOG_MANAGER),
-    "remote/tasks/local_deletion.py": TASKS,
+    "remote/tasks/local_deletion.py": (*TASKS, *COMPACTED),
     "remote/tasks/backoff.py": ("tests/unit/remote/tasks/test_backoff.py",),
     "remote/tasks/cancellation.py": (*TASKS, *FOLLOWED_PARTITIONS),
     "remote/tasks/cleanup_target.py": (*CLEANUP, *TASKS),
@@ -178,10 +179,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "remote/indexes/index_cache_entry.py": (
         "tests/unit/remote/test_index_cache_entry.py",
         *INDEX_CACHE,
+        *COMPACTED,
     ),
     "remote/indexes/index_cache_statistics.py": INDEX_CACHE,
     "remote/indexes/rebuilt_transactions.py": ("tests/unit/remote/test_rebuilt_transactions.py",),
-    "remote/history/lineage.py": (*LINEAGE, *TASKS),
+    "remote/history/lineage.py": (*LINEAGE, *TASKS, *COMPACTED),
     "remote/history/batch_chain.py": ("tests/unit/remote/test_batch_chain.py",),
     "remote/history/epoch_columns.py": ("tests/property/remote/test_epoch_columns.py",),
     "remote/history/holes.py": ("tests/unit/remote/test_holes.py",),
@@ -206,7 +208,12 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/unit/remote/test_remote_log_manager.py",
     ),
     "remote/reading/remote_log_reader.py": READER,
-    "remote/reading/remote_offset_lookup.py": ("tests/unit/remote/test_remote_offset_lookup.py",),
+    "remote/reading/read_request.py": READER,
+    "remote/reading/remote_offset_lookup.py": (
+        "tests/unit/remote/test_remote_offset_lookup.py",
+        *COMPACTED,
+    ),
+    "remote/reading/tier_border.py": READER,
     "remote/reading/segment_blocks.py": ("tests/unit/remote/test_segment_blocks.py",),
     "remote/reading/segment_range.py": ("tests/unit/remote/test_segment_range.py",),
     "remote/reading/segment_reader.py": ("tests/unit/remote/test_segment_reader.py",),

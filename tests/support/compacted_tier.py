@@ -37,8 +37,8 @@ def open_compacted(
         directory, internal_segment_bytes=SEGMENT_BYTES * size // PER_SEGMENT
     )
     offset = 0
-    for segment in pattern:
-        for mark in segment:
+    for marks in pattern:
+        for mark in marks:
             partition.leader_epoch += offset == new_epoch_at
             append(partition, offset, b"v" if mark == "o" else None)
             offset += 1

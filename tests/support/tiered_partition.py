@@ -115,6 +115,25 @@ def deletion_at_once(tier: RemoteTierAccess, partition: TopicIdPartition) -> Fut
     return done_future()
 
 
+def clean_closed_segments(log: PartitionLog, clock: SimClock, rng: random.Random) -> Offset:
+    """One round of the cleaner over all closed segments of a log, which is compacted and not tiered
+    meanwhile. Returns the end of what is clean."""
+    kept = log.config
+    compacted = replace(
+        kept, remote_storage_enable=False, cleanup_policy=("compact",), delete_retention_ms=0
+    )
+    log.update_config(compacted)
+    cleaned = Cleaner(CleanerConfig(), clock, rng, map_size=24_000).clean(
+        log,
+        plan_log_to_clean(log.view(), 0, compacted, clock.now_ms()),
+        throttle=lambda _: None,
+        check_abort=lambda: None,
+    )
+    log.delete_marked_files(clock.now_ms() + kept.file_delete_delay_ms)
+    log.update_config(kept)
+    return cleaned.end_offset
+
+
 class TieredPartition:
     """A partition with its tier.
 
@@ -296,24 +315,9 @@ class TieredPartition:
     def compact(self) -> None:
         """Clean the closed segments as the cleaner does while the topic is compacted, and not
         tiered: the values with an older key go in a first round, tombstones in a second one."""
-        kept, cleaner = (
-            self._config,
-            Cleaner(CleanerConfig(), self.clock, self._rng, map_size=24000),
-        )
-        compacted = replace(
-            kept, remote_storage_enable=False, cleanup_policy=("compact",), delete_retention_ms=0
-        )
-        self.log.update_config(compacted)
         for _ in range(2):
             self.clock.advance(1000)
-            now_ms = self.clock.now_ms()
-            to_clean = plan_log_to_clean(self.log.view(), 0, compacted, now_ms)
-            cleaned = cleaner.clean(
-                self.log, to_clean, throttle=lambda _: None, check_abort=lambda: None
-            )
-            self.cleaned_to = cleaned.end_offset
-        self.log.delete_marked_files(self.clock.now_ms() + kept.file_delete_delay_ms)
-        self.log.update_config(kept)
+            self.cleaned_to = clean_closed_segments(self.log, self.clock, self._rng)
 
     def delete_local_segments(self) -> None:
         """Delete the local segments that are copied, as local.retention.bytes=0 would."""

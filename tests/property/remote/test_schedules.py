@@ -65,6 +65,8 @@ def test_random_schedules_lose_nothing_and_leave_nothing_over() -> None:
     output = play("--seeds", "0:500")
     assert counts(output, "crashes").total() > 50
     assert min(counts(output, "actions").values()) > 10
+    (emptied,) = re.findall(r"emptied=(\d+)", output)
+    assert int(emptied) > 10, "the cleaner leaves segments without a record in the tier"
 
 
 @pytest.mark.nightly

@@ -131,6 +131,7 @@ class Figures:
         self.runs = 0
         self.points = 0
         self.checks = 0
+        self.emptied = 0
         self.digests: set[str] = set()
         self.failed: list[int] = []
         self.crashes: Counter[str] = Counter()
@@ -143,6 +144,7 @@ class Figures:
     def note(self, outcome: Outcome) -> None:
         self.points += outcome.points
         self.checks += outcome.checks
+        self.emptied += outcome.emptied
         self.digests.add(outcome.digest)
         self.crashes += outcome.crashes
         self.faults += outcome.faults
@@ -160,6 +162,7 @@ class Figures:
         say(
             f"runs={self.runs} failed={len(self.failed)} seconds={took_s:.0f}"
             f" distinct={len(self.digests)} points={self.points} checks={self.checks}"
+            f" emptied={self.emptied}"
         )
         for name in ("crashes", "faults", "actions"):
             for what, count in sorted(getattr(self, name).items()):

@@ -314,6 +314,7 @@ class HostedPartition:
     leader_epoch: LeaderEpoch = 0
     recovery_point: Offset = 0
     log_start_offset: Offset = 0
+    cleaned_to: Offset = 0
     is_clean: bool = False
 
 

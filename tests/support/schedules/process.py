@@ -20,8 +20,12 @@ from isotherm.broker.tier.remote_metadata_upkeep import (
     RemoteMetadataUpkeep,
     UpkeepTasks,
 )
+from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.topic import TopicConfig
+from isotherm.errors import LogCleaningAbortedError
+from isotherm.log.cleaner.choice import LogToClean, plan_log_to_clean
+from isotherm.log.cleaner.cleaner import Cleaner
 from isotherm.log.environment import LogEnvironment, StartedLog
 from isotherm.log.file_cache import FileCache
 from isotherm.log.log_dir import LogDir, PartitionDirectory
@@ -29,7 +33,7 @@ from isotherm.log.log_loader import LogCheckpoints, load_log
 from isotherm.log.log_read import FetchIsolation
 from isotherm.log.partition_log import PartitionLog
 from isotherm.metrics.registry import Metrics
-from isotherm.record.batch import build_batch
+from isotherm.record.batch import build_batch, iterate_batches
 from isotherm.remote.compaction.finisher import CompactionFinisher
 from isotherm.remote.compaction.journal import CompactionJournals
 from isotherm.remote.indexes.index_cache import DIRECTORY_NAME, RemoteIndexCache
@@ -93,6 +97,9 @@ class Durable:
     metadata_manager: MetadataManager = TopicBasedRemoteLogMetadataManager
     acknowledged: Callable[[TopicIdPartition, Offset, Offset, int], None] = field(
         default=lambda partition, first, end, size: None
+    )
+    on_clean: Callable[[TopicIdPartition, LogToClean], None] = field(
+        default=lambda partition, to_clean: None
     )
 
     @classmethod
@@ -209,6 +216,9 @@ class BrokerProcess:
         )
         self._finisher = self._new_finisher(self.manager.tier, self.metadata, is_alone=True)
         self._tasks: list[PeriodicTask] = []
+        # As in LogCleanerManager: the logs that are cleaned, and those whose round is to end.
+        self._cleaning: set[TopicIdPartition] = set()
+        self._aborted: set[TopicIdPartition] = set()
 
     def start(self) -> None:
         """Start the tasks that a broker runs by itself."""
@@ -236,6 +246,8 @@ class BrokerProcess:
         self.manager.close(60)
         for task in self._tasks:
             task.stop()
+        for partition in self.logs:
+            self._abort_cleaning(partition)
         for partition, log in self.logs.items():
             log.close()
             self._checkpoint(partition, log)
@@ -265,6 +277,7 @@ class BrokerProcess:
                 recovery_point=hosted.recovery_point,
                 log_start_offset=hosted.log_start_offset,
                 clean_shutdown=hosted.is_clean,
+                cleaned_to=hosted.cleaned_to,
             ),
         )
         hosted.is_clean = False
@@ -273,8 +286,10 @@ class BrokerProcess:
         return log
 
     def delete_old_segments(self) -> None:
-        for log in list(self.logs.values()):
-            log.delete_old_segments(self.clock.now_ms())
+        for partition, log in list(self.logs.items()):
+            # As in LogCleanerManager.logs_for_retention: the cleaner deletes those of other logs.
+            if not log.config.compacts and partition not in self._cleaning:
+                log.delete_old_segments(self.clock.now_ms())
             log.delete_marked_files(self.clock.now_ms())
 
     def checkpoint(self) -> None:
@@ -309,7 +324,8 @@ class BrokerProcess:
             return
         for _ in range(count):
             now_ms, offset = self.clock.now_ms(), log.log_end_offset
-            batch: Any = build_batch([(now_ms, None, value_of(partition, offset), ())])
+            record = (now_ms, key_of(offset), value_of(partition, offset), ())
+            batch: Any = build_batch([record])
             info = log.append_as_leader(batch, hosted.leader_epoch, now_ms=now_ms)
             assert info.first_offset == offset, "there is one producer"
             log.update_high_watermark(log.log_end_offset)
@@ -328,6 +344,7 @@ class BrokerProcess:
         del self.cluster.partitions[partition]
         self.cluster.removed_last = [partition]
         self._run.point("stop partitions")
+        self._abort_cleaning(partition)
         log = self.logs.pop(partition)
         if log.remote_log_enabled:
             self.manager.stop_partitions([partition], delete_remote=True)
@@ -339,13 +356,54 @@ class BrokerProcess:
         self._run.point("cluster metadata")
         hosted.config = replace(hosted.config, **changes)
         self._run.point("log config")
-        was_tiered = log.remote_log_enabled
+        was_tiered, was_compacted = log.remote_log_enabled, log.config.compacts
         log.update_config(hosted.config)
+        if was_compacted and not log.config.compacts:
+            self._abort_cleaning(partition)
         if log.remote_log_enabled and not was_tiered:
             self.manager.on_leadership_change([log])
         elif was_tiered and not log.remote_log_enabled:
             self.manager.stop_partitions([partition], delete_remote=True)
             log.maybe_increment_log_start_offset(log.local_log_start_offset)
+
+    def clean(self, partition: TopicIdPartition) -> None:
+        """Roll the log, so that all of it is dirty, and clean it, as a CleanerWorker does."""
+        log, hosted = self.logs.get(partition), self.cluster.partitions.get(partition)
+        if log is None or hosted is None or not log.config.compacts or partition in self._cleaning:
+            return
+        self._cleaning.add(partition)
+        self._aborted.discard(partition)
+        try:
+            log.roll()
+            to_clean = plan_log_to_clean(
+                log.view(), hosted.cleaned_to, log.config, self.clock.now_ms()
+            )
+            if to_clean.total_size:
+                self.durable.on_clean(partition, to_clean)
+                cleaner = Cleaner(CleanerConfig(), self.clock, random.Random(0), map_size=2400)
+                cleaned = cleaner.clean(
+                    log,
+                    to_clean,
+                    throttle=lambda _: self._run.point("clean"),
+                    check_abort=lambda: self._check_cleaning(partition),
+                )
+                self._run.point("checkpoint cleaner")
+                self._check_cleaning(partition)
+                hosted.cleaned_to = max(hosted.cleaned_to, cleaned.end_offset)
+            log.delete_old_segments(self.clock.now_ms())
+        except LogCleaningAbortedError as error:
+            self._run.tell(str(error))
+        finally:
+            self._cleaning.discard(partition)
+
+    def _check_cleaning(self, partition: TopicIdPartition) -> None:
+        if partition in self._aborted:
+            raise LogCleaningAbortedError(f"cleaning is aborted partition={partition}")
+
+    def _abort_cleaning(self, partition: TopicIdPartition) -> None:
+        """End the round of a log and wait for its end, as LogCleanerManager.abort does."""
+        self._aborted.add(partition)
+        self._run.block(lambda: partition not in self._cleaning, "end of the cleaning")
 
     def read_all(self, partition: TopicIdPartition) -> dict[Offset, bytes | None]:
         """Read everything as a consumer does, each time from the end of the last answer."""
@@ -372,7 +430,10 @@ class BrokerProcess:
                 if record.offset >= offset:
                     assert record.offset not in found, f"doubled offset={record.offset}"
                     found[record.offset] = record.value
-            offset = max(found) + 1
+            ends = [header.next_offset for _, header in iterate_batches(data)]
+            if not ends:
+                break  # a consumer gets no further
+            offset = ends[-1]
         return found
 
     # ---- single tasks, for schedules of two of them
@@ -424,6 +485,11 @@ class BrokerProcess:
 
 def value_of(partition: TopicIdPartition, offset: Offset) -> bytes:
     return b"%d-%06d" % (partition.topic_id.int, offset)
+
+
+def key_of(offset: Offset) -> bytes:
+    """One of a few keys. Equal ones lie near one another and far apart."""
+    return b"key-%d" % (offset * offset // 3 % 7)
 
 
 def _run_control(change: Callable[[], None]) -> Future[None]:

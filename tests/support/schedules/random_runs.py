@@ -54,6 +54,8 @@ class Outcome:
     faults: Counter[str]
     actions: Counter[str]
     checks: int
+    emptied: int
+    """Segments without a record in the remote tier at the end."""
 
 
 class RandomRun:
@@ -85,7 +87,9 @@ class RandomRun:
             self.remove_topic: 1,
             self.create_topic: 1,
             self.untier: 1,
-            self.tier: 2,
+            self.tier: 3,
+            self.compact: 2,
+            self.clean: 4,
             self.stop_or_go_on_copying: 1,
             self.raise_level: 1,
             self.compact_metadata: 1,
@@ -114,6 +118,7 @@ class RandomRun:
             self.durable.faults.injected,
             self.actions,
             self.oracle.checks,
+            sum(not each.segment_size_in_bytes for each in self.oracle.live().values()),
         )
 
     def digest(self) -> str:
@@ -195,7 +200,7 @@ class RandomRun:
     # ---- actions
 
     def append(self) -> None:
-        partition = self._any(tiered=self._rng.random() < 0.9)
+        partition = self._any(tiered=self._rng.random() < 0.7)
         if partition is not None:
             count = self._rng.randint(3, 12)
             self._ask(partition.topic_id.int, lambda: self.process.append(partition, count))
@@ -208,8 +213,11 @@ class RandomRun:
             return
         self._topics += 1
         partition = TopicIdPartition(uuid.UUID(int=self._topics), "flights", 0)
+        # Some are compacted first, and tiered later.
+        is_compacted = self._rng.random() < 0.3
         config = TopicConfig(
-            remote_storage_enable=True,
+            remote_storage_enable=not is_compacted,
+            cleanup_policy=("compact",) if is_compacted else ("delete",),
             internal_segment_bytes=SEGMENT_BYTES,
             index_interval_bytes=1,
             retention_ms=-1,
@@ -239,7 +247,22 @@ class RandomRun:
     def tier(self) -> None:
         partition = self._any(tiered=False)
         if partition is not None:
-            self._change(partition, remote_storage_enable=True)
+            self._change(partition, remote_storage_enable=True, cleanup_policy=("delete",))
+
+    def compact(self) -> None:
+        """Change the policy. A compacted topic is not tiered; it may be deleted from, too."""
+        partition = self._any(tiered=self._rng.random() < 0.3)
+        if partition is not None:
+            policy = self._rng.choice([("compact",), ("compact",), ("delete",)])
+            self._change(partition, remote_storage_enable=False, cleanup_policy=policy)
+
+    def clean(self) -> None:
+        """Append to a topic that is not tiered, and clean it if it is compacted."""
+        partition = self._any(tiered=False)
+        if partition is not None:
+            count = self._rng.randint(4, 16)
+            self._ask(partition.topic_id.int, lambda: self.process.append(partition, count))
+            self._ask("cleaner", lambda: self.process.clean(partition))
 
     def stop_or_go_on_copying(self) -> None:
         partition = self._any()
@@ -326,6 +349,7 @@ class RandomRun:
             final = {
                 "retention_bytes": -1,
                 "remote_storage_enable": True,
+                "cleanup_policy": ("delete",),
                 "remote_log_copy_disable": False,
             }
             if any(getattr(hosted.config, name) != value for name, value in final.items()):
