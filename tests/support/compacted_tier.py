@@ -48,8 +48,7 @@ def open_compacted(
     if pattern[-1] == EMPTY:
         lose_records(partition)
     for segment in partition.log.segments():
-        # A segment without records is as old as its file, which has the time of the real clock.
-        os.utime(segment.log_path, (1, 1))
+        os.utime(segment.log_path, (1, 1))  # as old as the records
     return partition
 
 

@@ -129,6 +129,9 @@ def clean_closed_segments(log: PartitionLog, clock: SimClock, rng: random.Random
         throttle=lambda _: None,
         check_abort=lambda: None,
     )
+    for segment in log.segments():
+        # A segment without records is as old as its file, which has the time of the real clock.
+        os.utime(segment.log_path, (clock.now_ms() / 1000,) * 2)
     log.delete_marked_files(clock.now_ms() + kept.file_delete_delay_ms)
     log.update_config(kept)
     return cleaned.end_offset

@@ -91,7 +91,7 @@ def test_more_random_schedules_crash_at_each_kind_of_step() -> None:
 
 def test_a_seed_does_the_same_in_every_process() -> None:
     first, again = (
-        re.sub(r"seconds=\d+", "", play("--seeds", "14:20", "--story")) for _ in range(2)
+        re.sub(r"seconds=\d+", "", play("--seeds", "20:26", "--story")) for _ in range(2)
     )
     assert first == again
     assert "CRASH" in first

@@ -16,8 +16,11 @@ import pytest
 from isotherm.errors import RemoteHoleError
 from isotherm.log.log_read import FetchIsolation
 from isotherm.record.batch import build_batch, iterate_batches
+from isotherm.remote.history.lineage import checkpoint_of_copy
 from isotherm.remote.reading.remote_offset_lookup import RemoteOffsetLookup
 from isotherm.remote.reading.segment_reader import RemoteSegmentReader
+from isotherm.remote.segment_metadata import IndexType
+from isotherm.segment.producer_snapshot import read_producer_snapshot
 from isotherm.types import Offset
 from tests.support.compacted_tier import (
     BEFORE,
@@ -266,3 +269,15 @@ def test_missing_segment_is_a_hole_still(tmp_path: Path) -> None:
     for offset in (2, 3, 4, 5):
         with pytest.raises(RemoteHoleError, match=f"offset={max(offset, 4)} "):
             partition.read(offset)
+
+
+def test_copy_of_an_empty_segment_has_what_a_follower_begins_with(tmp_path: Path) -> None:
+    """A follower begins behind the last segment of the tier, with its leader epochs and producers."""
+    partition = open_compacted(tmp_path / "p", (FULL, EMPTY), new_epoch_at=3)
+    copy_all(partition)
+    last = partition.segments()[-1]
+    assert last.segment_size_in_bytes == 0
+    epochs = checkpoint_of_copy(last, partition.store.fetch_index(last, IndexType.LEADER_EPOCH))
+    assert epochs == list(partition.log.leader_epochs.entries)
+    snapshot = partition.store.fetch_index(last, IndexType.PRODUCER_SNAPSHOT)
+    assert read_producer_snapshot(snapshot) == []
