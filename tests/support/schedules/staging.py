@@ -13,6 +13,7 @@ from isotherm.remote.compaction.journal import (
     JournalState,
     SegmentReplacement,
 )
+from isotherm.remote.reading.segment_blocks import segment_blocks
 from isotherm.remote.segment_metadata import (
     IndexType,
     LogSegmentData,
@@ -78,7 +79,7 @@ def _files_of(
         return path
 
     return LogSegmentData(
-        log_path=write("log", storage.fetch_log_segment(segment, 0)),
+        log_path=write("log", b"".join(segment_blocks(storage, segment, 1 << 20))),
         offset_index_path=write("index", storage.fetch_index(segment, IndexType.OFFSET)),
         time_index_path=write("timeindex", storage.fetch_index(segment, IndexType.TIMESTAMP)),
         transaction_index_path=None,
