@@ -8,18 +8,22 @@ the next record.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from isotherm.errors import RemoteHoleError
 from isotherm.log.log_read import FetchIsolation
 from isotherm.record.batch import build_batch, iterate_batches
+from isotherm.remote.compaction.pieces import Piece
+from isotherm.remote.compaction.rewrite import CompactionRules, rewrite_piece
 from isotherm.remote.history.lineage import checkpoint_of_copy
 from isotherm.remote.reading.remote_offset_lookup import RemoteOffsetLookup
 from isotherm.remote.reading.segment_reader import RemoteSegmentReader
-from isotherm.remote.segment_metadata import IndexType
+from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentId
 from isotherm.segment.producer_snapshot import read_producer_snapshot
 from isotherm.types import Offset
 from tests.support.compacted_tier import (
@@ -281,3 +285,21 @@ def test_copy_of_an_empty_segment_has_what_a_follower_begins_with(tmp_path: Path
     assert epochs == list(partition.log.leader_epochs.entries)
     snapshot = partition.store.fetch_index(last, IndexType.PRODUCER_SNAPSHOT)
     assert read_producer_snapshot(snapshot) == []
+
+
+def test_compaction_of_the_tier_leaves_an_empty_segment_as_it_is(tmp_path: Path) -> None:
+    partition = open_compacted(tmp_path / "p", (FULL, EMPTY, FULL))
+    copy_all(partition)
+    empty = partition.segments()[1]
+    rewritten = rewrite_piece(
+        partition.store,
+        Piece(0, empty, empty.start_offset, empty.end_offset_inclusive + 1),
+        np.empty(0, np.int64),
+        (),
+        CompactionRules(now_ms=partition.clock.now_ms(), delete_retention_ms=0),
+        RemoteLogSegmentId(partition.partition, uuid.UUID(int=5)),
+        tmp_path,
+    )
+    assert not rewritten.is_changed
+    assert rewritten.metadata.segment_size_in_bytes == 0
+    assert rewritten.metadata.max_timestamp_ms == empty.max_timestamp_ms
