@@ -15,14 +15,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from isotherm.errors import RemoteHoleError
+from isotherm.errors import OffsetOutOfRangeError, RemoteHoleError, RemoteStorageError
 from isotherm.log.log_read import FetchIsolation
 from isotherm.record.batch import build_batch, iterate_batches
 from isotherm.remote.compaction.pieces import Piece
 from isotherm.remote.compaction.rewrite import CompactionRules, rewrite_piece
 from isotherm.remote.history.lineage import checkpoint_of_copy
+from isotherm.remote.reading.read_request import ReadRequest
 from isotherm.remote.reading.remote_offset_lookup import RemoteOffsetLookup
 from isotherm.remote.reading.segment_reader import RemoteSegmentReader
+from isotherm.remote.reading.tier_border import read_local_log
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentId
 from isotherm.segment.producer_snapshot import read_producer_snapshot
 from isotherm.types import Offset
@@ -303,3 +305,16 @@ def test_compaction_of_the_tier_leaves_an_empty_segment_as_it_is(tmp_path: Path)
     assert not rewritten.is_changed
     assert rewritten.metadata.segment_size_in_bytes == 0
     assert rewritten.metadata.max_timestamp_ms == empty.max_timestamp_ms
+
+
+def test_local_segment_that_leaves_during_a_read_is_asked_for_again(tmp_path: Path) -> None:
+    partition = open_compacted(tmp_path / "p", (FULL, FULL))
+    copy_all(partition)
+    log = partition.log
+    asked = ReadRequest(log, partition.partition, 0, 100, FetchIsolation.HIGH_WATERMARK, True)
+    assert [each.offset for each in records_of(read_local_log(asked, 4).records[0])] == [4]
+    with pytest.raises(RemoteStorageError, match="went to the remote tier during a read"):
+        read_local_log(asked, 2)
+    log.maybe_increment_log_start_offset(3)
+    with pytest.raises(OffsetOutOfRangeError):
+        read_local_log(asked, 2)
