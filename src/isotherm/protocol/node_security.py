@@ -45,6 +45,10 @@ from isotherm.protocol.access_tokens import TokenLogin
 _PROBE = "probe"  # librdkafka's word for the system's certificates
 _CREDENTIALS = "client_credentials"
 _VERIFICATION = "enable.ssl.certificate.verification"
+_CA_LOCATION = "ssl.ca.location"
+_KEY_LOCATION = "ssl.key.location"
+_CHAIN_LOCATION = "ssl.certificate.location"
+_KEY_PASSWORD = "ssl.key.password"  # noqa: S105  a key's name
 
 
 class Login(NamedTuple):
@@ -65,6 +69,29 @@ class NodeSecurity:
 
 
 PLAINTEXT = NodeSecurity()
+
+# The properties of TLS and logins that connections of Isotherm's own comply with.
+_SERVED = frozenset(
+    {
+        SECURITY_PROTOCOL,
+        *(MECHANISM, "sasl.mechanisms", USER, PASSWORD),
+        *(METHOD, CLIENT_ID, CLIENT_SECRET, TOKEN_URL, SCOPE, EXTENSIONS, GRANT_TYPE),
+        *(CA_PEM, _CA_LOCATION, KEY_PEM, _KEY_LOCATION, CHAIN_PEM, _CHAIN_LOCATION, _KEY_PASSWORD),
+        ENDPOINT_IDENTIFICATION,
+    }
+)
+
+
+def own_security(properties: Mapping[str, Any]) -> NodeSecurity | None:
+    """Same as `node_security`. None if only librdkafka can make the connection: for GSSAPI, other
+    sources of tokens, and settings such as a list of revoked certificates, which must not be left
+    out. Raises ConfigError for contradictory properties."""
+    translated = librdkafka_properties(properties)
+    if any(key.startswith(("sasl.", "ssl.")) and key not in _SERVED for key in translated):
+        return None
+    security = probe_security(translated)
+    has_login = str(translated.get(SECURITY_PROTOCOL, "")).upper().startswith("SASL")
+    return None if has_login and security.login is None else security
 
 
 def node_security(properties: Mapping[str, Any]) -> NodeSecurity:
@@ -145,7 +172,7 @@ def _context(properties: Mapping[str, Any]) -> ssl.SSLContext:
 def _load_trust(context: ssl.SSLContext, properties: Mapping[str, Any]) -> None:
     if (text := properties.get(CA_PEM)) is not None:
         context.load_verify_locations(cadata=str(text))
-    elif (location := properties.get("ssl.ca.location", _PROBE)) != _PROBE:
+    elif (location := properties.get(_CA_LOCATION, _PROBE)) != _PROBE:
         is_folder = Path(str(location)).is_dir()
         context.load_verify_locations(**{"capath" if is_folder else "cafile": str(location)})
     else:
@@ -153,8 +180,8 @@ def _load_trust(context: ssl.SSLContext, properties: Mapping[str, Any]) -> None:
 
 
 def _load_key(context: ssl.SSLContext, properties: Mapping[str, Any]) -> None:
-    key = _pem(properties, KEY_PEM, "ssl.key.location")
-    chain = _pem(properties, CHAIN_PEM, "ssl.certificate.location")
+    key = _pem(properties, KEY_PEM, _KEY_LOCATION)
+    chain = _pem(properties, CHAIN_PEM, _CHAIN_LOCATION)
     if key is None or chain is None:
         return
     # The ssl module reads keys only from files. Only this user can read this one, and it is deleted
@@ -164,7 +191,7 @@ def _load_key(context: ssl.SSLContext, properties: Mapping[str, Any]) -> None:
         file.flush()
         # The password is given even if it is empty: with None, OpenSSL would ask for the password
         # of an encrypted key on the terminal.
-        context.load_cert_chain(file.name, password=str(properties.get("ssl.key.password", "")))
+        context.load_cert_chain(file.name, password=str(properties.get(_KEY_PASSWORD, "")))
 
 
 def _pem(properties: Mapping[str, Any], inline_key: str, location_key: str) -> bytes | None:

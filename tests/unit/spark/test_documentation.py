@@ -45,7 +45,7 @@ WORKER = """
 import importlib.metadata, json, pickle, sys
 reader, partitions = pickle.loads(open(sys.argv[1], "rb").read())
 rows = sum(batch.num_rows for partition in partitions for batch in reader.read(partition))
-import isotherm.spark.reading.tail
+import isotherm.spark.reading.consumed_tail, isotherm.spark.reading.tail
 from isotherm.remote.storage.transform.encryption import AesGcmStep, KeyPairFiles, KeyRing
 AesGcmStep(bytes(32), b"")
 KeyRing(None, {"key": KeyPairFiles(None, sys.argv[2])})

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 
+from isotherm.client.record_headers import unreadable_name
 from isotherm.spark.arrow_rows import (
     TIMESTAMP_MS_MAX,
     ArrowArray,
@@ -22,7 +23,7 @@ from isotherm.spark.arrow_rows import (
     numbers,
     repeated,
 )
-from isotherm.types import TopicPartition
+from isotherm.types import Offset, TopicPartition
 
 # The stubs do not know arrays of NumPy.
 _buffer: Any = pa.py_buffer
@@ -37,7 +38,8 @@ def message_batch(
 ) -> pa.RecordBatch:
     """The rows of messages of one partition, none of which is an error.
 
-    Raises InvalidTimestampError for a time that the column cannot hold.
+    Raises InvalidTimestampError for a time that the column cannot hold, and RejectedError for a
+    header whose name is not UTF-8.
     """
     times = _times(messages) if _TIMES & {*schema.names} else None
     arrays = [_column(messages, place, times, field.name, field.type) for field in schema]
@@ -74,7 +76,7 @@ def _column(
             return numbers(_timestamp_types(times[:, 0]), kind)
         case _:
             assert isinstance(kind, pa.ListType)
-            return _headers(list(map(Message.headers, messages)), kind)
+            return _headers(_headers_of(messages, place), kind)
 
 
 def _times(messages: Sequence[Message]) -> Times:
@@ -119,6 +121,22 @@ def _ends(sequences: Iterable[Any], count: int) -> Any:
     np.cumsum(np.fromiter(map(len, sequences), np.int64, count), out=ends[1:])
     assert ends[-1] < 2**31, "a batch is bounded"
     return _buffer(ends.astype(np.int32))
+
+
+def _headers_of(messages: Sequence[Message], place: TopicPartition) -> list[Any]:
+    try:
+        return list(map(Message.headers, messages))
+    except SystemError as error:
+        raise unreadable_name(place, _offset_without_headers(messages)) from error
+
+
+def _offset_without_headers(messages: Sequence[Message]) -> Offset:
+    for message in messages:
+        try:
+            Message.headers(message)
+        except SystemError:
+            return message.offset() or 0
+    raise AssertionError("the headers of one message cannot be read")
 
 
 def _headers(headers: Sequence[Any], kind: pa.ListType[Any]) -> ArrowArray:

@@ -1,48 +1,35 @@
-"""Reads the tail of a partition, which is only on the brokers, with a librdkafka consumer.
+"""Reads the tail of a partition, the records that are only on the brokers, as the bucket is read.
 
-The client makes one object per record, and message_columns turns these into columns. It is slower
-than the bucket, but reads only records that are not in the bucket yet.
+Its batches are fetched as bytes and decoded by the decoder of segments, so a record gives the same
+row from both tiers. Connections that only librdkafka can make (GSSAPI) have its consumer instead.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-from confluent_kafka import (
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-)
-from confluent_kafka import TopicPartition as ClientTopicPartition
 
+from isotherm.client.partition_fetch import FetchedBatches, FetchSettings, PartitionFetch
 from isotherm.clock import Clock
 from isotherm.config.client_security import librdkafka_properties
-from isotherm.errors import OffsetOutOfRangeError, RequestTimedOutError, RetriableError
-from isotherm.protocol.broker_probe import QUIET_CLIENT, check_brokers
+from isotherm.errors import CorruptDataError, CorruptObjectError, OffsetOutOfRangeError
+from isotherm.protocol.node_security import NodeSecurity, own_security
+from isotherm.record.batch import read_batch_header
+from isotherm.record.batch_header import CONTROL_FLAG, TRANSACTIONAL_FLAG
+from isotherm.record.columns import decode_columns
+from isotherm.record.control import ControlRecordType, read_control_record
+from isotherm.spark.arrow_rows import decoded_columns, record_batch
 from isotherm.spark.plan.planning import BrokerRead
-from isotherm.spark.reading.message_columns import message_batch, offsets_of
-from isotherm.types import Offset
+from isotherm.types import Offset, ProducerId
 
 _logger = logging.getLogger(__name__)
 
-_RECORDS_PER_POLL = 10_000
-# consume() returns after this many records or this time. The last poll takes the whole time if the
-# offsets at the end have no record.
-_POLL_S = 0.1
-_PARTITION_EOF = KafkaError._PARTITION_EOF
-_LOST = (
-    KafkaError._AUTO_OFFSET_RESET,
-    KafkaError.OFFSET_OUT_OF_RANGE,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError._UNKNOWN_TOPIC,
-    KafkaError._UNKNOWN_PARTITION,
-)
+_ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
+_OFFSET_MAX = 2**63 - 1
 
 
 def consumer_properties(
@@ -76,94 +63,95 @@ def read_tail(
     poll_timeout_ms: int,
     fail_on_data_loss: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """Records of `read` in batches of about `batch_bytes` of keys and values.
+    """Records of `read` in batches of about `batch_bytes` of keys and values. `properties` are those of
+    `consumer_properties`.
 
-    Offsets without a record (control batches, compaction, aborted transactions) are skipped. So the
-    end is reached at a record at or beyond it, or at the partition's end. Raises
-    OffsetOutOfRangeError if the brokers no longer have the offsets, and RequestTimedOutError if
-    nothing arrives for `poll_timeout_ms`.
+    Raises OffsetOutOfRangeError if the brokers no longer have the offsets, CorruptObjectError if
+    their records are damaged, and RequestTimedOutError if nothing arrives for `poll_timeout_ms`.
+    Without `fail_on_data_loss` the first two are warnings, and end the rows.
     """
-    # Without this check a read took minutes to fail at an unreachable broker, and gave no reason.
-    check_brokers(properties)
-    consumer = Consumer({**QUIET_CLIENT, **properties})
-    partition = read.topic_partition
-    with closing(consumer):
-        # Not `subscribe`, which would join a group: every task reads its own range.
-        consumer.assign(
-            [ClientTopicPartition(partition.topic, partition.partition, read.start_offset)]
+    security = own_security(properties)
+    if security is None:
+        from isotherm.spark.reading.consumed_tail import consume_tail
+
+        rows = consume_tail(
+            read,
+            properties,
+            schema,
+            clock=clock,
+            batch_bytes=batch_bytes,
+            poll_timeout_ms=poll_timeout_ms,
         )
+    else:
+        rows = _fetch_tail(read, properties, security, schema, clock, batch_bytes, poll_timeout_ms)
+    with closing(rows):
         try:
-            yield from _read_assigned(consumer, read, schema, clock, batch_bytes, poll_timeout_ms)
-        except OffsetOutOfRangeError as error:
+            yield from rows
+        except (OffsetOutOfRangeError, CorruptDataError) as error:
             if fail_on_data_loss:
                 raise
             _logger.warning("records are left out, failOnDataLoss=false: %s", error)
 
 
-def _read_assigned(
-    consumer: Consumer,
+def _fetch_tail(
     read: BrokerRead,
+    properties: Mapping[str, Any],
+    security: NodeSecurity,
     schema: pa.Schema,
     clock: Clock,
     batch_bytes: int,
     poll_timeout_ms: int,
-) -> Iterator[pa.RecordBatch]:
-    waiting: list[Message] = []
-    size = 0
-    reached = read.start_offset
-    heard_s = clock.monotonic_s()
-    while reached < read.end_offset:
-        wanted = min(_RECORDS_PER_POLL, read.end_offset - reached)
-        messages = consumer.consume(wanted, _POLL_S)
-        if messages:
-            heard_s = clock.monotonic_s()
-            reached, records = _settled(messages, read)
-            waiting += records
-            size += sum(map(len, records))
-        elif clock.monotonic_s() - heard_s > poll_timeout_ms / 1000:
-            raise RequestTimedOutError(
-                f"brokers sent no record in time {_place(read)} reached={reached}"
-                f" timeout_ms={poll_timeout_ms}"
-            )
-        if size >= batch_bytes or (waiting and reached >= read.end_offset):
-            yield message_batch(waiting, read.topic_partition, schema)
-            waiting, size = [], 0
-
-
-def _settled(messages: Sequence[Message], read: BrokerRead) -> tuple[Offset, Sequence[Message]]:
-    """The offset after these messages (at least one), and the messages that are records of the read.
-    Only if one is an error does Python code run for each."""
-    reached = _reached(messages[-1], read)
-    if any(map(Message.error, messages)):
-        # The reported end of the partition may be older than the records in the same answer.
-        reached = max(_reached(each, read) for each in messages)
-        messages = [each for each in messages if each.error() is None]
-    if reached > read.end_offset:
-        within = int(np.searchsorted(offsets_of(messages), read.end_offset))
-        messages = messages[:within]
-    return reached, messages
-
-
-def _reached(message: Message, read: BrokerRead) -> Offset:
-    """The offset after this message, or the partition's end if the message reports that."""
-    error = message.error()
-    offset = message.offset()
-    if offset is not None and error is None:
-        return offset + 1
-    if offset is not None and error is not None and error.code() == _PARTITION_EOF:
-        return offset
-    assert error is not None, "a record has an offset"
-    if error.code() in _LOST:
-        raise OffsetOutOfRangeError(
-            f"brokers no longer have the records {_place(read)} reason={error.str()!r}"
-        )
-    raise RetriableError(
-        f"brokers cannot be read {_place(read)} reason={error.str()!r}"
-    ) from KafkaException(error)
-
-
-def _place(read: BrokerRead) -> str:
-    return (
-        f"topic={read.topic_partition.topic} partition={read.topic_partition.partition}"
-        f" start_offset={read.start_offset} end_offset={read.end_offset}"
+) -> Generator[pa.RecordBatch, None, None]:
+    settings = FetchSettings(
+        isolation_level=_ISOLATION_LEVELS[properties["isolation.level"]],
+        timeout_ms=poll_timeout_ms,
     )
+    fetch = PartitionFetch(read.topic_partition, properties, security, clock, settings)
+    columns = decoded_columns(schema)
+    with closing(fetch.batches(read.start_offset, read.end_offset)) as answers:
+        try:
+            for answer in answers:
+                rest, ended = answer.data, ended_transactions(answer)
+                while rest:
+                    decoded = decode_columns(
+                        rest,
+                        offset_range=(read.start_offset, read.end_offset),
+                        columns=columns,
+                        aborted=ended,
+                        decoded_size_max=batch_bytes,
+                    )
+                    rest = rest[decoded.position_end :]
+                    if decoded.count:
+                        yield record_batch(decoded, read.topic_partition, schema)
+        except CorruptDataError as error:
+            raise CorruptObjectError(
+                f"records of the brokers are damaged topic={read.topic_partition.topic}"
+                f" partition={read.topic_partition.partition} start_offset={read.start_offset}"
+                f" end_offset={read.end_offset} reason='{error}'"
+            ) from error
+
+
+def ended_transactions(answer: FetchedBatches) -> list[tuple[ProducerId, Offset, Offset]]:
+    """The aborted transactions of an answer, each with the offset of its marker. An answer is
+    decoded in pieces, and a transaction that has ended in one must not go on in the next.
+
+    A transaction without a marker here goes on beyond the answer, whose own answer names it again.
+    """
+    if not answer.aborted:
+        return []
+    is_marker = answer.table["attributes"] & CONTROL_FLAG != 0
+    is_marker &= answer.table["attributes"] & TRANSACTIONAL_FLAG != 0
+    aborts: dict[ProducerId, list[Offset]] = {}
+    for position in answer.table["position"][is_marker].tolist():
+        header = read_batch_header(answer.data, position)
+        marker = read_control_record(answer.data, position, header)
+        if marker is not None and marker.type is ControlRecordType.ABORT:
+            aborts.setdefault(header.producer_id, []).append(header.base_offset)
+    return [
+        (
+            producer_id,
+            first,
+            next((at for at in aborts.get(producer_id, ()) if at >= first), _OFFSET_MAX),
+        )
+        for producer_id, first in answer.aborted
+    ]

@@ -1,0 +1,1 @@
+"""Clients that Isotherm has of its own, for what librdkafka cannot do."""
