@@ -14,12 +14,17 @@ from typing import Any
 import pytest
 from click.testing import Result
 from confluent_kafka import Consumer, Producer, TopicPartition
+from kio.schema.errors import ErrorCode
 from typer.testing import CliRunner
 
 from isotherm.cli.main import app
 from isotherm.errors import IsothermError, NotLeaderOrFollowerError, RejectedError
+from isotherm.protocol.api_keys import ApiKey
+from isotherm.record.batch import NewRecord, build_batch
 from isotherm.testing.broker_process import ISOTHERM
 from isotherm.testing.embedded_broker import EmbeddedBroker
+from tests.support.raw_client import RawClient
+from tests.support.raw_header_names import RawName
 
 _TIMES_MS = [1_767_225_600_000 + hour * 3_600_000 for hour in range(6)]  # from 2026-01-01T00:00Z
 
@@ -76,6 +81,24 @@ def test_partition_without_the_offset_is_named_and_the_others_are_read(
 
 def test_time_after_the_last_record_is_the_end(broker: EmbeddedBroker) -> None:
     assert invoke(broker, "consume", "events", "-o", "@2027-01-01", "--json") == []
+
+
+def test_header_whose_name_is_not_utf8_has_replacement_characters(broker: EmbeddedBroker) -> None:
+    invoke(broker, "topics", "create", "odd", "--partitions", "1", "--config", "retention.ms=-1")
+    headers = [(RawName(b"h\xff\xfe"), b"1"), (RawName(b"ok"), None)]
+    records = bytes(build_batch([NewRecord(_TIMES_MS[0], None, b"v", headers)] * 2))
+    with RawClient(broker.bootstrap_servers) as client:
+        partition = {"index": 0, "records": records.hex()}
+        data = [{"name": "odd", "partition_data": [partition]}]
+        fields = {"acks": 1, "timeout": 5000, "topic_data": data}
+        answer = client.ask(ApiKey.PRODUCE, 9, **fields)
+    assert answer.responses[0].partition_responses[0].error_code is ErrorCode.none, answer
+    rows = invoke(broker, "consume", "odd", "--json")
+    shown = [
+        {"key": "h\ufffd\ufffd", "value": "1", "encoding": "utf-8"},
+        {"key": "ok", "value": None, "encoding": None},
+    ]
+    assert [row["headers"] for row in rows] == [shown, shown]
 
 
 @pytest.mark.parametrize("offset", ["@noon", "half"])

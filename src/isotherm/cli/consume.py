@@ -32,6 +32,8 @@ from isotherm.cli.options import (
 from isotherm.cli.output import error_console, json_text
 from isotherm.cli.shown_bytes import json_fields, json_headers, terminal_text
 from isotherm.cli.stop_signals import HeldSignals, held_signals
+from isotherm.client.record_headers import HeaderReader, Headers
+from isotherm.clock import SystemClock
 from isotherm.errors import RejectedError
 from isotherm.types import Offset, TimestampMs
 
@@ -93,12 +95,16 @@ def consume(
     """
     is_time = offset.startswith("@")
     start = start_time_ms(offset[1:]) if is_time else _start_offset(offset)
-    if as_json:
-        line_of = json_line(as_base64=as_base64)
-    else:
-        line_of = text_line(record_format, as_base64=as_base64, for_terminal=sys.stdout.isatty())
     with one_line_errors(bootstrap_server), held_signals() as signals:
-        reader = consumer(bootstrap_server, client_settings(command_config, client_property))
+        settings = client_settings(command_config, client_property)
+        if as_json:
+            properties = {"bootstrap.servers": bootstrap_server, **settings}
+            header_reader = HeaderReader(properties, SystemClock())
+            line_of = json_line(header_reader.headers_of, as_base64=as_base64)
+        else:
+            for_terminal = sys.stdout.isatty()
+            line_of = text_line(record_format, as_base64=as_base64, for_terminal=for_terminal)
+        reader = consumer(bootstrap_server, settings)
         try:
             wanted = [
                 Assignment(topic, found.partition, start)
@@ -211,7 +217,7 @@ def _failed(message: Any, error: KafkaError) -> Exception:
     )
 
 
-def json_line(*, as_base64: bool) -> LineOf:
+def json_line(headers_of: Callable[[Any], Headers], *, as_base64: bool) -> LineOf:
     """Prints a message as a JSON object, in UTF-8."""
 
     def line_of(message: Any) -> bytes:
@@ -222,7 +228,7 @@ def json_line(*, as_base64: bool) -> LineOf:
             "ts": message.timestamp()[1],
             **json_fields("key", message.key(), as_base64=as_base64),
             **json_fields("value", message.value(), as_base64=as_base64),
-            "headers": json_headers(message.headers() or (), as_base64=as_base64),
+            "headers": json_headers(headers_of(message), as_base64=as_base64),
         }
         return json_text(row).encode()
 
