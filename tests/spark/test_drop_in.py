@@ -6,7 +6,9 @@ Kafka source's jars where Maven can resolve them.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 import re
 import time
 from collections.abc import Callable
@@ -19,12 +21,13 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from isotherm.errors import RejectedError
+from isotherm.errors import ConfigError, RejectedError
 from isotherm.spark import source_metrics
 from isotherm.spark.option_parsing import parse_options, parse_stream_options
 from isotherm.spark.rows import full_schema
 from isotherm.spark.source import IsothermReader
 from isotherm.spark.streaming.stream_source import IsothermStreamReader
+from isotherm.spark.topic_pattern import topic_pattern
 from isotherm.testing.embedded_broker import EmbeddedBroker
 
 TIMEOUT_S = 60
@@ -120,14 +123,19 @@ WHOLE = '{"orders":{"0":-2,"1":-2,"2":-2}}'
     [
         ORDERS,
         {"subscribe": "orders, order-items"},
-        {"subscribePattern": "order.*"},
+        {"subscribePattern": "rders"},
+        {"subscribePattern": r" (?i)^ORDERS$|\Qorder-i\E "},
         {"assign": '{"orders":[1,2]}'},
         ORDERS | {"includeHeaders": "true"},
         ORDERS | {"kafka.isolation.level": "read_committed"},
         {"subscribePattern": "order.*", "kafka.isolation.level": "read_committed"},
         ORDERS | {"startingOffsets": '{"orders":{"0":100,"1":-2,"2":-2}}'},
         ORDERS | {"startingOffsets": WHOLE, "endingOffsets": '{"orders":{"0":33,"1":-1,"2":-1}}'},
-        ORDERS | FROM_LATE | {"startingTimestamp": FIRST_MS + 1_000_000},
+        ORDERS
+        | {
+            "startingOffsetsByTimestampStrategy": "LATEST",
+            "startingTimestamp": FIRST_MS + 1_000_000,
+        },
         ORDERS
         | FROM_LATE
         | {"startingTimestamp": FIRST_MS + 700_500, "endingTimestamp": FIRST_MS + 900_500},
@@ -146,6 +154,97 @@ def test_rows_are_equal(load: Load, options: dict[str, object]) -> None:
     ours = rows_of(load("isotherm", **options))
     assert ours == rows_of(load("kafka", **options))
     assert ours
+
+
+# The pieces of random expressions: of syntax that Java and Python share, and of syntax that they do not.
+PIECES = [
+    *("a", "b", "o", "r", "d", "ers", "orders", "-", "_", ".", "k", "K", "#", " ", ",", "&"),
+    *(
+        "\\.",
+        "\\-",
+        "\\_",
+        "\\d",
+        "\\w",
+        "\\W",
+        "\\D",
+        "\\s",
+        "\\S",
+        "\\b",
+        "\\B",
+        "\\A",
+        "\\Z",
+        "^",
+        "$",
+    ),
+    *(
+        "[a-c]",
+        "[^a-z]",
+        "[.]",
+        "[a-]",
+        "[\\w.-]",
+        "[a^]",
+        "[\\]]",
+        "[A-z]",
+        "[",
+        "]",
+        "[^",
+        "[]",
+        "[^]",
+    ),
+    *("(", "(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", ")", ")", "|", "(?i)", "(?i:", "(?-i:"),
+    *("*", "+", "?", "{2}", "{1,}", "{0,2}", "{,2}", "{", "}", "*?", "++", "\\1", "\\2", "\\10"),
+    *(
+        "\\x41",
+        "\\u0061",
+        "\\Q",
+        "\\E",
+        "\\Qa.b\\E",
+        "\\z",
+        "\\h",
+        "\\p{L}",
+        "(?x)",
+        "\u017f",
+        "\u212a",
+        "é",
+    ),
+    *("[a&&b]", "[[a]b]", "[^][b]]", "[a--b]", "[a||b]", "(?<n>", "(?P<n>", "(?#c)"),
+]
+TOPIC_NAMES = (
+    "orders",
+    "orders-eu",
+    "eu-orders-2",
+    "ORDERS",
+    "A",
+    "_x.y",
+    "a.b-c_d",
+    "0",
+    "aab",
+    "b1b1",
+    "Kk",
+    "-",
+)
+
+
+def test_patterns_find_what_javas_find(kafka_source: SparkSession) -> None:
+    rng = random.Random(7)
+    texts = {"".join(rng.choices(PIECES, k=rng.randint(1, 6))) for _ in range(8000)}
+    read: dict[str, list[bool]] = {}
+    for text in sorted(texts):
+        with contextlib.suppress(ConfigError):
+            pattern = topic_pattern(text)
+            read[text] = [pattern.selects(name) for name in TOPIC_NAMES]
+    assert len(read) > 1000, "too few are read to show anything"
+    # Java, by Spark's `rlike`. An expression that it refuses would end the query.
+    frame = kafka_source.createDataFrame([(text,) for text in read], "text string")
+    columns = [f"'{name}' rlike text as n{number}" for number, name in enumerate(TOPIC_NAMES)]
+    found = {text: list(matches) for text, *matches in frame.selectExpr("text", *columns).collect()}
+    assert {text for text in read if found[text] != read[text]} == set()
+
+
+def test_ranges_without_offsets_may_lie_anywhere(load: Load) -> None:
+    """Partition 2 is empty, so its offsets 50 to 50 lie beyond its end."""
+    nothing = ORDERS | {"startingOffsets": nth(50), "endingOffsets": nth(50)}
+    assert load("kafka", **nothing).collect() == load("isotherm", **nothing).collect() == []
 
 
 def test_schemas_are_equal(load: Load) -> None:

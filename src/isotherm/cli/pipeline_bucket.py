@@ -120,7 +120,8 @@ def topics_chosen(options: SourceOptions) -> Column:
     from pyspark.sql import functions as sql
 
     if options.subscribe_pattern is not None:
-        return sql.col("topic").rlike(f"^(?:{options.subscribe_pattern})$")
+        # Java finds the expression in the name, as `SourceOptions.selects_topic` does.
+        return sql.col("topic").rlike(options.subscribe_pattern)
     return sql.col("topic").isin(sorted(options.named_topics))
 
 

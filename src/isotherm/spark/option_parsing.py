@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import logging
-import re
 from collections.abc import Mapping
 
 from isotherm.config.definition import LIST, ConfigKey, config_keys
@@ -34,6 +33,7 @@ from isotherm.spark.plan.offsets import (
     SpecificTimestamps,
     check_order,
 )
+from isotherm.spark.topic_pattern import topic_pattern
 
 _logger = logging.getLogger(__name__)
 
@@ -202,12 +202,7 @@ def _check_pattern(pattern: str) -> None:
             "Pattern to subscribe is empty as specified value for option 'subscribePattern' is"
             f" '{pattern}'"
         )
-    try:
-        re.compile(pattern.strip())
-    except re.error as error:
-        raise ConfigError(
-            f"not a regular expression option=subscribePattern value={pattern!r}"
-        ) from error
+    topic_pattern(pattern.strip())
 
 
 def _check_kafka_properties(options: SourceOptions) -> None:

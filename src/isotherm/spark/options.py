@@ -29,6 +29,7 @@ from isotherm.config.definition import (
     STRING,
     Check,
     ConfigKey,
+    ConfigType,
     at_least,
     between,
     config_keys,
@@ -50,6 +51,7 @@ from isotherm.spark.plan.offsets import (
     parse_partition_timestamps,
     parse_partitions,
 )
+from isotherm.spark.topic_pattern import topic_pattern
 from isotherm.types import TimestampMs, TopicPartition
 
 KAFKA_PREFIX = "kafka."
@@ -66,6 +68,8 @@ ISOLATION_PROPERTY = "isolation.level"
 _POSITIVE = Check(lambda value: value is None or value > 0, "more than 0")
 
 
+# Spark's Kafka source takes such a word in capitals as well.
+_WORD: ConfigType[str] = ConfigType("STRING", lambda text: text.strip().lower(), str)
 _DURATION = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
 _MINUTE_US = 60_000_000
 _UNIT_US = {
@@ -148,7 +152,8 @@ class SourceOptions:
     subscribe_pattern: str | None = key(
         optional(STRING),
         None,
-        "Regular expression that the whole name of a topic must match.",
+        "Regular expression that is found in the names of the topics, in the syntax that Java and"
+        " Python share. `^` and `$` tie it to the whole name.",
         name="subscribePattern",
     )
     assign: str | None = key(
@@ -178,7 +183,7 @@ class SourceOptions:
         check=at_least(0),
     )
     starting_offsets_by_timestamp_strategy: str = key(
-        STRING,
+        _WORD,
         "error",
         "What to do with a partition that has no record at or after its starting time: `error`,"
         " or `latest` to start at its end.",
@@ -301,7 +306,7 @@ class SourceOptions:
     )
     fetch_offset_retry_interval_ms: int = key(
         LONG,
-        10,
+        1000,
         "How long it waits in between, in milliseconds.",
         name="fetchOffset.retryIntervalMs",
         check=at_least(0),
@@ -435,7 +440,7 @@ class SourceOptions:
     def selects_topic(self, topic: str) -> bool:
         """Whether the query reads this topic, or some partitions of it."""
         if self.subscribe_pattern is not None:
-            return re.fullmatch(self.subscribe_pattern, topic) is not None
+            return topic_pattern(self.subscribe_pattern).selects(topic)
         return topic in self.named_topics
 
     @property

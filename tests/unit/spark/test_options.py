@@ -82,7 +82,7 @@ def test_exactly_one_option_chooses_topics(given: dict[str, str], words: str) ->
     [
         ({"subscribe": " , "}, "No topics to subscribe to .* 'subscribe' is ' , '"),
         ({"subscribePattern": " "}, "Pattern to subscribe is empty .* 'subscribePattern' is ' '"),
-        ({"subscribePattern": "a["}, "not a regular expression option=subscribePattern"),
+        ({"subscribePattern": "a["}, r"option=subscribePattern value='a\[' position=1 found='\['"),
         ({"assign": "a-0"}, "No topicpartitions to assign .* 'assign' is 'a-0'"),
         ({"assign": '{"a":["0"]}'}, r'Expected e.g. .*got {"a":\["0"\]} option=assign'),
         ({"assign": "{}"}, "no partition is assigned option=assign"),
@@ -100,10 +100,17 @@ def test_subscribe_is_a_trimmed_list() -> None:
     assert not options.selects_topic("d")
 
 
-def test_pattern_must_match_the_whole_name() -> None:
-    options = parse_options({"path": "s3://b", "subscribePattern": "flights.*"})
+def test_pattern_is_found_in_the_name() -> None:
+    options = parse_options({"path": "s3://b", "subscribePattern": " ^flights "})
     assert options.selects_topic("flights-2013")
     assert not options.selects_topic("old-flights-2013")
+
+
+def test_strategy_may_be_in_capitals() -> None:
+    options = parse_options(
+        {"path": "b", "subscribe": "a", "startingOffsetsByTimestampStrategy": "LATEST"}
+    )
+    assert options.starting_offsets_by_timestamp_strategy == "latest"
 
 
 @pytest.mark.parametrize(
