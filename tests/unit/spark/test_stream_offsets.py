@@ -64,6 +64,9 @@ def ranges(*sizes: int, start: int = 100) -> list[OffsetRange]:
         ((1000, 1), 10, (9, 1)),  # 9.99 is rounded down, 0.01 is rounded up to 1
         ((5, 5, 5), 2, (1, 1, 1)),  # every partition gets one, though the sum exceeds the limit
         ((0, 8), 4, (0, 4)),
+        # The Kafka source divides first: 22 * (15 / 22) is 14.999... in floating point.
+        ((15, 7), 22, (14, 7)),
+        ((30, 14), 22, (14, 7)),
     ],
 )
 def test_records_are_shared_as_the_kafka_source_shares_them(sizes, limit, counts) -> None:

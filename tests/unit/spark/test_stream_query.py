@@ -175,6 +175,25 @@ def test_too_few_records_wait_until_the_delay_has_passed(cluster: Cluster, strea
     assert following.batch() == [("Broker", 50, 150)], "enough is there at once"
 
 
+def test_delay_begins_again_with_each_look_that_passes_also_without_records(
+    cluster: Cluster, stream
+) -> None:
+    """The first look passes and finds nothing. Few records then wait for the delay, as in the Kafka source."""
+    following = stream(minOffsetsPerTrigger="100", maxTriggerDelay="60s")
+    following.start()
+    following.batch()
+    cluster.ends[A0] = OffsetBounds(0, 5)
+    following.clock.advance(59_000)
+    assert following.batch() is None
+    following.clock.advance(1_000)
+    assert following.batch() == [("Broker", 0, 5)]
+    following.clock.advance(60_000)
+    assert following.batch() is None
+    cluster.ends[A0] = OffsetBounds(0, 9)
+    following.clock.advance(59_000)
+    assert following.batch() is None, "the look without records has begun the delay"
+
+
 def test_available_now_reads_what_was_there_and_never_waits(cluster: Cluster, stream) -> None:
     cluster.ends[A0] = OffsetBounds(0, 10)
     following = stream(

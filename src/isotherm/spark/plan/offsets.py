@@ -277,14 +277,17 @@ def _shown(partitions: Iterable[TopicPartition]) -> str:
 
 
 def check_range(wanted: OffsetRange, bounds: OffsetBounds) -> str | None:
-    """A message about the unreadable part of `wanted`. None if all of it is readable."""
+    """A message about the unreadable part of `wanted`. None if all of it is readable, or if it is
+    empty: nothing is lost of it, wherever it lies."""
+    if wanted.size == 0:
+        return None
     place = (
         f"partition={wanted.topic_partition} start_offset={wanted.start} end_offset={wanted.end}"
         f" first_available={bounds.start} available_end={bounds.end}"
     )
     if wanted.end < wanted.start:
         return f"the ending offset is below the starting offset {place}"
-    if wanted.start < bounds.start and wanted.size > 0:
+    if wanted.start < bounds.start:
         return f"the starting offset is no longer kept {place}"
     if wanted.end > bounds.end:
         return f"the offsets reach beyond the end of the partition {place}"

@@ -85,7 +85,7 @@ class Brokers(Protocol):
 class RequestSettings:
     timeout_s: float = 60.0
     retries: int = 3
-    retry_interval_ms: int = 10
+    retry_interval_ms: int = 1000
 
 
 class KafkaBrokers:

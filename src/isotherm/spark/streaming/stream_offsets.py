@@ -70,13 +70,14 @@ def admit_records(available: Sequence[OffsetRange], records_max: int) -> Partiti
     that small partitions make progress. The sum may exceed the limit a little. Source: Spark
     KafkaMicroBatchStream.rateLimit.
     """
-    total = sum(max(0, whole.size) for whole in available)
+    total = float(sum(max(0, whole.size) for whole in available))
     ends: PartitionOffsets = {}
     for whole in available:
-        if whole.size <= 0 or total <= records_max:
+        if whole.size <= 0:
             ends[whole.topic_partition] = whole.end
             continue
-        share = records_max * whole.size / total
+        # In this order, and rounded as there: batches end at the same offsets.
+        share = records_max * (whole.size / total)
         count = math.ceil(share) if share < 1 else math.floor(share)
         ends[whole.topic_partition] = min(whole.end, whole.start + count)
     return ends

@@ -56,7 +56,8 @@ class StreamQuery:
         self._target: PartitionOffsets | None = None
         self._latest: PartitionOffsets | None = None
         self._seen: _Seen | None = None
-        self._last_batch_s: float | None = None
+        # When `minOffsetsPerTrigger` last let a batch pass.
+        self._passed_s: float | None = None
 
     def initial_offset(self) -> StreamOffset:
         """The start of a new query. Every call returns the same offset."""
@@ -108,7 +109,6 @@ class StreamQuery:
             # otherwise a stream that begins at `latest` would begin later after a restart.
             is_untold = start.start is None and start.offsets == self._initial
             return StreamOffset(ends, ends) if is_untold else start
-        self._last_batch_s = self._clock.monotonic_s()
         return StreamOffset(ends, start.offsets if start.offsets == self._initial else None)
 
     def latest_offset(self) -> StreamOffset | None:
@@ -176,15 +176,20 @@ class StreamQuery:
 
     def _waits_for_more(self, available: list[OffsetRange]) -> bool:
         least = self._options.min_offsets_per_trigger
-        # The first batch is not delayed, as in Spark's KafkaMicroBatchStream. With a target
-        # (AvailableNow) a delay would end the query: Spark takes an unchanged offset for the end.
-        if least is None or self._target is not None or self._last_batch_s is None:
+        # With a target (AvailableNow) a delay would end the query: Spark takes an unchanged offset
+        # for the end.
+        if least is None or self._target is not None:
             return False
-        waited_ms = (self._clock.monotonic_s() - self._last_batch_s) * 1000
-        return (
-            sum(whole.size for whole in available) < least
-            and waited_ms < self._options.max_trigger_delay_ms
-        )
+        now_s = self._clock.monotonic_s()
+        # The first look does not wait. Every look that does not wait restarts the delay, also one
+        # that finds no record. Source: Spark KafkaMicroBatchStream.delayBatch.
+        if self._passed_s is not None:
+            waited_ms = (now_s - self._passed_s) * 1000
+            is_few = sum(whole.size for whole in available) < least
+            if is_few and waited_ms < self._options.max_trigger_delay_ms:
+                return True
+        self._passed_s = now_s
+        return False
 
     def _admit_bytes(self, available: list[OffsetRange], bytes_max: int) -> PartitionOffsets:
         def admitted(views: Views) -> PartitionOffsets:
