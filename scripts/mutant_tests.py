@@ -120,6 +120,20 @@ TESTS: dict[str, tuple[str, ...]] = {
     "remote/tasks/replacement_target.py": COMPACTION,
     "remote/compaction/finisher.py": COMPACTION,
     "remote/compaction/recovery.py": (*COMPACTION, "tests/unit/spark/test_compact_recovery.py"),
+    "client/partition_fetch.py": (
+        "tests/unit/client/test_partition_fetch.py",
+        "tests/unit/spark/test_tail.py",
+    ),
+    "client/record_headers.py": ("tests/unit/client/test_record_headers.py",),
+    "spark/topic_pattern.py": ("tests/unit/spark/test_topic_pattern.py",),
+    "spark/reading/consumed_tail.py": ("tests/unit/spark/test_consumed_tail.py",),
+    "spark/reading/message_columns.py": (
+        "tests/unit/spark/test_message_columns.py",
+        "tests/unit/spark/test_consumed_tail.py",
+    ),
+    "spark/reading/tail.py": ("tests/unit/spark/test_tail.py",),
+    "spark/streaming/stream_offsets.py": ("tests/unit/spark/test_stream_offsets.py",),
+    "spark/streaming/stream_query.py": ("tests/unit/spark/test_stream_query.py",),
     "spark/jobs/quarantine.py": (
         "tests/spark/test_sweep_recheck.py",
         "tests/spark/test_bucket_pages.py",

@@ -54,7 +54,9 @@ FETCH_BYTES = 8 * 1024 * 1024
 
 _FETCH_WAIT = datetime.timedelta(milliseconds=500)
 # As librdkafka's socket.timeout.ms: a broker may have to fetch from the bucket.
-_SOCKET_TIMEOUT_S = 60.0
+_SOCKET_TIMEOUT_MAX_S = 60.0
+# A shorter timeout of a reader bounds the time without records, not each step of a login.
+_SOCKET_TIMEOUT_MIN_S = 5.0
 _RETRY_INTERVAL_S = 0.1
 # The planner has seen the topic, so a broker that does not know it is behind, or the topic is gone.
 _UNKNOWN_TOPIC_S = 5.0
@@ -159,8 +161,9 @@ class PartitionFetch:
                         f"brokers sent no record in time {self._at(next_offset)}"
                         f" timeout_ms={self._settings.timeout_ms} reason={reason!r}"
                     )
-                elif self._link is None:
-                    # `Clock` has no sleep: waiting for an event that never comes is one.
+                else:
+                    # Also after an empty answer: a broker that cannot reach its bucket may send one
+                    # at once. `Clock` has no sleep: waiting for an event that never comes is one.
                     self._clock.wait(threading.Event(), _RETRY_INTERVAL_S)
 
     def close(self) -> None:
@@ -290,7 +293,9 @@ class PartitionFetch:
         self._link.node = node
 
     def _opened(self, address: BrokerAddress) -> _Link:
-        return _Link(address, self._security, self._client_id)
+        timeout_s = max(_SOCKET_TIMEOUT_MIN_S, self._settings.timeout_ms / 1000)
+        timeout_s = min(_SOCKET_TIMEOUT_MAX_S, timeout_s)
+        return _Link(address, self._security, self._client_id, timeout_s)
 
     def _leader(self, link: _Link) -> BrokerId:
         link.send(
@@ -329,7 +334,9 @@ class _Link:
     more use.
     """
 
-    def __init__(self, address: BrokerAddress, security: NodeSecurity, client_id: str) -> None:
+    def __init__(
+        self, address: BrokerAddress, security: NodeSecurity, client_id: str, timeout_s: float
+    ) -> None:
         """Connect, and log in if `security` says so: raises SaslAuthenticationError."""
         self.address = address
         self.node: BrokerId = _NO_BROKER
@@ -339,7 +346,7 @@ class _Link:
         self._sent: tuple[int, type[Any]] | None = None
         self._closing = contextlib.ExitStack()
         self._stream = self._closing.enter_context(
-            connected((address.host, address.port), security, _SOCKET_TIMEOUT_S)
+            connected((address.host, address.port), security, timeout_s)
         )
 
     def send(self, key: ApiKey, version: int, fields: Mapping[str, Any]) -> None:

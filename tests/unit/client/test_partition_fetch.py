@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from isotherm.client import partition_fetch
 from isotherm.client.partition_fetch import FetchSettings, PartitionFetch
 from isotherm.errors import (
     BrokerUnreachableError,
@@ -16,7 +17,8 @@ from isotherm.errors import (
     RejectedError,
     RequestTimedOutError,
 )
-from isotherm.protocol.node_security import PLAINTEXT
+from isotherm.protocol.node_exchange import connected
+from isotherm.protocol.node_security import PLAINTEXT, NodeSecurity
 from isotherm.record.batch import NewRecord, build_batch
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicPartition
@@ -227,6 +229,34 @@ def test_silent_brokers_are_given_up_and_each_batch_restarts_the_timeout(new_clu
     cluster.answers[0] = [refusal] * 9
     with pytest.raises(RequestTimedOutError, match="NOT_LEADER_OR_FOLLOWER"):
         cluster.read(0, 4, timeout_ms=450)
+
+
+def test_empty_answers_are_no_records_and_are_not_asked_for_without_a_pause(
+    new_cluster: New,
+) -> None:
+    cluster = new_cluster()
+    cluster.answers[0] = [fetched(), fetched(), fetched(batch(0))]
+    assert cluster.read(0, 2) == [0]
+    cluster.answers[0] = [fetched()] * 99
+    with pytest.raises(RequestTimedOutError, match="reason='no record'"):
+        cluster.read(0, 2, timeout_ms=1000)
+    # Ten times a second, of simulated time.
+    assert 10 <= len(cluster.fetches(0)) - 3 <= 12
+
+
+@pytest.mark.parametrize(("timeout_ms", "wait_s"), [(900, 5.0), (30_000, 30.0), (120_000, 60.0)])
+def test_waits_of_a_connection_are_bounded(
+    new_cluster: New, monkeypatch: pytest.MonkeyPatch, timeout_ms: int, wait_s: float
+) -> None:
+    waits: list[float] = []
+
+    def opened(address: tuple[str, int], security: NodeSecurity, timeout_s: float) -> Any:
+        waits.append(timeout_s)
+        return connected(address, security, timeout_s)
+
+    monkeypatch.setattr(partition_fetch, "connected", opened)
+    assert new_cluster().read(0, 2, timeout_ms=timeout_ms) == [0]
+    assert waits == [wait_s]
 
 
 def test_offsets_that_the_leader_no_longer_has(new_cluster: New) -> None:
