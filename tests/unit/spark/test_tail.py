@@ -330,7 +330,8 @@ steps = st.lists(
         st.sampled_from(["write", "write", "commit", "abort"]),
         st.integers(1, 3),
     ),
-    max_size=14,
+    min_size=6,
+    max_size=20,
 )
 
 
@@ -354,13 +355,18 @@ def test_records_of_aborted_transactions_are_left_out(
 def test_aborted_transaction_ends_at_its_marker_also_in_the_next_piece(leader: Leader) -> None:
     """An answer is decoded in pieces: what a producer commits later must not be lost."""
     made, leader.aborted, _ = log_of(
-        [(1, "write", 1), (1, "abort", 1), (1, "write", 2), (1, "commit", 1)]
+        [
+            *[(1, "write", 1), (1, "abort", 1)],
+            # The first piece ends here, before what the same producer commits.
+            *[(2, "write", 1), (2, "commit", 1)],
+            *[(1, "write", 2), (1, "commit", 1)],
+        ]
     )
     leader.batches = made
-    rows = leader.read(0, 5, isolation="read_committed", batch_bytes=1)
-    assert [row["offset"] for row in rows] == [2, 3]
+    rows = leader.read(0, 7, isolation="read_committed", batch_bytes=1)
+    assert [row["offset"] for row in rows] == [2, 4, 5]
     # Markers are no rows, whatever the isolation.
-    assert [row["offset"] for row in leader.read(0, 5)] == [0, 2, 3]
+    assert [row["offset"] for row in leader.read(0, 7)] == [0, 2, 4, 5]
 
 
 # ---- Losses, and properties

@@ -77,6 +77,7 @@ def test_expression_is_found_in_names(text: str, found: list[str]) -> None:
         # Neither.
         ("a[", 1),
         ("a\\", 1),
+        ("abcdefghijklm[nopqrstuvwxyz", 13),
     ],
 )
 def test_syntax_of_another_meaning_is_refused_by_its_place(text: str, position: int) -> None:

@@ -19,7 +19,7 @@ from isotherm.config.client_security import librdkafka_properties
 from isotherm.errors import CorruptDataError, CorruptObjectError, OffsetOutOfRangeError
 from isotherm.protocol.node_security import NodeSecurity, own_security
 from isotherm.record.batch import read_batch_header
-from isotherm.record.batch_header import CONTROL_FLAG, TRANSACTIONAL_FLAG
+from isotherm.record.batch_header import CONTROL_FLAG
 from isotherm.record.columns import decode_columns
 from isotherm.record.control import ControlRecordType, read_control_record
 from isotherm.spark.arrow_rows import decoded_columns, record_batch
@@ -140,7 +140,6 @@ def ended_transactions(answer: FetchedBatches) -> list[tuple[ProducerId, Offset,
     if not answer.aborted:
         return []
     is_marker = answer.table["attributes"] & CONTROL_FLAG != 0
-    is_marker &= answer.table["attributes"] & TRANSACTIONAL_FLAG != 0
     aborts: dict[ProducerId, list[Offset]] = {}
     for position in answer.table["position"][is_marker].tolist():
         header = read_batch_header(answer.data, position)
