@@ -203,27 +203,32 @@ def _avro_reader(schema: RegisteredSchema, name: SchemaName) -> ValueReader:
         for _, text in schema.references:
             fastavro.parse_schema(json.loads(text), named_schemas=named)
         parsed = fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
+        _check_items(parsed, named, set())
+        is_recursive = _contains_itself(parsed, named, frozenset(), set())
     except (fastavro.schema.SchemaParseException, ValueError, LookupError, TypeError) as error:
         raise UnknownSchemaError(f"the schema is not one of Avro: {error!r}") from error
     except RecursionError as error:
         raise UnknownSchemaError("the schema is nested too deeply") from error
-    _check_items(parsed, named, set())
-    return functools.partial(_avro_text, parsed)
+    if is_recursive:
+        # The compiled reader has no bound for the depth of a value: 20,000 levels, a byte each, end the process.
+        # The same reader in Python ends at the interpreter's bound, with an error.
+        from fastavro._read_py import schemaless_reader
+    else:
+        schemaless_reader = fastavro.schemaless_reader
+    return functools.partial(_avro_text, schemaless_reader, parsed)
 
 
-def _avro_text(schema: Any, payload: bytes) -> str:
-    import fastavro
-
+def _avro_text(schemaless_reader: Callable[..., Any], schema: Any, payload: bytes) -> str:
     stream = BytesIO(payload)
     try:
-        value = fastavro.schemaless_reader(stream, schema, None)
+        value = schemaless_reader(stream, schema, None)
         text = json.dumps(value, default=_plain, ensure_ascii=False)
     except EOFError as error:
         raise ValueError("it ends before its schema does") from error
     except (LookupError, ArithmeticError, TypeError, struct.error, ValueError) as error:
         raise ValueError(f"it is not Avro of its schema: {error}") from error
     except (MemoryError, RecursionError) as error:
-        raise ValueError("it is not Avro of its schema: it is too large") from error
+        raise ValueError("it is not Avro of its schema: it is too large or too deep") from error
     left = len(payload) - stream.tell()
     if left:
         raise ValueError(f"it is not Avro of its schema: {left} bytes are left behind it")
@@ -251,6 +256,40 @@ def _check_items(schema: Any, named: dict[str, Any], seen: set[str]) -> None:
         raise UnknownSchemaError("an array has items without bytes")
     if isinstance(schema.get("type"), dict | list):
         _check_items(schema["type"], named, seen)
+
+
+def _contains_itself(
+    schema: Any, named: dict[str, Any], within: frozenset[str], finite: set[str]
+) -> bool:
+    """Whether a value of the schema may have any depth: a type refers to one that it is part of.
+
+    `finite` collects the names that are settled, so that each is looked at once.
+    """
+    if isinstance(schema, str):
+        if schema in within:
+            return True
+        if schema not in named or schema in finite:
+            return False
+        schema = named[schema]
+    name = schema.get("name") if isinstance(schema, dict) else None
+    if name is not None:
+        within = within | {name}
+    if any(_contains_itself(each, named, within, finite) for each in _parts(schema)):
+        return True
+    if name is not None:
+        finite.add(name)
+    return False
+
+
+def _parts(schema: dict[str, Any] | list[Any]) -> list[Any]:
+    """The schemas of which a parsed schema consists."""
+    if isinstance(schema, list):
+        return schema
+    parts = [field["type"] for field in schema.get("fields", ())]
+    parts += [schema[key] for key in ("items", "values") if key in schema]
+    if isinstance(schema.get("type"), dict | list):
+        parts.append(schema["type"])
+    return parts
 
 
 def _is_empty(schema: Any, named: dict[str, Any], within: set[str]) -> bool:

@@ -233,3 +233,71 @@ def test_registry_that_fails_is_left_alone_for_a_while(
     clock.advance(registered_values.FAILURE_KEPT_S * 1000)
     read_all(values, [framed(0, b"x")])
     assert registry.asked == [0, 0]
+
+
+NODE = {
+    "type": "record",
+    "name": "Node",
+    "fields": [{"name": "next", "type": ["null", "Node"]}],
+}
+
+
+@pytest.mark.parametrize("depth", [20_000, 1_000_000])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        NODE,
+        {"type": "array", "items": NODE},
+        {"type": "record", "name": "A", "fields": [{"name": "b", "type": {
+            "type": "record", "name": "B", "fields": [{"name": "a", "type": ["null", "A"]}]}}]},
+        {"type": "record", "name": "T", "fields": [{"name": "t", "type": {"type": "array", "items": "T"}}]},
+        {"type": "record", "name": "M", "fields": [{"name": "m", "type": {"type": "map", "values": "M"}}]},
+    ],
+    ids=["record", "array of records", "two records", "array", "map"],
+)  # fmt: skip
+def test_value_of_any_depth_is_an_error_and_not_the_end_of_the_process(
+    registry: Registry, values: RegisteredValues, schema: Any, depth: int
+) -> None:
+    """The compiled reader recurses without a bound. Each byte opens a level here, as a branch or a count."""
+    registry.schemas[1] = RegisteredSchema("AVRO", json.dumps(schema), ())
+    (found,) = read_all(values, [framed(1, b"\x02" * depth + b"\x00")])
+    assert found is not None
+    assert found.text is None
+    assert "it is not Avro of its schema" in (found.error or "")
+
+
+def test_value_of_a_recursive_schema_is_read(registry: Registry, values: RegisteredValues) -> None:
+    registry.schemas[1] = RegisteredSchema("AVRO", json.dumps(NODE), ())
+    (found,) = read_all(values, [framed(1, b"\x02" * 50 + b"\x00")])
+    assert found is not None
+    assert found.text is not None
+    assert found.text.count("next") == 51
+
+
+def test_schema_that_is_nested_deeply_is_an_error(
+    registry: Registry, values: RegisteredValues
+) -> None:
+    text = '{"type": "array", "items": ' * 900 + '"int"' + "}" * 900
+    registry.schemas[1] = RegisteredSchema("AVRO", text, ())
+    (found,) = read_all(values, [framed(1, b"\x00")])
+    assert found is not None
+    assert found.text is None or found.text == "[]"
+
+
+def test_names_that_are_used_twice_each_are_looked_at_once(
+    registry: Registry, values: RegisteredValues
+) -> None:
+    """A look at each use would be 2^60 of them."""
+    schema: Any = "int"
+    for level in range(60):
+        schema = {
+            "type": "record",
+            "name": f"R{level}",
+            "fields": [
+                {"name": "a", "type": schema},
+                {"name": "b", "type": ["null", f"R{level - 1}" if level else "int"]},
+            ],
+        }
+    registry.schemas[1] = RegisteredSchema("AVRO", json.dumps(schema), ())
+    (found,) = read_all(values, [framed(1, b"\x00" * 100)])
+    assert found is not None
