@@ -1,4 +1,4 @@
-"""Warns of files with passwords or private keys that other users of the machine may read."""
+"""Warns of files with secrets that other users of the machine may read, and of data that they may change."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 _READABLE_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
+_WRITABLE_BY_ALL = stat.S_IWOTH
 
 
 def warn_of_readers(path: Path) -> None:
@@ -22,5 +23,19 @@ def warn_of_readers(path: Path) -> None:
         logger.warning(
             "a file with secrets can be read by others path=%s mode=%03o hint='chmod 600'",
             path,
+            stat.S_IMODE(mode),
+        )
+
+
+def warn_of_writers(folder: Path) -> None:
+    """Log a warning if any user of the machine may write to the folder."""
+    try:
+        mode = folder.stat().st_mode
+    except OSError:
+        return  # it is made later, with the modes that the process has set
+    if mode & _WRITABLE_BY_ALL:
+        logger.warning(
+            "a data directory can be changed by others path=%s mode=%03o hint='chmod o-w'",
+            folder,
             stat.S_IMODE(mode),
         )

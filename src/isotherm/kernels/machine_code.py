@@ -5,12 +5,13 @@ digest of every source file here, the versions of the compilers, the processor, 
 of Numba that change the code. It depends on content only: a wheel, a checkout and a copied folder
 with equal content share machine code, and an edit, an upgrade or another processor finds none. A
 cache folder has one folder per stamp, with one file per kernel. All of these folders are read; the
-first writable one is written:
+first writable one is written. None of them is used if another user can write to it or to a folder
+above it, because machine code from the cache runs in this process (docs/decisions/0208):
 
     $NUMBA_CACHE_DIR/isotherm-kernels             like Numba's own cache
     __pycache__ beside the sources                goes with an environment that is copied or packed
     $XDG_CACHE_HOME/isotherm/kernels              or ~/.cache
-    isotherm-kernels-<user id> in the temporary directory; only if no other user can write to it
+    isotherm-kernels-<user id> in the temporary directory
 
 A file is replaced as a whole, and starts with the digest of its rest. A file that a crash or
 another writer left is either complete or ignored. Of processes that find no machine code at the
@@ -55,6 +56,8 @@ _COMPILER = ("numba", "llvmlite", "numpy")
 _DIGEST_SIZE = hashlib.sha256().digest_size
 _STAMP_FORM = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}")
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_OWN_FOLDER = 0o755
+_BESIDE_SOURCES = Path(__file__).parent / "__pycache__"
 
 
 def source_digest(sources: Mapping[str, bytes], versions: Iterable[str]) -> str:
@@ -119,6 +122,9 @@ def read(stamp: str, name: str) -> bytes | None:
     for folder in _readable_folders():
         # A folder may be missing or unreadable, or another process may remove the file now.
         with contextlib.suppress(OSError):
+            if not _holds_own(folder, stamp, name):
+                _warn_of_writers(folder / stamp)
+                continue
             content = (folder / stamp / name).read_bytes()
             kept = content[_DIGEST_SIZE:]
             if hashlib.sha256(kept).digest() == content[:_DIGEST_SIZE]:
@@ -212,7 +218,7 @@ def keep_in(folder: Path, stamp: str, name: str, code: bytes) -> Path:
     _make(folder)
     is_new = not (folder / stamp).exists()
     # Readers never see a part of a file: it is written under a temporary name and then renamed.
-    (folder / stamp).mkdir(exist_ok=True)
+    (folder / stamp).mkdir(mode=_OWN_FOLDER, exist_ok=True)
     handle, path = tempfile.mkstemp(prefix=f".{name}.", dir=folder / stamp)
     unfinished = Path(path)
     try:
@@ -229,9 +235,13 @@ def keep_in(folder: Path, stamp: str, name: str, code: bytes) -> Path:
 
 
 def _make(folder: Path) -> None:
-    folder.mkdir(mode=0o700 if _is_temporary(folder) else 0o777, parents=True, exist_ok=True)
+    if _is_temporary(folder):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    else:
+        folder.mkdir(mode=_OWN_FOLDER, parents=True, exist_ok=True)
     if not _is_trusted(folder):
-        raise PermissionError(f"folder is another user's folder={folder}")
+        _warn_of_writers(folder)
+        raise PermissionError(f"other users can write to the folder folder={folder}")
 
 
 def _forget_old_stamps(folder: Path) -> None:
@@ -248,7 +258,7 @@ def _forget_old_stamps(folder: Path) -> None:
 def _folders() -> Iterator[Path]:
     if chosen := os.environ.get("NUMBA_CACHE_DIR"):
         yield chosen_folder(chosen)
-    yield Path(__file__).parent / "__pycache__"
+    yield _BESIDE_SOURCES
     caches = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     if caches.is_absolute():  # relative if there is no home directory
         yield caches / "isotherm" / "kernels"
@@ -256,7 +266,11 @@ def _folders() -> Iterator[Path]:
 
 
 def _readable_folders() -> Iterator[Path]:
-    return filter(_is_trusted, _folders())
+    for folder in _folders():
+        if _is_trusted(folder):
+            yield folder
+        elif folder.is_dir():
+            _warn_of_writers(folder)
 
 
 def _is_temporary(folder: Path) -> bool:
@@ -264,16 +278,51 @@ def _is_temporary(folder: Path) -> bool:
 
 
 def _is_trusted(folder: Path) -> bool:
-    """Whether no other user can write to the folder.
+    """Whether nobody but this user and root can put a file into the folder, or another folder into its place.
 
-    Machine code from the cache runs in this process, and any user can create a folder with the
-    expected name in the temporary directory.
+    Whoever can write to the folder of the sources can change the program itself, so the folder beside them only has to
+    be as safe as they are.
     """
-    if not _is_temporary(folder):
-        return True
     try:
-        found = folder.lstat()
+        if folder == _BESIDE_SOURCES:
+            above, here = folder.parent.stat(), folder.stat()
+            wider = here.st_mode & ~above.st_mode & _WRITABLE_BY_OTHERS
+            return here.st_uid in (above.st_uid, 0, os.getuid()) and not wider
+        # The links on the way count, and what they lead to.
+        paths = {folder.absolute(), folder.resolve(strict=True)}
+        return all(
+            _is_own(path) and all(_is_own(each, as_parent=True) for each in path.parents)
+            for path in paths
+        )
     except OSError:
         return False
-    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    return is_own and not found.st_mode & _WRITABLE_BY_OTHERS
+
+
+def _holds_own(folder: Path, stamp: str, name: str) -> bool:
+    """Whether the file, in a folder that `_is_trusted`, is as safe as the folder. Raises OSError."""
+    if folder == _BESIDE_SOURCES:
+        return True
+    return _is_own(folder / stamp) and _is_own(folder / stamp / name)
+
+
+def _is_own(path: Path, *, as_parent: bool = False) -> bool:
+    """Whether the path is this user's or root's, and no other user can write to it.
+
+    In a folder with the sticky bit, like /tmp, others can create entries, but not replace those of this user. So such a
+    parent does no harm. Raises OSError.
+    """
+    found = path.lstat()
+    if found.st_uid not in (0, os.getuid()):
+        return False
+    if stat.S_ISLNK(found.st_mode) or (as_parent and found.st_mode & stat.S_ISVTX):
+        return True
+    return not found.st_mode & _WRITABLE_BY_OTHERS
+
+
+@functools.cache
+def _warn_of_writers(folder: Path) -> None:
+    logger.warning(
+        "machine code of a folder is not used, since other users can write to it or above it"
+        " folder=%s hint='chmod go-w, or set NUMBA_CACHE_DIR to a folder of your own'",
+        folder,
+    )

@@ -392,3 +392,82 @@ def test_whether_anything_is_kept_is_known_without_numba(copied: Path, tmp_path:
     assert run("-c", ask, path=copied, **bare)[0] == "False False\n"
     decode(copied, **bare)
     assert run("-c", ask, path=copied, **bare)[0] == "True False\n"
+
+
+# ---- folders of other users
+
+
+OTHERS = 0o002
+GROUP = 0o020
+
+
+@pytest.fixture
+def chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder, which NUMBA_CACHE_DIR names, two levels below one of this user."""
+    above = tmp_path / "above" / "cache"
+    above.mkdir(parents=True, mode=0o755)
+    folder = machine_code.chosen_folder(above)
+    monkeypatch.setattr(machine_code, "_folders", lambda: iter([folder]))
+    machine_code._warn_of_writers.cache_clear()
+    assert machine_code.keep("stamp", "kernel", b"code") == folder / "stamp"
+    assert machine_code.read("stamp", "kernel") == b"code"
+    return folder
+
+
+@pytest.mark.parametrize("bit", [OTHERS, GROUP])
+@pytest.mark.parametrize("place", ["..", "../..", ".", "stamp", "stamp/kernel"])
+def test_machine_code_that_others_may_have_written_is_not_used(
+    chosen: Path, place: str, bit: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = (chosen / place).resolve()
+    path.chmod(path.stat().st_mode | bit)
+    assert machine_code.read("stamp", "kernel") is None
+    assert machine_code.read("stamp", "kernel") is None
+    (record,) = caplog.records
+    assert "other users can write" in record.getMessage()
+    assert str(chosen) in record.getMessage()
+
+
+@pytest.mark.parametrize("bit", [OTHERS, GROUP])
+def test_machine_code_is_not_written_where_others_can_write(chosen: Path, bit: int) -> None:
+    chosen.parent.chmod(0o755 | bit)
+    assert machine_code.keep("other", "kernel", b"code") is None
+    assert not (chosen / "other").exists()
+
+
+def test_folder_below_one_with_the_sticky_bit_is_used(chosen: Path) -> None:
+    """As /tmp: others create entries there, but cannot replace this one."""
+    chosen.parent.chmod(0o1777)
+    assert machine_code.read("stamp", "kernel") == b"code"
+    # Whoever created the folder itself can do anything in it.
+    chosen.chmod(0o1777)
+    assert machine_code.read("stamp", "kernel") is None
+
+
+def test_link_of_another_folder_that_others_can_write_to_is_not_followed(
+    chosen: Path, tmp_path: Path
+) -> None:
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir()
+    chosen.rename(open_to_all / "isotherm-kernels")
+    chosen.symlink_to(open_to_all / "isotherm-kernels")
+    assert machine_code.read("stamp", "kernel") == b"code"
+    open_to_all.chmod(0o777)
+    assert machine_code.read("stamp", "kernel") is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("place", ["..", ".", "stamp", "stamp/kernel"])
+def test_machine_code_of_another_user_is_not_used(chosen: Path, place: str) -> None:
+    os.chown(chosen / place, 12345, 12345)
+    assert machine_code.read("stamp", "kernel") is None
+
+
+def test_what_is_kept_is_not_for_others_to_write(chosen: Path) -> None:
+    before = os.umask(0)
+    try:
+        assert machine_code.keep("open", "kernel", b"code") == chosen / "open"
+    finally:
+        os.umask(before)
+    for path in (chosen / "open", chosen / "open" / "kernel"):
+        assert not path.stat().st_mode & (OTHERS | GROUP)
