@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
+from isotherm.broker.shared_futures import shared_result
 from isotherm.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
@@ -56,8 +57,6 @@ class CoordinatorShard:
         """Remember the result of `CoordinatorTopic.append`. Appends are committed in order, so the last one is
         enough."""
         self._last_append = committed
-        if committed is not None:
-            committed.add_done_callback(_retrieve_error)
 
     @property
     def is_committed(self) -> bool:
@@ -105,12 +104,6 @@ class CoordinatorShard:
 def _error_of(future: asyncio.Future[None]) -> BaseException | None:
     # Returned and not raised, because the waiting request itself was not cancelled.
     return asyncio.CancelledError() if future.cancelled() else future.exception()
-
-
-def _retrieve_error(future: asyncio.Future[None]) -> None:
-    # Marks the error as retrieved. asyncio otherwise logs it when the future is collected.
-    if not future.cancelled():
-        future.exception()
 
 
 def _raise_mapped(error: BaseException | None, index: int) -> None:
@@ -239,7 +232,7 @@ class CoordinatorShards(Generic[Shard]):
     async def wait_until_loaded(self) -> None:
         """Return when no partition is being loaded or waits for it."""
         while self._loading is not None:
-            await asyncio.shield(self._loading)
+            await shared_result(self._loading)
 
     async def stop(self) -> None:
         """Resign every partition, and wait for the running fold to end."""

@@ -22,6 +22,7 @@ from isotherm.broker.requests.context import RequestContext
 from isotherm.broker.requests.refusals import Items
 from isotherm.broker.requests.served_api import Api
 from isotherm.broker.requests.split_requests import next_turn
+from isotherm.broker.shared_futures import shared, shared_result
 from isotherm.broker.transactions.transaction_endings import MARKERS_PER_TURN, EndMarker
 from isotherm.broker.transactions.transaction_state import TRANSACTION_V0, ProducerIdAndEpoch
 from isotherm.errors import IsothermError
@@ -66,13 +67,14 @@ def _append(
         committed = context.services.transaction_markers.append(marker, partition)
     except IsothermError as error:
         return code_of(error)
-    return ErrorCode.none if committed is None else committed
+    # Shared: when the coordinator's connection ends, those that were not awaited yet are left unread.
+    return ErrorCode.none if committed is None else shared(committed)
 
 
 async def _code_once_committed(committed: asyncio.Future[None]) -> ErrorCode:
     try:
-        # Shielded from a disconnect of this client, because the group coordinator waits for it too.
-        await asyncio.shield(committed)
+        # The group coordinator waits for it too, and must not notice if this client disconnects.
+        await shared_result(committed)
     except IsothermError as error:
         return code_of(error)
     return ErrorCode.none

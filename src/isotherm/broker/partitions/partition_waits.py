@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable, Container, Hashable
 from typing import Any, NamedTuple, Protocol
 
+from isotherm.broker.shared_futures import shared
 from isotherm.errors import NotLeaderOrFollowerError
 from isotherm.types import Offset, TopicPartition
 
@@ -92,8 +93,9 @@ class PartitionWaits:
             self.requests.notify(watcher)
 
     def until_committed(self, end_offset: Offset, term: int) -> asyncio.Future[None]:
-        """A future that is done when `is_committed`, and has its error. Event loop thread only."""
-        future = asyncio.get_running_loop().create_future()
+        """A future that is done when `is_committed`, and has its error. It is shared: nobody
+        need read it. Event loop thread only."""
+        future = shared(asyncio.get_running_loop().create_future())
         self.commits.append(_CommitWait(end_offset, term, future))
         # A change before this call has not woken this wait, as it was not listed yet.
         self._settle_commits()

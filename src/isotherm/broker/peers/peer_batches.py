@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
+from isotherm.broker.shared_futures import shared
 from isotherm.errors import NotEnoughMemoryError, PeerDisconnectedError
 from isotherm.types import BrokerId
 
@@ -115,7 +116,7 @@ class PeerBatches(Generic[Item, Result]):
     ) -> asyncio.Future[Result]:
         """Queue an item. The future fails with PeerDisconnectedError, PeerTimeoutError, NotEnoughMemoryError
         if too many items wait for that broker, or an error of `exchange`."""
-        answer: asyncio.Future[Result] = self._loop.create_future()
+        answer: asyncio.Future[Result] = shared(self._loop.create_future())
         destination = self._destinations.get(broker_id)
         if destination is None or destination.address != address:
             if destination is not None:

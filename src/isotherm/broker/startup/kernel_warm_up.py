@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from isotherm.broker.shared_futures import shared, shared_result
 from isotherm.kernels.machine_code import is_anything_kept
 
 logger = logging.getLogger(__name__)
@@ -56,8 +57,8 @@ class KernelWarmUp:
 
     async def wait(self) -> None:
         """Return when the kernels are loaded. The first call starts the loading. Raises its error."""
-        # Shielded: a request whose client disconnects must not cancel the loading that others wait for.
-        await asyncio.shield(asyncio.wrap_future(self._begin()))
+        # A request whose client disconnects must not cancel the loading that others wait for.
+        await shared_result(shared(asyncio.wrap_future(self._begin())))
 
     def _begin(self) -> Future[None]:
         if self._loaded is None:

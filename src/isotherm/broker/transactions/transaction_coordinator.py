@@ -16,6 +16,7 @@ from typing import Any
 
 from isotherm.broker.coordinator_partition import coordinator_partition
 from isotherm.broker.coordinator_shards import CoordinatorShards
+from isotherm.broker.shared_futures import shared_result
 from isotherm.broker.transactions.transaction_endings import MarkerWriter, TransactionEndings
 from isotherm.broker.transactions.transaction_log import TransactionLog
 from isotherm.broker.transactions.transaction_shard import TransactionShard
@@ -161,8 +162,8 @@ class TransactionCoordinator:
         )
         self._store(shard, begun)
         if begun.is_prepared:
-            # Shielded: a client that disconnects must not stop the markers.
-            await asyncio.shield(self._endings.begin(shard, begun))
+            # A client that disconnects must not stop the markers.
+            await shared_result(self._endings.begin(shard, begun))
             raise ConcurrentTransactionsError(
                 f"the transaction of an earlier producer was aborted"
                 f" transactional_id={transactional_id}"
@@ -238,8 +239,8 @@ class TransactionCoordinator:
         )
         if ended.metadata is not None:
             self._store(shard, ended.metadata)
-            # Shielded: a client that disconnects must not stop the markers.
-            await asyncio.shield(self._endings.begin(shard, ended.metadata))
+            # A client that disconnects must not stop the markers.
+            await shared_result(self._endings.begin(shard, ended.metadata))
         if not shard.is_committed:
             await shard.wait_committed(COMMIT_TIMEOUT_S)
         return ended.producer

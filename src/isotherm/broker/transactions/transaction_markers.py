@@ -13,6 +13,7 @@ from isotherm.broker.groups.offsets_topic import OFFSETS_TOPIC
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.partitions.partition import ACKS_ALL, Partition
 from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.shared_futures import shared_result
 from isotherm.broker.transactions.transaction_endings import (
     SETTLED,
     EndMarker,
@@ -151,7 +152,7 @@ class LocalMarkers:
 
 async def _outcome_once_committed(committed: asyncio.Future[None]) -> MarkerOutcome:
     try:
-        await asyncio.shield(committed)
+        await shared_result(committed)
     except IsothermError as error:
         return outcome_of(error)
     return SETTLED
