@@ -84,6 +84,12 @@ class IsothermMember:
         return self._process.log_text if self._process is not None else ""
 
     @property
+    def whole_log(self) -> str:
+        """The output of all its lives, the present one included."""
+        earlier = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+        return earlier + self.log_text
+
+    @property
     def pid(self) -> int:
         """Process id of the running broker."""
         assert self._process is not None, "the broker is started"

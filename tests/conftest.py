@@ -35,6 +35,7 @@ LONGEST = (
     "property/remote/test_schedules.py",
     "oracle/test_spark_cluster.py",
     "interop/test_cluster.py",
+    "interop/test_quiet_restarts.py",
     "unit/spark/test_damaged_buckets.py",
     "spark/test_planted_damage.py",
     "fault/test_request_costs.py",

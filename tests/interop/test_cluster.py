@@ -25,6 +25,7 @@ from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_
 from oracle.cluster_members import TIER_SETTINGS, IsothermMember, KafkaMember, wait_for
 from oracle.kafka import run_tool
 from oracle.mixed_cluster import ISOTHERM, KAFKA, OTHER_ISOTHERM, MixedCluster
+from tests.support.cluster.quiet_logs import NewLines
 from tests.support.schedules.oracle import FoldedTopic
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
@@ -145,6 +146,7 @@ def test_logs_of_replicas_are_the_same_bytes(cluster: Cluster, leader: int) -> N
 def test_nothing_acknowledged_is_lost_with_a_killed_leader(cluster: Cluster, leader: int) -> None:
     topic = f"killed-{leader}"
     others = [node_id for node_id in cluster.members if node_id != leader]
+    logs = NewLines(cluster.members.values())
     cluster.create(topic, [leader, *others])
     produce(cluster, topic, 0, 2_000)
     assert cluster.leader(topic) == leader
@@ -156,6 +158,7 @@ def test_nothing_acknowledged_is_lost_with_a_killed_leader(cluster: Cluster, lea
         cluster.members[leader].start()
     cluster.await_isr(topic, set(cluster.members))
     assert read(cluster, topic, 4_000) == list(range(4_000))
+    assert logs.for_operators() == []
 
 
 def test_each_kind_serves_the_history_that_the_other_copied(

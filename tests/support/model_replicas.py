@@ -8,6 +8,7 @@ import struct
 from types import SimpleNamespace
 from typing import Any
 
+from isotherm.broker.shared_futures import shared
 from isotherm.errors import NotLeaderOrFollowerError
 from isotherm.record.batch import iterate_batches
 from isotherm.types import TopicPartition
@@ -46,7 +47,7 @@ class ModelPartition:
     def when_committed(self, end_offset: int) -> asyncio.Future[None] | None:
         if self.high_watermark >= end_offset:
             return None
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[None] = shared(asyncio.get_running_loop().create_future())
         self._waiting.append((end_offset, future))
         return future
 

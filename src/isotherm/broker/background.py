@@ -9,8 +9,8 @@ from functools import partial
 
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
-from isotherm.errors import IsothermError
 from isotherm.log.log_manager import LogManager
+from isotherm.remote.outages import Outage
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +26,8 @@ class PeriodicTask:
     """Runs `tick` in its own thread, each time `interval_s` after the end of the last run.
 
     An exception of a tick is logged, and the next tick runs as usual: every tick starts from the
-    present state of the logs, not from the results of an earlier one. While ticks fail for the same
-    reason, an error of Isotherm's own has one line: a store may be away for hours.
+    present state of the logs, not from the results of an earlier one. Failures have the lines of an
+    `Outage`: a store may be away for hours.
     """
 
     def __init__(
@@ -39,13 +39,17 @@ class PeriodicTask:
         initial_delay_s: float,
         interval_s: float,
     ) -> None:
-        self._name = name
         self._tick = tick
         self._clock = clock
         self._initial_delay_s = initial_delay_s
         # A lock cannot wait longer. An interval of 2^63 ms means never.
         self._interval_s = min(interval_s, threading.TIMEOUT_MAX)
-        self._failure: str | None = None
+        self._outage = Outage(
+            logger,
+            clock,
+            failing=f"background task failed task={name}",
+            working=f"background task works again task={name}",
+        )
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -64,25 +68,11 @@ class PeriodicTask:
             try:
                 self._tick()
             # The boundary of the task: a failed tick must not end the thread.
-            except Exception as error:
-                is_own = isinstance(error, IsothermError)
-                failure = str(error)
-                if failure != self._failure or not is_own:
-                    logger.error(  # noqa: TRY400 - an error of our own names its place
-                        "background task failed task=%s: %s",
-                        self._name,
-                        failure,
-                        exc_info=not is_own,
-                    )
-                self._failure = failure
+            except Exception as error:  # noqa: BLE001
+                self._outage.failed(error)
             else:
-                self._note_success()
+                self._outage.worked()
             delay_s = self._interval_s
-
-    def _note_success(self) -> None:
-        if self._failure is not None:
-            logger.info("background task works again task=%s", self._name)
-        self._failure = None
 
 
 def start_log_tasks(

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-from isotherm.broker.shared_futures import shared_result
+from isotherm.broker.shared_futures import shared, shared_result
 from isotherm.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
@@ -33,6 +33,7 @@ from isotherm.errors import (
     NotCoordinatorError,
     NotLeaderOrFollowerError,
 )
+from isotherm.remote.outages import log_failure
 from isotherm.types import NO_LEADER_EPOCH, LeaderEpoch
 
 logger = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class CoordinatorShard:
     def note_append(self, committed: asyncio.Future[None] | None) -> None:
         """Remember the result of `CoordinatorTopic.append`. Appends are committed in order, so the last one is
         enough."""
-        self._last_append = committed
+        self._last_append = None if committed is None else shared(committed)
 
     @property
     def is_committed(self) -> bool:
@@ -282,13 +283,11 @@ class CoordinatorShards(Generic[Shard]):
 
     def _fail(self, index: int, election: _Election, error: Exception) -> None:
         election.has_failed = True
-        logger.error(
-            "coordinator cannot be loaded, its requests are refused partition=%s-%d epoch=%d: %s",
-            self._topic_name,
-            index,
-            election.epoch,
+        log_failure(
+            logger,
             error,
-            exc_info=error.__cause__ if isinstance(error, IsothermError) else error,
+            "coordinator cannot be loaded, its requests are refused"
+            f" partition={self._topic_name}-{index} epoch={election.epoch}",
         )
 
 

@@ -14,6 +14,7 @@ from isotherm.errors import BrokerUnreachableError, InvalidUpdateVersionError
 from isotherm.protocol import node_exchange
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.broker_probe import bootstrap_addresses, check_brokers
+from isotherm.protocol.code_names import code_name
 from isotherm.protocol.entities import entity_of
 from isotherm.protocol.errors import ProtocolError
 from isotherm.protocol.node_exchange import UnsupportedApiVersionError, connected
@@ -71,7 +72,7 @@ def raise_feature(bootstrap_server: str, client: Mapping[str, str], name: str, l
         message = "" if answer is None else answer.error_message
         raise InvalidUpdateVersionError(
             f"the cluster refuses the feature's level feature={name} level={level}"
-            f" error={code.name} message={message!r}"
+            f" error={code_name(code)} message={message!r}"
         )
 
 

@@ -27,6 +27,7 @@ from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 
 from isotherm.errors import SaslAuthenticationError
 from isotherm.protocol.access_tokens import TokenLogin, fetch_token
+from isotherm.protocol.code_names import code_name
 from isotherm.protocol.node_security import Login
 
 # A hostile server could keep its clients busy with more. Kafka's maximum is 16384.
@@ -52,7 +53,7 @@ def log_in(
     answer = exchange(SaslHandshakeRequest(mechanism=login.mechanism))
     if answer.error_code is not ErrorCode.none:
         raise SaslAuthenticationError(
-            f"the login is refused mechanism={login.mechanism} error={answer.error_code.name}"
+            f"the login is refused mechanism={login.mechanism} error={code_name(answer.error_code)}"
             f" offered={','.join(answer.mechanisms)}"
         )
 
@@ -61,7 +62,7 @@ def log_in(
         if answer.error_code is not ErrorCode.none:
             raise SaslAuthenticationError(
                 f"the login is refused user={login.user} mechanism={login.mechanism}"
-                f" reason={(answer.error_message or answer.error_code.name)!r}"
+                f" reason={(answer.error_message or code_name(answer.error_code))!r}"
             )
         return answer
 

@@ -187,7 +187,7 @@ class RemoteLogManager:
         ending.start()
         ending.join(timeout_s)
         if ending.is_alive():
-            logger.warning("remote work is left to the next start timeout_s=%s", timeout_s)
+            logger.info("remote work is left to the next start timeout_s=%s", timeout_s)
         self._roles.abandon_stops()
         with ExitStack() as closing:  # close all, the last one first, also after an error
             closing.callback(self._storage.close)

@@ -42,6 +42,7 @@ class TaskSchedule:
     ) -> None:
         self.interval_s = config.remote_log_manager_task_interval_ms / 1000
         self._backoff = RetryBackoff.from_config(config)
+        self._clock = clock
         self._rng = rng
         self._metrics = metrics
         self._config = config
@@ -67,7 +68,14 @@ class TaskSchedule:
         return tick
 
     def retried(self, kind: str, place: object) -> RetriedWork:
-        return RetriedWork(kind, place, backoff=self._backoff, rng=self._rng, metrics=self._metrics)
+        return RetriedWork(
+            kind,
+            place,
+            backoff=self._backoff,
+            rng=self._rng,
+            metrics=self._metrics,
+            clock=self._clock,
+        )
 
     def cancel(self, partition: TopicIdPartition) -> list[Future[None]]:
         """Run no further tick of the partition's tasks; the futures are done when the last ones

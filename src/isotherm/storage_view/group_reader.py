@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.peers.peer_connection import PeerAddress
 from isotherm.errors import CoordinatorNotAvailableError
 from isotherm.protocol.api_keys import ApiKey
+from isotherm.protocol.code_names import code_name
 from isotherm.storage_view.cluster_client import ClusterClient
 from isotherm.types import Offset, TopicPartition
 
@@ -87,4 +88,4 @@ def _committed(group: Any) -> dict[TopicPartition, Offset]:
 
 
 def _reason(error: ErrorCode) -> str | None:
-    return None if error is ErrorCode.none else error.name.upper()
+    return None if error is ErrorCode.none else code_name(error)

@@ -14,6 +14,7 @@ from isotherm.broker.peers.peer_connection import PeerAddress
 from isotherm.clock import Clock
 from isotherm.errors import CorruptObjectError, NotLeaderOrFollowerError
 from isotherm.protocol.api_keys import ApiKey
+from isotherm.protocol.code_names import code_name
 from isotherm.record.batch_header import iterate_batches, read_batch_header
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager
@@ -113,7 +114,7 @@ class ClusterRecords:
         if found.error_code is not ErrorCode.none:
             raise NotLeaderOrFollowerError(
                 f"the leader does not give records partition={place} offset={offset} peer={leader}"
-                f" reason={found.error_code.name.upper()}"
+                f" reason={code_name(found.error_code)}"
             )
         data = memoryview(found.records or b"")
         seconds = self._clock.monotonic_s() - began_s

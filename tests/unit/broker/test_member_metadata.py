@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -26,6 +27,7 @@ from isotherm.config.broker import BrokerConfig
 from isotherm.config.server_properties import parse_broker_config
 from isotherm.errors import IsothermError, PeerTimeoutError, RemoteStorageNotReadyError
 from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.testing.sim_clock import SimClock
 
 STATES, AUDIT = "__remote_log_metadata", "__remote_log_metadata_audit"
 KAFKA = ()
@@ -199,8 +201,13 @@ class Creation:
     def __init__(self, cluster: Cluster, level: int | None) -> None:
         self.controller = Controller()
         self.level = level
+        self.clock = SimClock()
         self.creation = MetadataTopicCreation(
-            cluster, SETTINGS, self.controller.send, first_level=lambda: self.level
+            cluster,
+            SETTINGS,
+            self.controller.send,
+            first_level=lambda: self.level,
+            clock=self.clock,
         )
 
     def run(self) -> None:
@@ -254,6 +261,7 @@ def test_topic_that_exists_is_left_alone(cluster: Cluster) -> None:
 def test_topic_is_asked_for_until_it_can_be_created(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     made = Creation(cluster, None)
     made.run()
     assert made.controller.names() == []
@@ -264,12 +272,12 @@ def test_topic_is_asked_for_until_it_can_be_created(
     made.controller.code = ErrorCode.invalid_replication_factor
     for _ in range(3):
         made.run()
+        made.clock.advance(30_000)
     assert made.controller.names() == [STATES] * 4
-    reasons = [each.getMessage().partition("reason=")[2] for each in caplog.records]
-    assert len(reasons) == 3, "one line for each reason"
-    assert "fewer brokers" in reasons[0]
-    assert "does not answer" in reasons[1]
-    assert "invalid_replication_factor" in reasons[2]
+    begun, lasting = caplog.records
+    assert (begun.levelname, lasting.levelname) == ("INFO", "WARNING")
+    assert "not created yet: fewer brokers" in begun.getMessage()
+    assert "not created yet since_s=60: INVALID_REPLICATION_FACTOR" in lasting.getMessage()
 
 
 def test_keys_of_kafkas_clients_are_taken_and_warned_of() -> None:

@@ -67,6 +67,7 @@ from isotherm.errors import (
 )
 from isotherm.metrics.broker_traffic import TopicTraffic
 from isotherm.protocol.api_keys import ApiKey, VersionRange
+from isotherm.protocol.code_names import code_name
 from isotherm.protocol.produce import (
     ProducePartition,
     ProducePartitionResponse,
@@ -287,7 +288,7 @@ def _settled(appended: _Appended, awaited: AwaitedAppend, outcome: ErrorCode) ->
         return appended
     message = (
         f"records are not on all in-sync replicas partition={awaited.partition.topic_partition}"
-        f" error={outcome.name}"
+        f" error={code_name(outcome)}"
     )
     return appended._replace(
         response=ProducePartitionResponse(
@@ -350,7 +351,7 @@ def _answer(request: ProduceRequest, appended: list[list[_Appended]]) -> Produce
             if partition.error_code:
                 raise HangUpError(
                     f"produce without acks failed topic={topic.name or topic.topic_id}"
-                    f" partition={partition.partition} error={ErrorCode(partition.error_code).name}"
+                    f" partition={partition.partition} error={code_name(partition.error_code)}"
                 )
     return None
 
@@ -482,7 +483,7 @@ def _refuse(
 ) -> ProduceResponse | None:
     """Answer every partition with `error_code`."""
     if request.acks == ACKS_NONE:
-        raise HangUpError(f"produce without acks failed error={error_code.name}")
+        raise HangUpError(f"produce without acks failed error={code_name(error_code)}")
     return ProduceResponse(
         [
             ProduceTopicResponse(

@@ -269,7 +269,7 @@ class MemberCluster:
         )
 
     def topic_creator(self, control_executor: ThreadPoolExecutor) -> TopicCreator:
-        return MemberTopicCreator(_sender(self.member.requests))
+        return MemberTopicCreator(_sender(self.member.requests), self._clock)
 
     def new_producer_id(
         self, control_executor: ThreadPoolExecutor

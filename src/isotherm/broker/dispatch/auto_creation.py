@@ -17,6 +17,7 @@ from isotherm.broker.dispatch.forwarding import Forwarder
 from isotherm.broker.requests.context import RequestContext
 from isotherm.errors import IsothermError
 from isotherm.protocol.api_keys import ApiKey, request_class
+from isotherm.protocol.code_names import code_name
 from isotherm.protocol.entities import entity_of
 from isotherm.protocol.framing import RequestHeader
 
@@ -73,7 +74,7 @@ class TopicAutoCreation:
                     logger.info(
                         "topic is not created topic=%s error=%s reason='%s'",
                         topic.name,
-                        topic.error_code.name,
+                        code_name(topic.error_code),
                         topic.error_message,
                     )
         finally:

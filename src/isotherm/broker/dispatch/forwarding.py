@@ -29,6 +29,7 @@ from isotherm.broker.requests.context import HangUpError, RequestContext
 from isotherm.broker.requests.served_api import Api
 from isotherm.errors import PeerTimeoutError, RequestTimedOutError
 from isotherm.protocol.api_keys import ApiKey, response_class
+from isotherm.protocol.code_names import code_name
 from isotherm.protocol.codec import decoder, encoder
 from isotherm.protocol.errors import ProtocolError
 from isotherm.protocol.framing import read_response_frame, write_request_header
@@ -80,7 +81,7 @@ class Forwarder:
             )
         if answer.error_code is not ErrorCode.none or answer.response_data is None:
             raise UnexpectedEnvelopeError(
-                f"the controller has refused an envelope error={answer.error_code.name}"
+                f"the controller has refused an envelope error={code_name(answer.error_code)}"
                 f" api_key={context.header.api_key}"
             )
         return _response_of(context, memoryview(answer.response_data))

@@ -45,6 +45,7 @@ from isotherm.broker.groups.shards import GroupShards
 from isotherm.broker.groups.topic_catalog import TopicCatalog
 from isotherm.broker.metadata.image import MetadataImage
 from isotherm.errors import IsothermError
+from isotherm.remote.outages import log_failure
 from isotherm.types import TimestampMs, uuid_to_text
 
 logger = logging.getLogger(__name__)
@@ -308,8 +309,8 @@ class ConsumerGroupCoordinator:
         records = changed.expire(now_ms)
         try:
             self._replace(shard, group, changed, records)
-        except IsothermError:
-            logger.exception("members are not removed group_id=%s", group_id)
+        except IsothermError as error:
+            log_failure(logger, error, f"members are not removed yet group_id={group_id}")
             self._set_timer(shard, group_id, now_ms + EXPIRY_RETRY_MS)
 
 

@@ -46,6 +46,7 @@ from isotherm.broker.metadata.image import MetadataImage, TopicImage
 from isotherm.clock import Clock
 from isotherm.config.groups import GroupConfig
 from isotherm.errors import InvalidGroupIdError, InvalidRequestError, IsothermError
+from isotherm.remote.outages import log_failure
 from isotherm.types import LeaderEpoch, ProducerId, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -141,11 +142,10 @@ class GroupCoordinator:
                 # One shard that cannot append must not keep the others' offsets. Its
                 # own expire like any others.
                 self.offsets.delete_topics(shard, ids_by_name)
-            except IsothermError:
-                logger.exception(
-                    "offsets are not deleted topics=%s partition=%d",
-                    ",".join(ids_by_name),
-                    shard.index,
+            except IsothermError as error:
+                names = ",".join(ids_by_name)
+                log_failure(
+                    logger, error, f"offsets are not deleted topics={names} partition={shard.index}"
                 )
 
     def offsets_partition(self, group_id: str) -> int:
@@ -371,7 +371,7 @@ class GroupCoordinator:
             try:
                 self.shards.store(shard, group)
             except IsothermError as error:
-                logger.exception("group is not stored group_id=%s", group.group_id)
+                log_failure(logger, error, f"group is not stored group_id={group.group_id}")
                 failure = error_code(error)
         if failure is not ErrorCode.none and group.state is GroupState.STABLE:
             # The log lacks this generation's assignment, so the members must not get it later.
@@ -411,8 +411,8 @@ class GroupCoordinator:
         for shard in self.shards.loaded():
             try:
                 self.offsets.expire(shard)
-            except IsothermError:
-                logger.exception("offsets are not expired partition=%d", shard.index)
+            except IsothermError as error:
+                log_failure(logger, error, f"offsets are not expired partition={shard.index}")
         self._schedule_expiry()
 
 

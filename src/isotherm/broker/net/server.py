@@ -242,7 +242,7 @@ class Server:
             connection.drain()
         if await self._wait_all_closed(drain_timeout_s):
             return
-        logger.warning("connections cut at stop count=%d", len(self._connections))
+        logger.info("connections cut at stop count=%d", len(self._connections))
         for connection in tuple(self._connections):
             connection.abort()
         await self._all_closed.wait()

@@ -40,6 +40,7 @@ from isotherm.errors import (
 )
 from isotherm.log.append import AppendInfo
 from isotherm.log.partition_log import PartitionLog
+from isotherm.protocol.code_names import code_name
 from isotherm.record.validation import AppendOrigin, CheckedBatch
 from isotherm.types import (
     NO_LEADER_EPOCH,
@@ -512,7 +513,7 @@ class Partition:
             "ISR change is answered partition=%s isr=%s error=%s effect=%s",
             self.topic_partition,
             change.isr,
-            answer.error.name,
+            code_name(answer.error),
             effect.name,
         )
         if is_raised or is_committed:

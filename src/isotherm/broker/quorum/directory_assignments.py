@@ -19,7 +19,9 @@ from isotherm.broker.metadata.image import MetadataImage
 from isotherm.broker.quorum.controller_channel import Send
 from isotherm.clock import Clock
 from isotherm.protocol.api_keys import ApiKey, request_class
+from isotherm.protocol.code_names import code_name
 from isotherm.protocol.entities import entity_of
+from isotherm.remote.outages import Outage
 from isotherm.types import BrokerId, TopicIdPartition
 
 logger = logging.getLogger(__name__)
@@ -50,6 +52,12 @@ class DirectoryAssignments:
         self._image = image
         self._send = send
         self._clock = clock
+        self._outage = Outage(
+            logger,
+            clock,
+            failing="log directories of replicas are not recorded yet",
+            working="log directories of replicas are recorded",
+        )
         # At most one entry per replica of this broker.
         self._waiting: dict[TopicIdPartition, uuid.UUID] = {}
         self._failures = 0
@@ -102,7 +110,7 @@ class DirectoryAssignments:
             self._note_failure(str(error))
             return
         if response.error_code != ErrorCode.none:
-            self._note_failure(response.error_code.name)
+            self._note_failure(code_name(response.error_code))
             return
         self._failures = 0
         self._finish(batch, response)
@@ -135,11 +143,13 @@ class DirectoryAssignments:
             has_more = bool(self._waiting)
         if len(done) < len(batch):
             self._note_failure("the controller refused some of the partitions")
-        elif has_more:
+            return
+        self._outage.worked()
+        if has_more:
             self._has_work.set()
 
     def _note_failure(self, reason: str) -> None:
-        logger.warning("log directories of replicas are not recorded yet reason='%s'", reason)
+        self._outage.failed(reason)
         self._failures += 1
         self._has_work.set()
 

@@ -22,9 +22,12 @@ from isotherm.errors import (
     LogDirFailedError,
     PeerDisconnectedError,
     PeerTimeoutError,
+    RejectedError,
 )
 from isotherm.protocol.api_keys import ApiKey, request_class
+from isotherm.protocol.code_names import code_name
 from isotherm.protocol.entities import entity_of
+from isotherm.remote.outages import Outage
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +66,12 @@ class BrokerHeartbeats:
         self.unfenced: Future[None] = Future()
         self.let_go: Future[None] = Future()
         """Done when the controller confirms, in a controlled shutdown, that the broker may stop."""
-        self._last_error: str | None = None
+        self._outage = Outage(
+            logger,
+            clock,
+            failing=f"heartbeat is not accepted broker_id={broker_id}",
+            working=f"heartbeats are accepted again broker_id={broker_id}",
+        )
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._guard = threading.Lock()
@@ -93,6 +101,7 @@ class BrokerHeartbeats:
         """
         deadline_s = self._clock.monotonic_s() + timeout_s
         reason = "it was not tried"
+        outage = Outage(logger, self._clock, failing="broker is not registered yet", working="")
         while (left_s := deadline_s - self._clock.monotonic_s()) > 0:
             try:
                 # Each attempt has the same incarnation id, so a controller whose answer
@@ -113,8 +122,8 @@ class BrokerHeartbeats:
             refused = refusal(response.error_code)
             if refused is not None:
                 raise refused
-            if reason != (reason := reason_to_wait(response.error_code)):
-                logger.warning("broker is not registered yet reason='%s'", reason)
+            reason = reason_to_wait(response.error_code)
+            outage.failed(reason)
             self._clock.wait(self._stopping, self._interval_ms / 1000)
             if self._stopping.is_set():
                 raise PeerDisconnectedError("the broker stops: it is not registered")
@@ -197,12 +206,12 @@ class BrokerHeartbeats:
         try:
             response = self._connection.ask(request, timeout_s=timeout_s)
         except PeerTimeoutError as error:
-            self._note_error(str(error))
+            self._outage.failed(error)
             return self._lifecycle.on_failure()
         if response.error_code != ErrorCode.none:
-            self._note_error(self._meaning(response.error_code))
+            self._outage.failed(self._refused(response.error_code))
             return self._lifecycle.on_failure()
-        self._note_error(None)
+        self._outage.worked()
         with self._guard:
             # A heartbeat at once: this answer was not one, so the state of the lifecycle is as before.
             if request is self._registration:
@@ -246,21 +255,13 @@ class BrokerHeartbeats:
                         f" directory_id={directory_id} key=log.dir.failure.timeout.ms"
                     )
 
-    def _meaning(self, error: ErrorCode) -> str:
+    def _refused(self, error: ErrorCode) -> Exception | str:
         if error == ErrorCode.stale_broker_epoch:
-            return (
+            return RejectedError(
                 "another process has registered with this node.id, or the broker was unregistered:"
                 f" restart it broker_id={self._broker_id} broker_epoch={self.broker_epoch}"
             )
-        return error.name
-
-    def _note_error(self, reason: str | None) -> None:
-        """Log a change of the error, not each heartbeat."""
-        if reason is not None and reason != self._last_error:
-            logger.warning("heartbeat is not accepted reason='%s'", reason)
-        elif reason is None and self._last_error is not None:
-            logger.info("heartbeats are accepted again broker_id=%d", self._broker_id)
-        self._last_error = reason
+        return code_name(error)
 
 
 def _complete(future: Future[None]) -> None:

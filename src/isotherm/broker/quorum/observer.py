@@ -45,6 +45,8 @@ from isotherm.broker.quorum.snapshots import PartialSnapshot, write_snapshot
 from isotherm.clock import Clock
 from isotherm.config.quorum import QuorumConfig
 from isotherm.errors import IsothermError, PeerDisconnectedError, PeerTimeoutError
+from isotherm.protocol.code_names import code_name
+from isotherm.remote.outages import Outage
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +94,12 @@ class MetadataObserver:
         self._leader = QuorumLeader(log.position.last_epoch)
         self._leader_high_watermark = -1
         self._is_leader_silent = False
-        self._is_unreachable = False
+        self._outage = Outage(
+            logger,
+            clock,
+            failing="a controller does not answer",
+            working="a controller answers again",
+        )
         self._last_error: ErrorCode | None = None
         self._connection: PeerConnection | None = None
         self._stopping = threading.Event()
@@ -282,16 +289,13 @@ class MetadataObserver:
             logger.warning(
                 "a controller refuses to send the metadata log address=%s error=%s",
                 address,
-                error.name,
+                code_name(error),
             )
 
     def _note_silence(self, address: PeerAddress, error: IsothermError) -> None:
         self._is_leader_silent = True
-        if not self._is_unreachable and not self._stopping.is_set():
-            self._is_unreachable = True
-            logger.warning("a controller does not answer address=%s reason='%s'", address, error)
+        if not self._stopping.is_set():
+            self._outage.failed(f"address={address} reason='{error}'")
 
     def _note_answer(self) -> None:
-        if self._is_unreachable:
-            self._is_unreachable = False
-            logger.info("a controller answers again")
+        self._outage.worked()

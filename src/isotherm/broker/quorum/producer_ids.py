@@ -18,7 +18,9 @@ from isotherm.broker.quorum.controller_channel import Send
 from isotherm.clock import Clock
 from isotherm.errors import CoordinatorLoadInProgressError
 from isotherm.protocol.api_keys import ApiKey, request_class
+from isotherm.protocol.code_names import code_name
 from isotherm.protocol.entities import entity_of
+from isotherm.remote.outages import Outage
 from isotherm.types import ProducerId
 
 logger = logging.getLogger(__name__)
@@ -45,6 +47,12 @@ class ProducerIdBlocks:
         self._broker_epoch = broker_epoch
         self._send = send
         self._clock = clock
+        self._outage = Outage(
+            logger,
+            clock,
+            failing="no block of producer ids is allotted yet",
+            working="a block of producer ids is allotted",
+        )
         self._current = range(0)
         self._next: range | None = None
         self._prefetch_from = 0
@@ -92,6 +100,7 @@ class ProducerIdBlocks:
         with self._guard:
             self._is_asking = False
             if response is not None and response.error_code == ErrorCode.none:
+                self._outage.worked()
                 start, count = int(response.producer_id_start), int(response.producer_id_len)
                 block = range(start, start + count)
                 if self._current:
@@ -100,5 +109,5 @@ class ProducerIdBlocks:
                     self._take(block)
                 return
             self._not_before_s = self._clock.monotonic_s() + RETRY_BACKOFF_S
-        reason = str(failure) if response is None else response.error_code.name
-        logger.warning("no block of producer ids is allotted reason='%s'", reason)
+        reason = str(failure) if response is None else code_name(response.error_code)
+        self._outage.failed(reason)

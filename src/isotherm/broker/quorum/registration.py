@@ -30,6 +30,7 @@ from isotherm.broker.metadata.metadata_records import (
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import ConfigError
 from isotherm.protocol.api_keys import ApiKey, request_class
+from isotherm.protocol.code_names import code_name
 from isotherm.protocol.entities import entity_of
 
 VERSION = 4
@@ -124,4 +125,4 @@ def reason_to_wait(error: ErrorCode) -> str:
             "another process with this node.id is alive, or was a moment ago: its session ends"
             " broker.session.timeout.ms after its last heartbeat"
         )
-    return error.name
+    return code_name(error)

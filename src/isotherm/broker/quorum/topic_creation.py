@@ -17,8 +17,11 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinator_topic import InternalTopic
+from isotherm.clock import Clock
 from isotherm.protocol.api_keys import ApiKey, request_class
+from isotherm.protocol.code_names import code_name
 from isotherm.protocol.entities import entity_of
+from isotherm.remote.outages import Outages
 
 logger = logging.getLogger(__name__)
 
@@ -29,16 +32,21 @@ _VERSION = 7
 class MemberTopicCreator:
     """A `TopicCreator`. Event loop thread only."""
 
-    def __init__(self, send: Callable[[Any, float], Future[Any]]) -> None:
+    def __init__(self, send: Callable[[Any, float], Future[Any]], clock: Clock) -> None:
         """`send` is `ControllerChannel.send`, with the timeout as second argument."""
         self._send = send
         self._asked: set[str] = set()
+        self._outages = Outages(
+            logger,
+            clock,
+            failing="topic is not created yet topic={}",
+            working="topic is created topic={}",
+        )
 
     async def __call__(self, topic: InternalTopic) -> None:
         if topic.name in self._asked:
             return
         self._asked.add(topic.name)
-        logger.info("controller is asked for a topic topic=%s", topic.name)
         answer = asyncio.wrap_future(self._send(creation_request(topic), REQUEST_TIMEOUT_S))
         answer.add_done_callback(lambda _: self._on_answer(topic.name, answer))
 
@@ -48,16 +56,17 @@ class MemberTopicCreator:
             return
         error = answer.exception()
         if error is not None:
-            logger.warning("topic is not created topic=%s reason='%s'", name, error)
+            self._outages.failed(name, f"reason='{error}'")
             return
         for result in answer.result().topics:
             # Another broker may have created it first.
-            if result.error_code not in (ErrorCode.none, ErrorCode.topic_already_exists):
-                logger.warning(
-                    "topic is not created topic=%s error=%s reason='%s'",
-                    name,
-                    result.error_code.name,
-                    result.error_message,
+            if result.error_code in (ErrorCode.none, ErrorCode.topic_already_exists):
+                self._outages.forget(name)
+                logger.info("controller has created a topic topic=%s", name)
+            else:
+                # Fewer brokers are registered than the topic has replicas. Clients ask again and again.
+                self._outages.failed(
+                    name, f"error={code_name(result.error_code)} reason='{result.error_message}'"
                 )
 
 

@@ -25,7 +25,9 @@ from isotherm.broker.replication.in_sync_replicas import IsrAnswer, IsrChange
 from isotherm.clock import Clock
 from isotherm.errors import IsothermError
 from isotherm.protocol.api_keys import ApiKey, request_class
+from isotherm.protocol.code_names import code_name
 from isotherm.protocol.entities import entity_of
+from isotherm.remote.outages import Outage
 from isotherm.types import BrokerId, TopicIdPartition
 
 logger = logging.getLogger(__name__)
@@ -60,6 +62,12 @@ class AlterPartitionManager:
         self._send = send
         self._broker_epoch = broker_epoch
         self._clock = clock
+        self._outage = Outage(
+            logger,
+            clock,
+            failing="AlterPartition is not accepted and is sent again",
+            working="AlterPartition is accepted again",
+        )
         self._waiting: dict[TopicIdPartition, _Asked] = {}
         self._has_work = threading.Condition()
         self._stopped = threading.Event()
@@ -124,15 +132,14 @@ class AlterPartitionManager:
             # once the channel stops.
             response = self._send(request, timeout_s=REQUEST_TIMEOUT_S).result()
         except IsothermError as error:
-            logger.info("AlterPartition is not answered, and is sent again: %s", error)
+            self._outage.failed(error)
             return False
         if response.error_code is not ErrorCode.none:
-            logger.warning(
-                "AlterPartition is refused, and is sent again error=%s broker_epoch=%d",
-                response.error_code.name,
-                request.broker_epoch,
+            self._outage.failed(
+                f"error={code_name(response.error_code)} broker_epoch={request.broker_epoch}"
             )
             return False
+        self._outage.worked()
         answers = _answers(response, asked)
         for partition in asked.keys() - answers.keys():
             logger.warning("AlterPartition leaves out a partition partition=%s", partition)

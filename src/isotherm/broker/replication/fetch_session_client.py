@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.protocol.code_names import code_name
 from isotherm.protocol.fetch import FetchPartition, FetchResponse, FetchTopic, ForgottenTopic
 from isotherm.types import TopicIdPartition
 
@@ -84,7 +85,7 @@ class FetchSessionClient:
             # The leader has evicted the session, so the next full request has none to close.
             is_unknown = response.error_code == ErrorCode.fetch_session_id_not_found
             self._begin_anew(NO_SESSION if is_unknown else self._session_id)
-            return f"error_code={response.error_code}"
+            return f"error={code_name(response.error_code)}"
         answered = {
             (topic.topic_id, partition.partition)
             for topic in response.topics

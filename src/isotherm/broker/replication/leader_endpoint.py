@@ -26,6 +26,7 @@ from isotherm.broker.peers.peer_connection import PeerConnection, ReceiveBuffer
 from isotherm.errors import PeerDisconnectedError, RetriableError
 from isotherm.protocol import fetch_client
 from isotherm.protocol.api_keys import ApiKey, request_class
+from isotherm.protocol.code_names import code_name
 from isotherm.protocol.errors import ProtocolError
 from isotherm.protocol.fetch import EpochEndOffset, FetchRequest, FetchResponse
 from isotherm.types import BrokerId, LeaderEpoch, Offset, TopicIdPartition
@@ -182,7 +183,7 @@ class LeaderEndpoint:
             code = ErrorCode(partitions[0].error_code)
             raise LookUpError(
                 f"a leader refuses a look-up peer={self._connection.address} partition={place}"
-                f" error={code.name}",
+                f" error={code_name(code)}",
                 code,
             )
         return partitions[0]

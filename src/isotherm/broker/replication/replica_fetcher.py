@@ -36,10 +36,12 @@ from isotherm.broker.replication.leader_endpoint import EARLIEST, LATEST, Leader
 from isotherm.broker.replication.replication_quota import ReplicationQuota
 from isotherm.clock import Clock
 from isotherm.config.replication import ReplicationConfig
-from isotherm.errors import CorruptRecordError, IsothermError, RetriableError
+from isotherm.errors import CorruptRecordError, RetriableError
 from isotherm.log.log_manager import LogManager
 from isotherm.log.partition_log import PartitionLog
+from isotherm.protocol.code_names import code_name
 from isotherm.protocol.fetch import FetchPartition, FetchPartitionResponse, FetchRequest
+from isotherm.remote.outages import Outage, Outages, log_failure
 from isotherm.types import (
     NO_LEADER_EPOCH,
     BrokerId,
@@ -123,6 +125,10 @@ class _Key(NamedTuple):
     partition: int
 
 
+class RefusedFetchError(RetriableError):
+    """The leader answered for a partition with an error that an attempt mends, or another leader epoch."""
+
+
 def _raise(error: Exception) -> Moved:
     raise error
 
@@ -141,6 +147,18 @@ class ReplicaFetcher:
         self._quota = context.quota
         self._tier = context.tier
         self._session = FetchSessionClient()
+        self._outage = Outage(
+            logger,
+            context.clock,
+            failing=f"leader cannot be fetched from fetcher={name}",
+            working=f"leader is fetched from again fetcher={name}",
+        )
+        self._partition_outages = Outages(
+            logger,
+            context.clock,
+            failing="partition is fetched again later partition={}",
+            working="partition is fetched again partition={}",
+        )
         self._lock = threading.Lock()
         # In the order of requests. A partition that got records moves to the end (`_append`), because a
         # response is bounded in bytes and the first partitions would otherwise get all of them.
@@ -187,6 +205,9 @@ class ReplicaFetcher:
         removed = set(partitions)
         with self._lock:
             self._failed -= removed
+            for each in self._followed.values():
+                if each.place.topic_partition in removed:
+                    self._partition_outages.forget(each.place)
             self._followed = {
                 key: each
                 for key, each in self._followed.items()
@@ -240,9 +261,10 @@ class ReplicaFetcher:
             response = self._leader.fetch(self._fetch_request(request))
         except RetriableError as error:
             if not self._stopping.is_set():
-                logger.warning("leader cannot be fetched from fetcher=%s: %s", self.name, error)
+                self._outage.failed(error)
             self._on_failed_request()
             return True
+        self._outage.worked()
         fault = self._session.on_response(response)
         if fault:
             logger.info("fetch session begins anew fetcher=%s reason='%s'", self.name, fault)
@@ -324,7 +346,8 @@ class ReplicaFetcher:
                 case Reaction.TRUNCATE:
                     self._attempt(followed, lambda: self._truncate(followed, state, answer))
                 case Reaction.BACK_OFF | Reaction.FAIL:
-                    self._give_up(followed, reaction, f"error_code={answer.error_code}")
+                    refusal = RefusedFetchError(f"error={code_name(answer.error_code)}")
+                    self._give_up(followed, reaction, refusal)
         # These two wait for the leader or the remote tier, so they run without the lock.
         if reaction is Reaction.RESET:
             self._change(key, followed, state, lambda: self._plan_reset(followed, state))
@@ -358,6 +381,7 @@ class ReplicaFetcher:
             partition.note_replicated(0)
             return
         before = (log.high_watermark, log.log_start_offset)
+        self._partition_outages.worked(followed.place)
         info = append_fetched(self._log_manager, log, answer, state.leader_epoch)
         followed.state = state.appended(
             log.log_end_offset, info.last_leader_epoch, answer.high_watermark
@@ -433,7 +457,10 @@ class ReplicaFetcher:
         act, offset, lag = reset
 
         def change() -> Moved:
-            logger.warning(
+            # A leader whose log ends before this one was elected without being in sync. A log that is behind
+            # the leader's start was away for longer than its retention.
+            logger.log(
+                logging.WARNING if act is ResetAct.TRUNCATE else logging.INFO,
                 "offset is out of range of the leader's log partition=%s fetch_offset=%d"
                 " next_offset=%d reason='%s'",
                 place,
@@ -476,27 +503,21 @@ class ReplicaFetcher:
             # they are fetched again, as in Kafka. Without a state there is nothing that a back-off
             # could delay, and the next request would fail at once.
             reaction = Reaction.BACK_OFF
-        if not isinstance(error, IsothermError):
-            logger.error(
-                "partition cannot be followed partition=%s", followed.place, exc_info=error
-            )
-        self._give_up(followed, reaction, str(error) or type(error).__name__)
+        self._give_up(followed, reaction, error)
 
-    def _give_up(self, followed: _Followed, reaction: Reaction, reason: str) -> None:
+    def _give_up(self, followed: _Followed, reaction: Reaction, error: Exception) -> None:
+        place = followed.place
         if reaction is not Reaction.FAIL:
-            logger.info(
-                "partition is fetched again later partition=%s reason='%s'", followed.place, reason
-            )
+            self._partition_outages.failed(place, error)
             self._back_off(followed)
             return
-        logger.error(
-            "partition is not fetched before a new leader epoch partition=%s leader_epoch=%d"
-            " reason='%s'",
-            followed.place,
-            followed.leader_epoch,
-            reason,
+        # INFO for FENCED_LEADER_EPOCH: the leader has the new epoch a moment before this broker.
+        log_failure(
+            logger,
+            error,
+            f"partition is not fetched before a new leader epoch partition={place}"
+            f" leader_epoch={followed.leader_epoch}",
         )
-        place = followed.place
         # Failed partitions leave the requests; the fetcher continues for the others (KIP-461).
         self._followed.pop(_Key(place.topic_id, place.partition), None)
         self._failed.add(place.topic_partition)

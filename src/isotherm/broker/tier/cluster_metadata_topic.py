@@ -41,6 +41,7 @@ from isotherm.errors import (
     UnknownTopicOrPartitionError,
 )
 from isotherm.protocol.api_keys import ApiKey, request_class, response_class
+from isotherm.protocol.code_names import code_name
 from isotherm.protocol.entities import entity_of
 from isotherm.record.conditional_batch import set_condition
 from isotherm.remote.metadata.api import MetadataColumns, MetadataTopicRecord, NewMetadataRecord
@@ -243,7 +244,7 @@ class ClusterMetadataTopic:
                 kind = _ERRORS.get(answer.error_code, RemoteStorageNotReadyError)
                 raise kind(
                     f"the leader of a metadata partition refuses a request"
-                    f" partition={topic_partition} error={answer.error_code.name}"
+                    f" partition={topic_partition} error={code_name(answer.error_code)}"
                 )
             return answer
         raise RemoteStorageNotReadyError(

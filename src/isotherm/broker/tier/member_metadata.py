@@ -33,9 +33,11 @@ from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import PeerDisconnectedError, PeerTimeoutError
 from isotherm.metrics.registry import Metrics
+from isotherm.protocol.code_names import code_name
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic.event_writer import KeyedMetadata
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.outages import Outage
 from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.types import (
     REMOTE_LOG_METADATA_AUDIT_TOPIC,
@@ -99,6 +101,7 @@ def member_metadata(
         first_level=lambda: levels.first_level(
             initial_level, settings.remote_log_metadata_topic_replication_factor
         ),
+        clock=clock,
     )
 
     def leads_metadata(number: int) -> bool:
@@ -171,20 +174,27 @@ class MetadataTopicCreation:
         send: Send,
         *,
         first_level: Callable[[], int | None],
+        clock: Clock,
     ) -> None:
         self._cluster_metadata = cluster_metadata
         self._settings = settings
         self._send = send
         self._first_level = first_level
-        self._last_reason: str | None = None
+        self._outage = Outage(
+            _logger,
+            clock,
+            failing="metadata topic is not created yet",
+            working="metadata topic is created",
+        )
 
     def run(self) -> None:
         """No effect if the topic exists."""
         if _partition_count(self._cluster_metadata) is not None:
+            self._outage.worked()
             return
         settings, level = self._settings, self._first_level()
         if level is None:
-            self._note("fewer brokers are registered than the topic has replicas")
+            self._outage.failed("fewer brokers are registered than the topic has replicas")
             return
         if level == 0:
             retention_ms = settings.remote_log_metadata_topic_retention_ms
@@ -210,18 +220,12 @@ class MetadataTopicCreation:
         try:
             (result,) = self._send(creation_request(topic), timeout_s).result().topics
         except (PeerDisconnectedError, PeerTimeoutError) as error:
-            self._note(str(error))
+            self._outage.failed(str(error))
             return False
         if result.error_code not in (ErrorCode.none, ErrorCode.topic_already_exists):
-            self._note(f"{result.error_code.name}: {result.error_message}")
+            self._outage.failed(f"{code_name(result.error_code)}: {result.error_message}")
             return False
         return True
-
-    def _note(self, reason: str) -> None:
-        """Log a reason once. Otherwise each request, one per second, would log it."""
-        if reason != self._last_reason:
-            _logger.warning("metadata topic is not created yet reason='%s'", reason)
-        self._last_reason = reason
 
 
 def _partition_count(

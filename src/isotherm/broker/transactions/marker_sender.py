@@ -28,6 +28,7 @@ from isotherm.broker.transactions.transaction_endings import (
 )
 from isotherm.errors import IsothermError
 from isotherm.protocol.api_keys import ApiKey, request_class
+from isotherm.protocol.code_names import code_name
 from isotherm.protocol.entities import entity_of
 from isotherm.types import TopicPartition
 
@@ -152,7 +153,7 @@ def outcome_of_code(code: ErrorCode | None) -> MarkerOutcome:
     if code is None:
         return MarkerOutcome(MarkerResult.RETRY, "the leader did not answer for the partition")
     if code in _SETTLED_CODES:
-        return MarkerOutcome(MarkerResult.SETTLED, code.name)
+        return MarkerOutcome(MarkerResult.SETTLED, code_name(code))
     if code is ErrorCode.transaction_coordinator_fenced:
-        return MarkerOutcome(MarkerResult.FENCED, code.name)
-    return MarkerOutcome(MarkerResult.RETRY, code.name)
+        return MarkerOutcome(MarkerResult.FENCED, code_name(code))
+    return MarkerOutcome(MarkerResult.RETRY, code_name(code))

@@ -38,6 +38,7 @@ from isotherm.errors import (
     UnknownTopicOrPartitionError,
 )
 from isotherm.protocol.api_keys import ApiKey, request_class
+from isotherm.protocol.code_names import code_name
 from isotherm.protocol.entities import entity_of
 from isotherm.types import BrokerId, TopicPartition
 
@@ -132,7 +133,7 @@ class RemoteAdmission:
         if code is not ErrorCode.none:
             # The client gets UNKNOWN_SERVER_ERROR for any other code.
             raise _ERRORS.get(code, IsothermError)(
-                f"the coordinator refuses the records error={code.name}"
+                f"the coordinator refuses the records error={code_name(code)}"
                 f" transactional_id={question.transactional_id} partition={question.partition}"
             )
 

@@ -42,9 +42,9 @@ from isotherm.errors import (
     InvalidProducerIdMappingError,
     InvalidTransactionTimeoutError,
     IsothermError,
-    RetriableError,
     TransactionalIdNotFoundError,
 )
+from isotherm.remote.outages import Outages, log_failure
 from isotherm.types import LeaderEpoch, ProducerId, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -81,6 +81,12 @@ class TransactionCoordinator:
         )
         self._expiration: asyncio.TimerHandle | None = None
         self._aborts: set[asyncio.Task[None]] = set()
+        self._late_aborts = Outages(
+            logger,
+            clock,
+            failing="a late transaction is not aborted yet transactional_id={}",
+            working="a late transaction is aborted transactional_id={}",
+        )
         self._is_stopped = False
         self._expire_later()
 
@@ -360,20 +366,13 @@ class TransactionCoordinator:
         except IsothermError as error:
             self._abort_again_later(shard, metadata.transactional_id, error)
             return
+        self._late_aborts.worked(metadata.transactional_id)
         self._endings.begin(shard, fenced)
 
     def _abort_again_later(
         self, shard: TransactionShard, transactional_id: str, error: IsothermError
     ) -> None:
-        # Ordinary while a partition moves, has too few replicas in sync, or the controllers elect a leader.
-        is_ordinary = isinstance(error, RetriableError)
-        logger.log(
-            logging.WARNING if is_ordinary else logging.ERROR,
-            "a late transaction is not aborted yet transactional_id=%s reason=%s",
-            transactional_id,
-            error.__cause__ or error,
-            exc_info=None if is_ordinary else error,
-        )
+        self._late_aborts.failed(transactional_id, error)
         shard.timeouts[transactional_id].cancel()
         shard.timeouts[transactional_id] = self._loop.call_later(
             ABORT_RETRY_S, self._on_timeout, shard, transactional_id
@@ -391,8 +390,10 @@ class TransactionCoordinator:
         for shard in self._shards.active():
             try:
                 self._expire_ids_of(shard)
-            except IsothermError:
-                logger.exception("transactional ids cannot be forgotten partition=%d", shard.index)
+            except IsothermError as error:
+                log_failure(
+                    logger, error, f"transactional ids cannot be forgotten partition={shard.index}"
+                )
         self._expire_later()
 
     def _expire_ids_of(self, shard: TransactionShard) -> None:

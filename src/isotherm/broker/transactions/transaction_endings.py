@@ -25,7 +25,8 @@ from isotherm.broker.transactions.transaction_state import (
     ProducerIdAndEpoch,
     TransactionMetadata,
 )
-from isotherm.errors import CoordinatorNotAvailableError, IsothermError, NotCoordinatorError
+from isotherm.errors import IsothermError
+from isotherm.remote.outages import log_failure
 from isotherm.types import LeaderEpoch, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -193,22 +194,14 @@ class TransactionEndings:
 
 
 def _log_refusal(ending: Ending, error: IsothermError) -> None:
-    transactional_id = ending.metadata.transactional_id
-    if not isinstance(error, (NotCoordinatorError, CoordinatorNotAvailableError)):
-        logger.error(
-            "a transaction cannot be completed transactional_id=%s",
-            transactional_id,
-            exc_info=error,
+    # Once: it is tried again every RETRY_BACKOFF_MS_MAX, or by the next coordinator. Ordinary while the
+    # partition moves or has too few replicas in sync.
+    if type(error) not in ending.logged_refusals:
+        ending.logged_refusals.add(type(error))
+        transactional_id = ending.metadata.transactional_id
+        log_failure(
+            logger, error, f"a transaction is completed later transactional_id={transactional_id}"
         )
-    elif not ending.is_refusal_logged:
-        # Ordinary while the partition moves or has too few replicas in sync. It is tried again every
-        # RETRY_BACKOFF_MS_MAX, or by the next coordinator.
-        logger.info(
-            "a transaction is completed later transactional_id=%s reason=%s",
-            transactional_id,
-            error.__cause__ or error,
-        )
-    ending.is_refusal_logged = True
 
 
 def _take(ending: Ending, topic_partition: TopicPartition, outcome: MarkerOutcome) -> None:
@@ -218,8 +211,9 @@ def _take(ending: Ending, topic_partition: TopicPartition, outcome: MarkerOutcom
     elif result is MarkerResult.FENCED:
         ending.is_fenced = True
     if reason and not ending.attempts:
-        # Logged in the first round only: the same leader may be tried for hours.
-        logger.warning(
+        # Logged in the first round only: the same leader may be tried for hours. INFO: a leader that moves
+        # refuses markers, and a newer coordinator or producer has ended the transaction.
+        logger.info(
             "a marker is not written partition=%s transactional_id=%s result=%s reason=%s",
             topic_partition,
             ending.metadata.transactional_id,

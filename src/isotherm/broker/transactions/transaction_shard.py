@@ -29,7 +29,7 @@ class Ending:
     unanswered: int = 0
     again: list[TopicPartition] = field(default_factory=list)
     is_fenced: bool = False
-    is_refusal_logged: bool = False
+    logged_refusals: set[type[Exception]] = field(default_factory=set)
     attempts: int = 0
     timer: asyncio.TimerHandle | None = None
 

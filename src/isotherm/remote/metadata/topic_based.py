@@ -29,7 +29,6 @@ from contextlib import contextmanager
 from isotherm.clock import Clock
 from isotherm.errors import (
     EventOvertakenError,
-    IsothermError,
     LogEndMovedError,
     RemoteResourceNotFoundError,
     RemoteStorageNotReadyError,
@@ -58,6 +57,7 @@ from isotherm.remote.metadata.topic.metadata_partition_reader import MetadataPar
 from isotherm.remote.metadata.wire.events import partition_of
 from isotherm.remote.metadata.wire.keys import metadata_partition
 from isotherm.remote.metadata.wire.serde import KeyedEvent
+from isotherm.remote.outages import Outages
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -112,7 +112,12 @@ class TopicBasedRemoteLogMetadataManager:
         # The ends on which the present decision rests, for each metadata partition whose write lock
         # is held; _UNDECIDED until they are read.
         self._decided_at: dict[int, Ends] = {}
-        self._unreadable: set[int] = set()
+        self._outages = Outages(
+            _logger,
+            clock,
+            failing="metadata topic cannot be read partition={}",
+            working="metadata topic is read again partition={}",
+        )
         self._stopping = threading.Event()
         self._wakeup = threading.Event()
         self._thread: threading.Thread | None = None
@@ -493,7 +498,7 @@ class TopicBasedRemoteLogMetadataManager:
         planned = plan_write(event, stored.cache)
         if planned is None:
             return True
-        _logger.warning("audited metadata event is applied after a stop event=%s", event)
+        _logger.info("audited metadata event is applied after a stop event=%s", event)
         self._writer.append_state(number, planned, end)
         return False
 
@@ -546,18 +551,10 @@ class TopicBasedRemoteLogMetadataManager:
     def _tick(self, number: int, reader: MetadataPartitionReader) -> None:
         try:
             self._read(number, reader)
-        except Exception as error:  # the background tick: logged and counted, tried again
-            # Logged once per run of failures: a partition on a failed disk is tried ten times a
-            # second.
-            if number not in self._unreadable:
-                _logger.error(  # noqa: TRY400 - an error of our own names its place
-                    "metadata topic cannot be read partition=%d: %s",
-                    number,
-                    error,
-                    exc_info=not isinstance(error, IsothermError),
-                )
-            self._unreadable.add(number)
+        except Exception as error:  # noqa: BLE001 - the background tick: logged, counted, tried again
+            # Not logged each time: a partition on a failed disk is tried ten times a second.
+            self._outages.failed(number, error)
             self._metrics.counter(FOLLOW_ERRORS, FOLLOW_ERRORS_TEXT).inc()
         else:
-            self._unreadable.discard(number)
+            self._outages.worked(number)
         reader.expire(self._clock.monotonic_s())

@@ -254,7 +254,8 @@ class CopyTask:
             self._tier.delete_segment(metadata.updated(started))
         except (IsothermError, OSError) as error:
             # The segment stays listed, so the expiration task deletes it later.
-            _logger.warning(
+            # INFO: the failed copy itself has a line (`RetriedWork`).
+            _logger.info(
                 "a copy failed, and what it left in the store is deleted later segment=%s: %s",
                 metadata.segment_id,
                 error,

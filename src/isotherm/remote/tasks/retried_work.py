@@ -6,8 +6,9 @@ import logging
 import random
 from collections.abc import Callable
 
-from isotherm.errors import IsothermError, RetriableError
+from isotherm.clock import Clock
 from isotherm.metrics.registry import Metrics
+from isotherm.remote.outages import Outage
 from isotherm.remote.tasks.backoff import RetryBackoff
 
 _logger = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ class RetriedWork:
         backoff: RetryBackoff,
         rng: random.Random,
         metrics: Metrics,
+        clock: Clock,
     ) -> None:
         self._task = task
         self._place = place
@@ -35,39 +37,28 @@ class RetriedWork:
         self._rng = rng
         self._metrics = metrics
         self._failure_count = 0
+        self._outage = Outage(
+            _logger,
+            clock,
+            failing=f"remote tier task failed task={task} partition={place}",
+            working=f"remote tier task works again task={task} partition={place}",
+        )
 
     def run(self, work: Callable[[], object]) -> float | None:
         """Run `work`. Returns None if it succeeded, else the seconds until the next attempt."""
         try:
             work()
-        except RetriableError as error:
-            wait_s = self._wait_after_failure()
-            _logger.warning(
-                "remote tier task failed task=%s partition=%s failures=%d retry_s=%.1f: %s",
-                *(self._task, self._place, self._failure_count, wait_s, _with_cause(error)),
-            )
-            return wait_s
-        except Exception as error:  # a background tick: the schedule continues after any error
-            wait_s = self._wait_after_failure()
-            _logger.error(  # noqa: TRY400 - an error of our own names its place
-                "remote tier task failed task=%s partition=%s failures=%d retry_s=%.1f: %s",
-                *(self._task, self._place, self._failure_count, wait_s, error),
-                exc_info=not isinstance(error, IsothermError),
+        except Exception as error:  # noqa: BLE001 - a background tick: the schedule continues
+            self._failure_count += 1
+            errors = self._metrics.counter(TASK_ERRORS, TASK_ERRORS_TEXT, ("task",))
+            errors.labels(task=self._task).inc()
+            self._outage.failed(error)
+            wait_s = self._backoff.wait_ms(self._failure_count, self._rng) / 1000
+            _logger.debug(
+                "remote tier task is tried again task=%s partition=%s failures=%d retry_s=%.1f",
+                *(self._task, self._place, self._failure_count, wait_s),
             )
             return wait_s
         self._failure_count = 0
+        self._outage.worked()
         return None
-
-    def _wait_after_failure(self) -> float:
-        self._failure_count += 1
-        errors = self._metrics.counter(TASK_ERRORS, TASK_ERRORS_TEXT, ("task",))
-        errors.labels(task=self._task).inc()
-        return self._backoff.wait_ms(self._failure_count, self._rng) / 1000
-
-
-def _with_cause(error: RetriableError) -> str:
-    """One line with the error's cause, unless its text already has it."""
-    if error.__cause__ is None or "reason=" in str(error):
-        return str(error)
-    cause, _, _ = str(error.__cause__).partition("\n")
-    return f"{error} reason={f'{type(error.__cause__).__name__}: {cause}'!r}"

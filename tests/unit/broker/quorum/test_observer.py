@@ -215,7 +215,7 @@ def test_controller_that_refuses_is_logged_once_and_asked_again(quorum, follow, 
         pass
     quorum.error = ErrorCode.none
     follower.image_at(1)
-    assert caplog.text.count("error=cluster_authorization_failed") == 1
+    assert caplog.text.count("error=CLUSTER_AUTHORIZATION_FAILED") == 1
 
 
 def test_election_is_waited_for(quorum, follow):

@@ -87,20 +87,21 @@ def test_session_that_the_leader_closes_begins_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "next_session"),
+    ("error", "name", "next_session"),
     [
-        (ErrorCode.fetch_session_id_not_found, 0),
-        (ErrorCode.invalid_fetch_session_epoch, 5),
-        (ErrorCode.fetch_session_topic_id_error, 5),
-        (ErrorCode.unknown_server_error, 5),
+        (ErrorCode.fetch_session_id_not_found, "FETCH_SESSION_ID_NOT_FOUND", 0),
+        (ErrorCode.invalid_fetch_session_epoch, "INVALID_FETCH_SESSION_EPOCH", 5),
+        (ErrorCode.fetch_session_topic_id_error, "FETCH_SESSION_TOPIC_ID_ERROR", 5),
+        (ErrorCode.unknown_server_error, "UNKNOWN_SERVER_ERROR", 5),
+        (999, "UNKNOWN_CODE_999", 5),
     ],
 )
-def test_error_of_a_session_begins_a_new_one(error: ErrorCode, next_session: int) -> None:
+def test_error_of_a_session_begins_a_new_one(error: int, name: str, next_session: int) -> None:
     client = FetchSessionClient()
     sent(client, x=0)
     client.on_response(answer(A))
     sent(client, x=0)
-    assert client.on_response(answer(session=0, error=error)) == f"error_code={error}"
+    assert client.on_response(answer(session=0, error=error)) == f"error={name}"
     assert sent(client, x=0) == (next_session, 0, [7], [])
 
 

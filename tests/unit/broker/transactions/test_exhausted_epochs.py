@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -86,6 +87,7 @@ def test_late_transaction_under_the_last_epoch_ends_with_a_new_producer_id(
     old = begun_under_the_last_epoch(broker)
 
     async def scenario() -> None:
+        caplog.set_level(logging.INFO)
         new_producer_id = broker.coordinator.new_producer_id
         refused: list[None] = []
 
@@ -100,8 +102,9 @@ def test_late_transaction_under_the_last_epoch_ends_with_a_new_producer_id(
         await broker.until(lambda: broker.state("tx") is S.COMPLETE_ABORT)
         assert len(refused) == 2
         logged = [each for each in caplog.records if "is not aborted yet" in each.message]
-        assert [(each.levelname, each.exc_info) for each in logged] == [("WARNING", None)] * 2
-        assert "transactional_id=tx reason=no id now" in caplog.text
+        assert [(each.levelname, each.exc_info) for each in logged] == [("INFO", None)]
+        assert "transactional_id=tx: no id now" in caplog.text
+        assert "a late transaction is aborted transactional_id=tx" in caplog.text
         new = broker.coordinator.describe("tx").producer
         assert (new.producer_id != old.producer_id, new.epoch) == (True, 0)
         ((producer_id, epoch, marker),) = broker.markers_in()

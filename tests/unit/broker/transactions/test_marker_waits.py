@@ -155,6 +155,7 @@ def prepared_end(*partitions: int) -> Any:
 def test_markers_that_are_refused_are_tried_again_at_growing_intervals(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.INFO)
     delays_s: list[float] = []
 
     class Refusing:
@@ -266,9 +267,9 @@ def test_transaction_that_is_completed_later_is_no_error(
     caplog: pytest.LogCaptureFixture, error: IsothermError, level: int
 ) -> None:
     """As in Kafka (TransactionMarkerChannelManager.tryAppendToLog): the partition moves, or too few
-    replicas are in sync. Another error is logged with its traceback each time."""
+    replicas are in sync. Another error is one, however often it is tried."""
     caplog.set_level(logging.INFO)
-    refusals = [error] * 3
+    refusals = [error, error, NotCoordinatorError("moved")]
     completed: list[Any] = []
 
     class Settling:
@@ -294,8 +295,7 @@ def test_transaction_that_is_completed_later_is_no_error(
         assert not shard.endings
 
     asyncio.run(scenario())
-    is_ordinary = level == logging.INFO
-    assert [each.levelno for each in caplog.records] == [level] * (1 if is_ordinary else 3)
+    logged = [each for each in caplog.records if str(error) in each.message]
+    assert [each.levelno for each in logged] == [level]
+    assert len(caplog.records) == (1 if isinstance(error, NotCoordinatorError) else 2)
     assert all("transactional_id=tx" in each.message for each in caplog.records)
-    assert all((each.exc_info is None) is is_ordinary for each in caplog.records)
-    assert str(error) in caplog.text

@@ -198,7 +198,7 @@ def test_marker_of_an_older_epoch_is_not_tried_again(run: Any) -> None:
         await brokers.sent(marker_of(ProducerIdAndEpoch(7, 3), epoch=5), T0)
         older = await brokers.sent(marker_of(ProducerIdAndEpoch(7, 2), epoch=5), T0)
         assert older.result is MarkerResult.SETTLED
-        assert older.reason == "invalid_producer_epoch"
+        assert older.reason == "INVALID_PRODUCER_EPOCH"
         fenced = await brokers.sent(marker_of(ProducerIdAndEpoch(7, 3), epoch=4), T0)
         assert fenced.result is MarkerResult.FENCED
 
@@ -252,7 +252,7 @@ def test_marker_in_offsets_waits_for_the_group_coordinator(run: Any) -> None:
         )
         groups.on_resignation(1, None)
         refused = await brokers.sent(marker, offsets)
-        assert refused == MarkerOutcome(MarkerResult.RETRY, "not_leader_or_follower")
+        assert refused == MarkerOutcome(MarkerResult.RETRY, "NOT_LEADER_OR_FOLLOWER")
         partition = brokers.node.services.replica_manager.find_partition(
             *("__consumer_offsets", None, 1)
         )

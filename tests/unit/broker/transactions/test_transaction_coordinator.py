@@ -4,6 +4,7 @@ forgotten."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -479,6 +480,7 @@ def test_idle_id_stays_until_the_log_takes_its_removal(
         broker.clock.advance(1000)
         with monkeypatch.context() as patch:
             patch.setattr(broker.log, "forget", refuse)
+            caplog.set_level(logging.INFO)
             broker.coordinator._expire_ids()
         assert "transactional ids cannot be forgotten partition=" in caplog.text
         assert broker.state("tx") is S.EMPTY

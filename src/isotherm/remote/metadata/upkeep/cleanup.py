@@ -33,6 +33,7 @@ from isotherm.remote.metadata.api import ConditionalMetadataTopic, MetadataTopic
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.wire.events import decode_record, iterate_records
 from isotherm.remote.metadata.wire.keys import MetadataKey, SegmentKey
+from isotherm.remote.outages import log_failure
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -358,8 +359,8 @@ class RemoteMetadataCleanupManager:
             if not self._target.delete_segment(metadata, is_still_left_over):
                 return
         except (IsothermError, OSError) as error:
-            _logger.warning(
-                "left-over is kept for later segment=%s: %s", metadata.segment_id, error
+            log_failure(
+                _logger, error, f"left-over is kept for later segment={metadata.segment_id}"
             )
             self._metrics.counter(CLEANUP_ERRORS, CLEANUP_ERRORS_TEXT).inc()
             return
