@@ -47,7 +47,7 @@ from isotherm.protocol.node_security import NodeSecurity
 from isotherm.types import BrokerId, LeaderEpoch, ProducerId
 
 # Kafka: socket.connection.setup.timeout.ms and request.timeout.ms.
-CONNECT_TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S = 30.0
 REQUEST_TIMEOUT_S = 30.0
 # The response to a full request of markers or questions takes some tens of kilobytes.
 RESPONSE_BYTES_MAX = 16 * 1024 * 1024

@@ -78,7 +78,7 @@ REMOTE_CLOSE_TIMEOUT_S = 1.5
 UPKEEP_STOP_TIMEOUT_S = 0.5
 
 # How long a change of the configuration waits until listeners use the new keys.
-RENEWAL_TIMEOUT_S = 10.0
+RENEWAL_TIMEOUT_S = 60.0
 
 # How many logs of a directory are flushed at the same time for waiting producers. A disk accepts the next flush
 # while it works on one.

@@ -22,7 +22,7 @@ from isotherm.protocol.broker_probe import check_brokers
 
 logger = logging.getLogger(__name__)
 
-REQUEST_TIMEOUT_S = 10.0
+REQUEST_TIMEOUT_S = 60.0  # as default.api.timeout.ms of Kafka's tools
 
 
 # Drop librdkafka's log of each connection attempt, since the caller gets an exception.

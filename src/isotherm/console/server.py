@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
 CONNECTIONS_MAX = 100
-REQUEST_TIMEOUT_S = 10.0
+REQUEST_TIMEOUT_S = 60.0
 READ_TIMEOUT_S = 30.0
 
 

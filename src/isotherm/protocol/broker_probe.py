@@ -1,12 +1,14 @@
 """Checks whether a Kafka broker answers at an address and lets the client in, before creating one.
 
-librdkafka retries forever and logs every attempt. A probe finds the cause within seconds: the name,
-the port, TLS, a certificate, the login, or another service at that port. It needs only a socket, so
-Spark's executors can use it as well.
+librdkafka retries forever and logs every attempt. A probe names the cause at once if something answers: the
+name, the port, TLS, a certificate, the login, or another service at that port. Silence is no cause: a broker
+may be busy and a network slow, so it is waited for (docs/decisions/0201). The probe needs only a socket, so Spark's
+executors can use it as well.
 """
 
 from __future__ import annotations
 
+import logging
 import queue
 import re
 import secrets
@@ -14,7 +16,7 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from isotherm.clock import SystemClock
@@ -23,8 +25,15 @@ from isotherm.errors import BrokerUnreachableError, ConfigError, SaslAuthenticat
 from isotherm.protocol.node_security import NodeSecurity, probe_security
 from isotherm.protocol.tls_stream import Stream, TlsStream, receive
 
-PROBE_TIMEOUT_S = 4.0
-"""Timeout for all addresses together. They are tried at the same time."""
+logger = logging.getLogger(__name__)
+
+PATIENCE = "socket.connection.setup.timeout.ms"
+"""The client property, of Kafka and of librdkafka, that says how long a silent broker is waited for."""
+PATIENCE_S = 30.0
+"""librdkafka's default for it. For all addresses together: they are tried at the same time."""
+NOTICE_S = 5.0
+"""After this time a line says what is waited for. Once a broker has refused the login, the others, which have the
+same logins, are waited for no longer."""
 
 QUIET_CLIENT: dict[str, Any] = {"log_level": 2}
 """Client properties that suppress the log line of each connection attempt. Errors still arrive."""
@@ -77,11 +86,17 @@ def _address(text: str) -> BrokerAddress:
     return BrokerAddress(match["host"].strip("[]"), port)
 
 
-def check_brokers(properties: Mapping[str, Any], *, timeout_s: float = PROBE_TIMEOUT_S) -> None:
+def check_brokers(
+    properties: Mapping[str, Any],
+    *,
+    timeout_s: float | None = None,
+    notice_s: float = NOTICE_S,
+) -> None:
     """Return once a broker at one of the addresses in a client's properties lets the client in.
 
-    Raises BrokerUnreachableError with each address and its cause, SaslAuthenticationError if the
-    cause is the login, and ConfigError for an invalid address or contradictory properties.
+    `timeout_s` is PATIENCE of the properties unless given. Raises BrokerUnreachableError with each
+    address and its cause, SaslAuthenticationError if the cause is the login, and ConfigError for an
+    invalid address or contradictory properties.
     """
     text = next((str(properties[key]) for key in _SERVERS_KEYS if key in properties), None)
     if text is None:
@@ -91,8 +106,8 @@ def check_brokers(properties: Mapping[str, Any], *, timeout_s: float = PROBE_TIM
     security = probe_security(properties)
     # With a mechanism that only librdkafka has, the login is not probed.
     with_sasl = str(properties.get(SECURITY_PROTOCOL, "")).upper().startswith("SASL")
-    clock = SystemClock()
-    deadline_s = clock.monotonic_s() + timeout_s
+    if timeout_s is None:
+        timeout_s = _patience_s(properties)
     answers: queue.Queue[tuple[BrokerAddress, _Cause | None]] = queue.Queue()
 
     def ask(address: BrokerAddress) -> None:
@@ -101,24 +116,64 @@ def check_brokers(properties: Mapping[str, Any], *, timeout_s: float = PROBE_TIM
     for address in addresses:
         # A daemon: a silent name server blocks the thread for longer than the timeout.
         threading.Thread(target=ask, args=(address,), daemon=True, name="broker-probe").start()
-    causes = dict.fromkeys(addresses, _Cause(f"no answer in {timeout_s:g} s"))
-    for _ in addresses:
-        try:
-            address, cause = answers.get(timeout=max(0.0, deadline_s - clock.monotonic_s()))
-        except queue.Empty:
-            break
-        if cause is None:
-            return
-        causes[address] = cause
+    causes = _causes(addresses, answers, timeout_s, notice_s)
+    if causes is None:
+        return
     summary = "; ".join(f"{address}: {cause.text}" for address, cause in causes.items())
     if any(cause.is_login for cause in causes.values()):
         raise SaslAuthenticationError(f"no broker lets the client in at {summary}")
     raise BrokerUnreachableError(f"no broker is reachable at {summary}")
 
 
+def _patience_s(properties: Mapping[str, Any]) -> float:
+    text = properties.get(PATIENCE)
+    if text is None:
+        return PATIENCE_S
+    try:
+        return int(text) / 1000
+    except ValueError:
+        raise ConfigError(f"not a whole number key={PATIENCE} value={text!r}") from None
+
+
 class _Cause(NamedTuple):
     text: str
     is_login: bool = False
+
+
+def _causes(
+    addresses: Sequence[BrokerAddress],
+    answers: queue.Queue[tuple[BrokerAddress, _Cause | None]],
+    timeout_s: float,
+    notice_s: float,
+) -> dict[BrokerAddress, _Cause] | None:
+    """The cause at each address; None once a broker lets the client in."""
+    clock = SystemClock()
+    start_s = clock.monotonic_s()
+    causes: dict[BrokerAddress, _Cause] = {}
+    notice_s = min(notice_s, timeout_s)
+    is_noticed = notice_s == timeout_s
+    end_s = start_s + timeout_s
+    while len(causes) < len(set(addresses)):
+        is_refused = any(each.is_login for each in causes.values())
+        end_s = start_s + (timeout_s if is_noticed and not is_refused else notice_s)
+        try:
+            address, cause = answers.get(timeout=max(0.0, end_s - clock.monotonic_s()))
+        except queue.Empty:
+            if is_noticed or is_refused:
+                break
+            is_noticed = True
+            silent = ",".join(str(each) for each in addresses if each not in causes)
+            logger.warning(
+                "no answer from a broker yet, it is waited for addresses=%s waited_s=%g"
+                " timeout_s=%g key=%s",
+                *(silent, notice_s, timeout_s, PATIENCE),
+            )
+            continue
+        if cause is None:
+            return None
+        causes[address] = cause
+    silence = _Cause(f"no answer in {end_s - start_s:g} s")
+    return {each: causes.get(each, silence) for each in addresses}
 
 
 def _cause(
@@ -183,7 +238,8 @@ def _cause_of_no_login(stream: Stream, versions: bytes, security: NodeSecurity) 
     except ConnectionError:
         pass
     protocol = "SASL_PLAINTEXT" if security.tls is None else "SASL_SSL"
-    return _Cause(f"a login is expected there: set security.protocol={protocol}", is_login=True)
+    text = f"a login is expected there: set security.protocol={protocol}"
+    return _Cause(text, is_login=True)
 
 
 def _found_in_plain(connection: socket.socket, address: BrokerAddress) -> bytes | str:

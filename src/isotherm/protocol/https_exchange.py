@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from http.client import HTTPException
 from typing import Any
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 30.0
 """Timeout of each wait: for the connection, and for the next bytes."""
 
 SIZE_MAX = 1024 * 1024

@@ -19,8 +19,8 @@ from isotherm.protocol.broker_probe import bootstrap_addresses, check_brokers
 from isotherm.protocol.entities import entity_of
 from isotherm.protocol.node_security import node_security
 
-CONNECT_TIMEOUT_S = 4.0
-REQUEST_TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S = 30.0
+REQUEST_TIMEOUT_S = 60.0
 RESPONSE_BYTES_MAX = 64 * 1024 * 1024
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import select
 import socket
 import ssl
@@ -19,7 +20,9 @@ from typing import Any
 
 import pytest
 
+from isotherm.config.client_security import librdkafka_properties
 from isotherm.errors import BrokerUnreachableError, ConfigError, SaslAuthenticationError
+from isotherm.protocol import broker_probe
 from isotherm.protocol.broker_probe import BrokerAddress, bootstrap_addresses, check_brokers
 from isotherm.testing.local_servers import free_ports
 from tests.support.certificates import issue
@@ -82,11 +85,11 @@ def test_connection_that_is_reset_before_tls_begins_is_closed(
     def connect_and_await_reset(*arguments: Any) -> socket.socket:
         connection = connect(*arguments)
         connected.set()
-        select.select([connection], [], [], 20)
+        select.select([connection], [], [], 120)
         return connection
 
     def reset(connection: socket.socket) -> None:
-        connected.wait(20)
+        connected.wait(120)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     with server(reset) as port, warnings.catch_warnings(record=True) as warned:
@@ -100,7 +103,7 @@ def test_connection_that_is_reset_before_tls_begins_is_closed(
     assert [str(each.message) for each in warned] == []
 
 
-def refusal(properties: dict[str, object], timeout_s: float = 20) -> str:
+def refusal(properties: dict[str, object], timeout_s: float = 120) -> str:
     with pytest.raises(BrokerUnreachableError) as refused:
         check_brokers(properties, timeout_s=timeout_s)
     return str(refused.value)
@@ -138,6 +141,111 @@ def test_silence_is_given_up() -> None:
         text = refusal({"bootstrap.servers": f"127.0.0.1:{port}"}, timeout_s=0.2)
         ended.set()
     assert text.endswith(f"127.0.0.1:{port}: no answer in 0.2 s")
+
+
+class Notices(logging.Handler):
+    """The probe's lines. `has_come` is set by the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self.has_come = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+        self.has_come.set()
+
+
+@pytest.fixture
+def notices() -> Iterator[Notices]:
+    handler = Notices()
+    broker_probe.logger.addHandler(handler)
+    yield handler
+    broker_probe.logger.removeHandler(handler)
+
+
+def after_the_notice(notices: Notices, answer: Answer) -> Answer:
+    def late(connection: socket.socket) -> None:
+        assert notices.has_come.wait(GUARD_S)
+        answer(connection)
+
+    return late
+
+
+GUARD_S = 120
+
+
+def test_slow_broker_is_no_dead_broker(notices: Notices, tmp_path: Path) -> None:
+    """A busy machine: the broker answers only after the line that says what is waited for."""
+    for answer, properties in (
+        (kafka, lambda port: {"bootstrap.servers": f"127.0.0.1:{port}"}),
+        (tls_server(kafka, tmp_path), with_tls),
+    ):
+        notices.has_come.clear()
+        with server(after_the_notice(notices, answer)) as port:
+            check_brokers(properties(port), timeout_s=GUARD_S, notice_s=0.05)
+        assert f":{port} waited_s=0.05 timeout_s={GUARD_S}" in notices.lines[-1]
+        assert "key=socket.connection.setup.timeout.ms" in notices.lines[-1]
+    assert len(notices.lines) == 2
+
+
+def test_slow_broker_is_waited_for_when_others_are_not_there(notices: Notices) -> None:
+    (dead,) = free_ports(1)
+    with server(after_the_notice(notices, kafka)) as port, server(web) as other:
+        servers = f"127.0.0.1:{dead},nowhere.invalid,127.0.0.1:{other},127.0.0.1:{port}"
+        check_brokers({"bootstrap.servers": servers}, timeout_s=GUARD_S, notice_s=0.05)
+    (line,) = notices.lines
+    assert f"127.0.0.1:{port}" in line
+
+
+def test_what_answers_wrongly_is_refused_without_a_notice(notices: Notices, tmp_path: Path) -> None:
+    """Each is decided by its answer: no time-out of the test or of the probe passes."""
+    (dead,) = free_ports(1)
+    with server(web) as port, server(tls_server(kafka, tmp_path)) as tls, server(kafka) as plain:
+        for properties in (
+            {"bootstrap.servers": f"127.0.0.1:{dead}"},
+            {"bootstrap.servers": f"127.0.0.1:{port}"},
+            {"bootstrap.servers": f"127.0.0.1:{tls}"},
+            with_tls(port),
+        ):
+            with pytest.raises(BrokerUnreachableError):
+                check_brokers(properties, timeout_s=3600, notice_s=3599)
+        with pytest.raises(SaslAuthenticationError):
+            check_brokers(with_login(plain), timeout_s=3600, notice_s=3599)
+    assert notices.lines == []
+
+
+def test_refused_login_does_not_wait_for_silent_brokers(notices: Notices) -> None:
+    ended = threading.Event()
+    with server(lambda _: ended.wait(GUARD_S) and None) as silent, server(kafka) as port:
+        login = with_login(port) | {"bootstrap.servers": f"127.0.0.1:{silent},127.0.0.1:{port}"}
+        with pytest.raises(SaslAuthenticationError, match=f":{silent}: no answer in 1 s"):
+            check_brokers(login, timeout_s=3600, notice_s=1)
+        ended.set()
+
+
+@pytest.mark.parametrize(("value", "timeout_s"), [(None, 30.0), ("200", 0.2), (45_000, 45.0)])
+def test_patience_is_a_property_of_the_client(
+    monkeypatch: pytest.MonkeyPatch, value: object, timeout_s: float
+) -> None:
+    given: list[float] = []
+
+    def refuse(_: object, timeout: float) -> None:
+        given.append(timeout)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    properties: dict[str, object] = {"bootstrap.servers": "127.0.0.1:9"}
+    if value is not None:
+        properties["socket.connection.setup.timeout.ms"] = value
+    with pytest.raises(BrokerUnreachableError):
+        check_brokers(librdkafka_properties(properties))
+    assert given == [timeout_s]
+
+
+def test_patience_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"socket\.connection\.setup\.timeout\.ms value='soon'"):
+        check_brokers({"bootstrap.servers": "a", "socket.connection.setup.timeout.ms": "soon"})
 
 
 AUTHORITY = issue("authority")
@@ -186,17 +294,22 @@ def test_what_closes_after_tls_and_what_is_not_kafka_is_reported(tmp_path: Path)
         assert "not Kafka: it answers b'HTTP/1.1'" in refusal(with_tls(port))
 
 
+def with_login(port: int) -> dict[str, object]:
+    return {
+        "bootstrap.servers": f"127.0.0.1:{port}",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "alice",
+        "sasl.password": "hunter2",
+    }
+
+
 def test_broker_without_the_login_is_reported() -> None:
-    with server(kafka) as port:
-        login = {
-            "bootstrap.servers": f"127.0.0.1:{port}",
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": "alice",
-            "sasl.password": "hunter2",
-        }
-        with pytest.raises(SaslAuthenticationError, match="it is not SASL_PLAINTEXT") as refused:
-            check_brokers(login, timeout_s=20)
+    with (
+        server(kafka) as port,
+        pytest.raises(SaslAuthenticationError, match="it is not SASL_PLAINTEXT") as refused,
+    ):
+        check_brokers(with_login(port), timeout_s=120)
     assert f"127.0.0.1:{port}" in str(refused.value)
     assert "hunter2" not in str(refused.value)
 

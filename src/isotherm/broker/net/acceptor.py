@@ -25,7 +25,7 @@ from isotherm.config.listener import Listener
 logger = logging.getLogger(__name__)
 
 # A TLS handshake that takes longer is aborted.
-HANDSHAKE_TIMEOUT_S = 10.0
+HANDSHAKE_TIMEOUT_S = 60.0
 
 # Accepts per iteration of the event loop. The bound leaves time for established connections; the rest
 # waits in the accept backlog.

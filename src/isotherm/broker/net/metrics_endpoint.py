@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 16
 REQUEST_SIZE_MAX = 8192
-REQUEST_TIMEOUT_S = 5.0
+REQUEST_TIMEOUT_S = 30.0
 
 # The endpoint reads its TLS settings from listener.name.prometheus.ssl.*.
 LISTENER_NAME = "PROMETHEUS"

@@ -17,7 +17,7 @@ from isotherm.errors import NotLeaderOrFollowerError, UnknownTopicOrPartitionErr
 from isotherm.protocol.node_security import PLAINTEXT, NodeSecurity
 from isotherm.types import BrokerId, TopicPartition
 
-CONNECT_TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S = 30.0
 RESPONSE_BYTES_MAX = 64 * 1024 * 1024
 
 
