@@ -1,5 +1,6 @@
 """Reading tiered topics in Spark: `session()` starts one that finds `format("isotherm")`."""
 
+from isotherm.spark.closed_sockets import be_quiet_in_a_worker
 from isotherm.spark.interface import (
     OffsetsBehindLatest,
     count,
@@ -11,6 +12,9 @@ from isotherm.spark.interface import (
     source_metrics,
     topic,
 )
+
+# Spark's planners, and sessions that users make, have PySpark's own daemon. Its workers import this package.
+be_quiet_in_a_worker()
 
 __all__ = [
     "OffsetsBehindLatest",

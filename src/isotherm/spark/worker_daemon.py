@@ -2,16 +2,15 @@
 
     spark.python.daemon.module = isotherm.spark.worker_daemon
 
-It differs from Spark's own daemon, `pyspark.daemon`, in three ways:
+It differs from Spark's own daemon, `pyspark.daemon`, in two ways:
 - `pyspark.daemon` imports PySpark from the zip that Spark puts first on PYTHONPATH. The zip has no byte
   code, so each daemon spends a CPU-second on compiling the sources, and a session's first query starts
   four. This daemon moves the zip to the end of the path if the installed PySpark has the same files.
 - Each worker of `pyspark.daemon` imports Arrow, Numba and compiled kernels by itself. Spark ends idle
   workers after a minute, and forks new ones for the next query. This daemon loads these modules before
   it forks, and the workers share their memory.
-- A query with a limit ends when it has its rows: Spark closes the sockets of tasks that still write.
-  Each such worker of `pyspark.daemon` ends with a traceback (BrokenPipeError) on the terminal of a
-  query that has succeeded. Here it ends without a word.
+
+It is also quiet about sockets that Spark has closed (closed_sockets.py).
 
 A fork is safe only without other threads, so nothing here starts one. Arrow's allocator starts a
 thread, but handles forks itself.
@@ -26,11 +25,10 @@ import os
 import sys
 import traceback
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, TypeAlias
 
-WorkerMain: TypeAlias = Callable[[IO[bytes], IO[bytes]], None]
+from isotherm.spark.closed_sockets import be_quiet
 
 _TASK_WORKER = "pyspark.worker"
 # Folders of PySpark that are in its zip, but are not installed.
@@ -61,20 +59,17 @@ _TASK = (
 def main() -> None:
     sys.path[:] = installed_first(sys.path)
     # Spark reads the address of the daemon from its standard output.
-    worker = sys.argv[1] if len(sys.argv) > 1 else _TASK_WORKER
     with contextlib.redirect_stdout(sys.stderr):
-        load(modules_of(worker))
-    if worker in sys.modules:
-        module: Any = sys.modules[worker]
-        module.main = ending_quietly(module.main)
+        load(modules_of(sys.argv[1] if len(sys.argv) > 1 else _TASK_WORKER))
     os.register_at_fork(after_in_child=reseed_numpy)
     # Frozen objects are never scanned in the workers, so their memory pages stay shared after a fork.
     gc.collect()
     gc.freeze()
 
-    from pyspark.daemon import manager
+    from pyspark import daemon
 
-    manager()
+    be_quiet(daemon)
+    daemon.manager()
 
 
 def modules_of(worker: str) -> Iterator[str]:
@@ -121,29 +116,6 @@ def load(modules: Iterator[str]) -> None:
             importlib.import_module(module)
         except Exception:  # noqa: BLE001 - printed
             traceback.print_exc()
-
-
-def ending_quietly(work: WorkerMain) -> WorkerMain:
-    """`work`, the main function of a worker. If Spark has closed the socket, the process ends after it,
-    with the status of `pyspark.daemon` and without its traceback. All other errors stay as they are."""
-
-    def main(infile: IO[bytes], outfile: IO[bytes]) -> None:
-        try:
-            work(infile, outfile)
-        except SystemExit:
-            # `work` has caught an error, which may be that of the socket, and written it to Spark.
-            _flush_or_end(outfile)
-            raise
-        _flush_or_end(outfile)
-
-    return main
-
-
-def _flush_or_end(outfile: IO[bytes]) -> None:
-    try:
-        outfile.flush()
-    except (BrokenPipeError, ConnectionResetError):
-        os._exit(1)
 
 
 def reseed_numpy() -> None:

@@ -3,12 +3,6 @@ sys.path right."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import io
-import os
-import socket
-import struct
 import subprocess
 import sys
 import uuid
@@ -18,18 +12,9 @@ from pathlib import Path
 import numpy.random
 import pytest
 
-from isotherm.protocol.tls_stream import receive
-from isotherm.spark.worker_daemon import (
-    ending_quietly,
-    installed_first,
-    load,
-    modules_of,
-    reseed_numpy,
-)
+from isotherm.spark.worker_daemon import installed_first, load, modules_of, reseed_numpy
 from isotherm.types import TopicIdPartition
 from tests.spark.conftest import make_tier
-
-GUARD_S = 300
 
 TASK = """
 import sys
@@ -109,99 +94,6 @@ def test_planners_load_no_kernels_and_other_workers_nothing_of_ours() -> None:
     assert planner[0] == "pyspark.sql.worker.plan_data_source_read"
     assert not any(name.startswith("isotherm.kernels") for name in planner)
     assert list(modules_of("pyspark.other")) == ["pyspark.other"]
-
-
-class Ended(BaseException):
-    """In place of the end of the process."""
-
-
-class Output(io.BytesIO):
-    def __init__(self, failure: OSError | None) -> None:
-        super().__init__()
-        self.failure = failure
-
-    def flush(self) -> None:
-        if self.failure is not None:
-            raise self.failure
-
-
-CLOSED = [BrokenPipeError(), ConnectionResetError()]
-
-
-@pytest.mark.parametrize(
-    ("raised", "failure", "outcome"),
-    [
-        *((None, each, Ended) for each in CLOSED),
-        *((SystemExit(-1), each, Ended) for each in CLOSED),
-        (None, None, None),
-        (SystemExit(-1), None, SystemExit),
-        # No case of these is that of a query which has its rows.
-        (None, OSError(errno.ENOSPC, "no space"), OSError),
-        (ValueError("a defect"), BrokenPipeError(), ValueError),
-    ],
-    ids=str,
-)
-def test_worker_ends_quietly_only_when_spark_has_closed_its_socket(
-    monkeypatch: pytest.MonkeyPatch,
-    raised: BaseException | None,
-    failure: OSError | None,
-    outcome: type[BaseException] | None,
-) -> None:
-    def end(status: int) -> None:
-        assert status == 1
-        raise Ended
-
-    def work(_infile: object, _outfile: object) -> None:
-        if raised is not None:
-            raise raised
-
-    monkeypatch.setattr("isotherm.spark.worker_daemon.os._exit", end)
-    main = ending_quietly(work)
-    with pytest.raises(outcome) if outcome else contextlib.nullcontext():
-        main(io.BytesIO(), Output(failure))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("module", "is_quiet"), [("isotherm.spark.worker_daemon", True), ("pyspark.daemon", False)]
-)
-def test_task_that_nobody_reads_any_more_leaves_nothing_on_the_terminal(
-    module: str, is_quiet: bool
-) -> None:
-    """As Spark does it: a worker is asked for, and the connection reset while it works."""
-    environment = os.environ | {
-        "PYTHON_WORKER_FACTORY_SECRET": "secret",
-        "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "true",
-    }
-    with subprocess.Popen(
-        [sys.executable, "-m", module, "pyspark.worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-    ) as daemon:
-        assert daemon.stdin is not None
-        assert daemon.stdout is not None
-        (port,) = struct.unpack(">i", daemon.stdout.read(4))
-        with socket.create_connection(("127.0.0.1", port), GUARD_S) as spark:
-            (worker,) = struct.unpack(">i", receive(spark, 4))
-            spark.sendall(struct.pack(">i6s", 6, b"secret"))
-            assert receive(spark, 6) == struct.pack(">i2s", 2, b"ok")
-            # Closed with a reset, as by a JVM that has not read all.
-            spark.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        # Blocks until the worker has ended as well: it has the same standard error.
-        while Path(f"/proc/{worker}").exists() and "Z" not in state_of(worker):
-            os.sched_yield()
-        daemon.stdin.close()
-        assert daemon.stderr is not None
-        errors = daemon.stderr.read().decode()
-    assert ("Traceback" not in errors) is is_quiet, errors
-
-
-def state_of(process_id: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
-    return "Z"
 
 
 def test_workers_draw_other_random_numbers() -> None:
