@@ -181,7 +181,7 @@ class KafkaMember(BrokerOracle):
 Member: TypeAlias = IsothermMember | KafkaMember
 
 
-def wait_for(is_true: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+def wait_for(is_true: Callable[[], bool], what: str, timeout_s: float = 300.0) -> None:
     """Wait for a condition. TimeoutError names the one that did not come about."""
     deadline = time.monotonic() + timeout_s
     while not is_true():

@@ -17,7 +17,7 @@ from confluent_kafka import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-CONSUME_TIMEOUT_S = 60
+CONSUME_TIMEOUT_S = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def consume_all(
         }
     )
     try:
-        partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
+        partitions = consumer.list_topics(topic, timeout=300).topics[topic].partitions
         consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in partitions])
         records: list[ConsumedRecord] = []
         ends_to_come = len(partitions)

@@ -70,7 +70,7 @@ def make_golden_files(target: Path) -> None:
 
 def _write_records(kafka: KafkaOracle, directory: Path) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_server})
-    topics = [name for name in admin.list_topics(timeout=60).topics if not name.startswith("__")]
+    topics = [name for name in admin.list_topics(timeout=300).topics if not name.startswith("__")]
     for topic in topics:
         levels = {"": "read_uncommitted"}
         if topic in {"transactions", "tiered"}:

@@ -25,7 +25,7 @@ from oracle.topics import create_topic, wait_until
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 BASE_TIMESTAMP_MS = 1_700_000_000_000
-FLUSH_TIMEOUT_S = 30
+FLUSH_TIMEOUT_S = 300
 # The number of the one record with a value length that needs three varint bytes.
 LONG_VALUE = 1000
 

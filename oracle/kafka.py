@@ -24,8 +24,8 @@ from isotherm.testing.local_servers import free_ports
 from oracle.class_archive import archive_options
 from oracle.jars import OracleUnavailableError, require_command, resolve_jars
 
-START_TIMEOUT_S = 90
-STOP_TIMEOUT_S = 60
+START_TIMEOUT_S = 300
+STOP_TIMEOUT_S = 300
 TOOL_TIMEOUT_S = 120
 LOG_LINES_SHOWN = 12
 

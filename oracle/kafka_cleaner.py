@@ -9,7 +9,7 @@ from pathlib import Path
 
 from oracle.kafka import java_command
 
-_END_TIMEOUT_S = 60
+_END_TIMEOUT_S = 300
 
 
 class KafkaCleaner:

@@ -24,7 +24,7 @@ from isotherm.protocol.api_keys import ApiKey, request_class, response_class
 from isotherm.protocol.codec import decoder, encoder
 from isotherm.protocol.tls_stream import Stream, receive
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 CORRELATION_ID = 7
 CLIENT_ID = b"raw"
 _SIZE = struct.Struct(">i")

@@ -50,5 +50,5 @@ def register(url: str, subject: str, schema: object, kind: str = "AVRO", **more:
         json.dumps(body).encode(),
         {"Content-Type": _CONTENT_TYPE},
     )
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=300) as answer:
         return int(json.load(answer)["id"])

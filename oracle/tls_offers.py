@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from isotherm.protocol.tls_stream import receive
 
-TIMEOUT_S = 10
+TIMEOUT_S = 300
 _HANDSHAKE, _CLIENT_HELLO, _SERVER_HELLO = 22, 1, 2
 _TLS_1_2, _TLS_1_3 = 0x0303, 0x0304
 _X25519 = 0x001D

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-WAIT_TIMEOUT_S = 60
+WAIT_TIMEOUT_S = 300
 # Kafka's smallest segment.bytes.
 SEGMENT_BYTES_MIN = 1048576
 
@@ -17,7 +17,7 @@ def delete_topic(bootstrap_server: str, name: str) -> None:
     """Delete a topic and wait for the broker's answer."""
     admin = AdminClient({"bootstrap.servers": bootstrap_server, "log_level": 2})
     for future in admin.delete_topics([name]).values():
-        future.result(30)
+        future.result(300)
 
 
 def create_topic(bootstrap_server: str, name: str, partitions: int, config: dict[str, str]) -> None:
@@ -25,13 +25,13 @@ def create_topic(bootstrap_server: str, name: str, partitions: int, config: dict
     admin = AdminClient({"bootstrap.servers": bootstrap_server, "log_level": 2})
     topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
     for future in admin.create_topics([topic]).values():
-        future.result(30)
+        future.result(300)
     wait_until(lambda: has_leaders(admin, name, partitions), f"leaders of topic={name}")
 
 
 def has_leaders(admin: AdminClient, topic: str, partitions: int) -> bool:
     """Whether the leader of each partition answers."""
-    metadata = admin.list_topics(topic, timeout=30).topics[topic].partitions
+    metadata = admin.list_topics(topic, timeout=300).topics[topic].partitions
     if len(metadata) != partitions or any(p.leader < 0 for p in metadata.values()):
         return False
     request = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}

@@ -211,7 +211,7 @@ def _end_jvm() -> None:
     if gateway is not None:
         gateway.shutdown()
         gateway.proc.stdin.close()
-        gateway.proc.wait(timeout=60)
+        gateway.proc.wait(timeout=300)
         SparkContext._gateway = SparkContext._jvm = None
 
 

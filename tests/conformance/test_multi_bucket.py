@@ -103,7 +103,7 @@ def test_broker_tiers_into_several_buckets_and_reads_back(
             "local.retention.bytes": "1",
         },
     )
-    admin.create_topics([topic])["spread"].result(20)
+    admin.create_topics([topic])["spread"].result(300)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     log = broker.node.services.replica_manager.find_partition("spread", None, 0).log
     pause = threading.Event()

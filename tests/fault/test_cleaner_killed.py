@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 TOPIC = "state"
 KEYS = [b"key-%d" % number for number in range(40)]
 SETTINGS = {

@@ -37,7 +37,7 @@ from oracle.raw_requests import CLOSED, request_frame
 from tests.support.certificates import issue
 from tests.support.raw_client import RawClient, scram_final
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 NONCE = "fyko+d2lbbFgONRv9qkxdawL"
 LOGIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 # Longer than a test: a client that waits this long has no answer.

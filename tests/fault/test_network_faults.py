@@ -15,7 +15,7 @@ from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.testing.s3_server import S3Server, find_versitygw
 from tests.support.toxiproxy import Toxiproxy, find_toxiproxy
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 RECORDS_PER_TOXIC = 6
 TOXICS: list[tuple[str, str, dict[str, int]]] = [
     ("latency", "downstream", {"latency": 100, "jitter": 50}),

@@ -48,7 +48,7 @@ TOPIC = "wanted"
 PARTITIONS = 100
 # Reserved in the bound for the items of the outer arrays, one each.
 OUTER_ELEMENTS = 10
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 
 
 class Costs:

@@ -37,7 +37,7 @@ from isotherm.record.batch import build_batch
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from oracle.raw_requests import annotations_of
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 MUTANTS = 5
 MEMORY_GROWTH_MAX = 192 * 1024 * 1024
 REQUESTS = [

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 TIMEOUT_S = 120
 
 # A stop that waits for the copy or the client never ends.
-STOP_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 300
 
 SLOW_STORE = """
 import sys, threading

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 TOPIC = "transactions"
 PARTITIONS = 4
 

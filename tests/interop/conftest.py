@@ -12,7 +12,7 @@ import pytest
 
 TOOLS = Path(__file__).parents[2] / ".tools"
 INSTALL_TIMEOUT_S = 120
-RUN_TIMEOUT_S = 60
+RUN_TIMEOUT_S = 300
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from isotherm.broker.controller.topic_rules import NewTopic
 from isotherm.record.batch import build_batch
 from isotherm.testing.embedded_broker import EmbeddedBroker
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 _numbers = itertools.count()
 
 

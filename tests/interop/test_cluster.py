@@ -354,7 +354,7 @@ def test_brokers_of_both_kinds_show_the_same_versions_and_features(cluster: Clus
 
 def cleanup_policy(cluster: Cluster, topic: str) -> str:
     """The cleanup policy of a topic that the brokers create by themselves. Waits for the topic."""
-    wait_for(lambda: topic in cluster.admin.list_topics(timeout=60).topics, topic, TIMEOUT_S)
+    wait_for(lambda: topic in cluster.admin.list_topics(timeout=300).topics, topic, TIMEOUT_S)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     (found,) = cluster.admin.describe_configs([resource]).values()
     return str(found.result(TIMEOUT_S)["cleanup.policy"].value)

@@ -21,7 +21,7 @@ from isotherm.cli.output import human_size
 from isotherm.errors import UnknownTopicOrPartitionError
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 TOPIC = "events"
 
 

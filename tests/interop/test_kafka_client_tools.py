@@ -38,7 +38,7 @@ from oracle.tools import (
 pytestmark = pytest.mark.oracle
 
 SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 COPIED = 200
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 # The id of a producer with a transaction that its coordinator does not know.

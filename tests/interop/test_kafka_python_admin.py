@@ -24,7 +24,7 @@ with warnings.catch_warnings():
 
 from isotherm.testing.embedded_broker import EmbeddedBroker
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 RECORDS = 10
 _numbers = itertools.count()
 

@@ -21,7 +21,7 @@ from oracle.tools import ACLS, CONSOLE_CONSUMER, TOPICS, run_tools, run_tools_to
 from tests.support.kerberos_realm import REALM, KerberosRealm
 
 SERVICE = "kafka/localhost"
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_TOPIC
 from oracle.tools import FEATURES, run_tools, run_tools_to_status
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 FEATURE = "remote.log.metadata.compaction"
 SETTINGS = {
     "remote.log.metadata.compaction.initial.level": "0",

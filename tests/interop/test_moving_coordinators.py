@@ -110,7 +110,7 @@ def produce(cluster: MixedCluster, topic: str, partitions: int, numbers: range) 
 
 def ensure_internal_topics(cluster: MixedCluster) -> None:
     """Create both internal topics, by a transaction that commits an offset."""
-    if TRANSACTIONS in cluster.admin.list_topics(timeout=30).topics:
+    if TRANSACTIONS in cluster.admin.list_topics(timeout=300).topics:
         return
     cluster.create("first", ALL[0])
     producer = transactional(cluster, "first")
@@ -152,7 +152,7 @@ def committed(cluster: MixedCluster, group_id: str, partitions: int = 1) -> list
     topic = group_id
     try:
         asked = [TopicPartition(topic, index) for index in range(partitions)]
-        return [each.offset for each in consumer.committed(asked, timeout=10)]
+        return [each.offset for each in consumer.committed(asked, timeout=60)]
     except KafkaException:
         return []
     finally:
@@ -166,7 +166,7 @@ def member_ids(cluster: MixedCluster, group_id: str) -> set[str]:
     def is_listed() -> bool:
         # A new client: librdkafka keeps sending this request to the coordinator that it found first.
         admin = AdminClient({"bootstrap.servers": cluster.servers, "log_level": 0})
-        (future,) = admin.describe_consumer_groups([group_id], request_timeout=60).values()
+        (future,) = admin.describe_consumer_groups([group_id], request_timeout=300).values()
         try:
             group = future.result(TIMEOUT_S)
         except KafkaException:
@@ -429,6 +429,6 @@ def ask(
 def test_internal_topics_have_kafkas_replication(cluster: MixedCluster) -> None:
     ensure_internal_topics(cluster)
     for topic in (OFFSETS, TRANSACTIONS):
-        found = cluster.admin.list_topics(topic, timeout=30).topics[topic].partitions
+        found = cluster.admin.list_topics(topic, timeout=300).topics[topic].partitions
         assert len(found) == PARTITIONS
         assert {len(each.replicas) for each in found.values()} == {3}

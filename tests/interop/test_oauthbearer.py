@@ -18,7 +18,7 @@ from oracle.tools import TOPICS, run_tools_to_status
 from tests.support.certificates import issue
 from tests.support.token_provider import AUDIENCE, ISSUER, Provider, served
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 LOGIN_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
 
 

@@ -17,7 +17,7 @@ from isotherm.errors import ConfigError, PeerDisconnectedError
 from isotherm.protocol.node_security import PLAINTEXT, node_security
 from tests.support.secured_broker import KINDS, SECRET, SecuredBroker, jaas
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +64,11 @@ def test_session_that_ends_is_replaced(broker: SecuredBroker) -> None:
     peer = connection(broker, "SCRAM-SHA-256")
     ends = time.monotonic() + 3
     count = 0
-    while time.monotonic() < ends:
+    # On a slow machine one request may take longer than the session.
+    while count < 2 or time.monotonic() < ends:
         assert asked(peer) == 1
         count += 1
         time.sleep(0.05)
-    assert count > 1
     peer.close()
 
 

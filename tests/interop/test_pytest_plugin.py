@@ -19,7 +19,7 @@ def kafka_broker_settings():
 
 def _topics(broker):
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    topics = admin.list_topics(timeout=60).topics
+    topics = admin.list_topics(timeout=300).topics
     return {name: each for name, each in topics.items() if not name.startswith("__")}
 
 
@@ -29,7 +29,7 @@ def test_records_come_back(kafka_broker, kafka_topic):
     producer.flush(60)
     consumer = Consumer({"bootstrap.servers": kafka_broker.bootstrap_servers, "group.id": "g"})
     consumer.assign([TopicPartition(kafka_topic, 0, 0)])
-    assert [each.value() for each in consumer.consume(1, timeout=60)] == [b"hello"]
+    assert [each.value() for each in consumer.consume(1, timeout=300)] == [b"hello"]
     consumer.close()
     assert kafka_topic.startswith("test_records_come_back-")
 

@@ -246,7 +246,7 @@ def test_readme_and_guides_work_word_for_word_from_the_wheel(
         assert int(mapped.removeprefix("mapped ")) > 0
     finally:
         broker.terminate()
-        assert broker.wait(60) == 0
+        assert broker.wait(300) == 0
 
 
 @pytest.mark.nightly

@@ -54,7 +54,7 @@ def storage(broker: EmbeddedBroker) -> ClusterStorage:
     """The topic's storage, once its closed segments are only in the bucket."""
     pause = threading.Event()
     with StorageReader({"bootstrap.servers": broker.bootstrap_servers}, SystemClock()) as reader:
-        for _ in range(1200):
+        for _ in range(6000):
             found = reader.read()
             local = found.topics["letters"].partitions[0].state.local
             if local is not None and local.local_log_start_offset > 0:

@@ -43,7 +43,7 @@ from oracle.kafka import running_kafka
 CONSUMER = -1
 PARTITIONS = 3
 CONFIG = TopicConfig(retention_ms=-1)
-WAIT_S = 60
+WAIT_S = 300
 
 
 @dataclass

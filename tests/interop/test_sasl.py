@@ -38,7 +38,7 @@ from isotherm.protocol.api_keys import ApiKey
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from oracle.raw_requests import CLOSED, ask, read_answer, request_frame
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 USERS = 'user_admin="adm1n" user_alice="hers"'
 SETTINGS = {
     "listeners": "CLIENTS://127.0.0.1:0",

@@ -29,7 +29,7 @@ from isotherm.testing.embedded_broker import EmbeddedBroker
 from oracle.raw_requests import CLOSED, ask, request_frame
 from tests.support.certificates import Issued, issue
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 
 
 class Files(NamedTuple):

@@ -43,7 +43,7 @@ from oracle.topics import has_leaders, wait_until
 from tests.oracle.access_requests import NOT_ASKED, REQUESTS, fitting
 from tests.support.raw_client import RawClient
 
-TIMEOUT_S = 30
+TIMEOUT_S = 300
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 ANONYMOUS = "User:ANONYMOUS"
 ADMIN, PASSWORD = "admin", "secret"

@@ -51,13 +51,13 @@ def topic(kafka: KafkaOracle) -> Iterator[ClusterMetadataTopic]:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_server})
     forever = {"retention.ms": "-1"}
     for made in admin.create_topics([NewTopic(TOPIC, 2, 1, config=forever)]).values():
-        made.result(60)
+        made.result(300)
     found = opened(image_of(kafka.bootstrap_server))
     wait_until(lambda: is_led(found), "the broker leads the new topic")
     yield found
     found.close()
     for gone in admin.delete_topics([TOPIC]).values():
-        gone.result(60)
+        gone.result(300)
 
 
 def is_led(topic: ClusterMetadataTopic) -> bool:

@@ -196,7 +196,7 @@ def test_keys_of_the_listeners_are_described_as_kafkas(nodes: tuple[Node, Node])
     def described(node: Node) -> dict[str, Any]:
         admin = AdminClient({"bootstrap.servers": node.addresses["PLAINTEXT"]})
         resource = ConfigResource(ConfigResource.Type.BROKER, "1")
-        entries = admin.describe_configs([resource])[resource].result(30)
+        entries = admin.describe_configs([resource])[resource].result(300)
         settings_of = {}
         for name in DESCRIBED:
             entry = entries[name]

@@ -24,7 +24,7 @@ from isotherm.testing.embedded_broker import EmbeddedBroker
 from oracle.dump_text import parse_dump
 from oracle.kafka import KafkaOracle, dump_log_segments
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 OFFSETS_TOPIC = "__consumer_offsets"
 OFFSET_COMMIT, CLASSIC_GROUP = 1, 2
 CONSUMER_GROUP_TYPES = {3, 5, 6, 7, 8}

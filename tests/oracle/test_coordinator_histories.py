@@ -50,7 +50,7 @@ class Server:
     def __init__(self, bootstrap_servers: str) -> None:
         self.bootstrap_servers = bootstrap_servers
         admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-        admin.create_topics([NewTopic("t", PARTITIONS)])["t"].result(30)
+        admin.create_topics([NewTopic("t", PARTITIONS)])["t"].result(300)
         for key_type in (0, 1):
             self.call("FIND_COORDINATOR", 4, key_type=key_type, coordinator_keys=["x"])
         asked = {"topic_id": str(uuid.UUID(int=0)), "name": "t"}

@@ -33,7 +33,7 @@ RUNS = [
     if line and not line.startswith("#")
 ]
 # Long enough for every wait, also on a busy machine.
-SETTLING_TIMEOUT_S = 30
+SETTLING_TIMEOUT_S = 300
 SETTINGS = {
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",

@@ -44,7 +44,7 @@ def partition(kafka: KafkaOracle, kafka_tiered_topic: TieredTopic) -> TopicIdPar
     """One of Kafka's tiered partitions."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_server})
     described = admin.describe_topics(TopicCollection([kafka_tiered_topic.name]))
-    topic_id = described[kafka_tiered_topic.name].result(30).topic_id
+    topic_id = described[kafka_tiered_topic.name].result(300).topic_id
     halves = (topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits())
     high, low = (half & 0xFFFFFFFFFFFFFFFF for half in halves)
     return TopicIdPartition(uuid.UUID(int=(high << 64) | low), kafka_tiered_topic.name, 0)
@@ -131,8 +131,8 @@ def test_write_to_a_topic_of_ones_own_is_done_when_it_is_read_back(kafka: KafkaO
         writing.on_partition_leadership_changes([partition], [])
         writing.poll()
         segment = make_segment(1, {0: 0}, 9, partition=partition)
-        writing.add_remote_log_segment_metadata(segment).result(30)
+        writing.add_remote_log_segment_metadata(segment).result(300)
         update = make_update(segment, FINISHED)
-        writing.update_remote_log_segment_metadata(update).result(30)
+        writing.update_remote_log_segment_metadata(update).result(300)
         assert writing.remote_log_segment_metadata(partition, 0, 5) == segment.updated(update)
         writing.close()

@@ -76,8 +76,8 @@ class Registered:
     ) -> None:
         servers = {"bootstrap.servers": self.broker.bootstrap_servers}
         admin = AdminClient(servers)
-        if topic not in admin.list_topics(timeout=60).topics:
-            admin.create_topics([NewTopic(topic, 1, 1, config=TIERED_TOPIC)])[topic].result(60)
+        if topic not in admin.list_topics(timeout=300).topics:
+            admin.create_topics([NewTopic(topic, 1, 1, config=TIERED_TOPIC)])[topic].result(300)
         producer = Producer(servers)
         for key, value in zip(keys or [None] * len(values), values, strict=True):
             producer.produce(topic, key=key, value=value, headers=headers)

@@ -173,7 +173,7 @@ def new_cluster(
 def topic_id(bootstrap_server: str, topic: str) -> str:
     admin = AdminClient({"bootstrap.servers": bootstrap_server})
     described = admin.describe_topics(TopicCollection([topic]))
-    kafkas_id = described[topic].result(30).topic_id
+    kafkas_id = described[topic].result(300).topic_id
     halves = (kafkas_id.get_most_significant_bits(), kafkas_id.get_least_significant_bits())
     high, low = (half & 0xFFFFFFFFFFFFFFFF for half in halves)
     return uuid_to_text(uuid.UUID(int=(high << 64) | low))

@@ -15,7 +15,7 @@ from isotherm.testing.embedded_broker import EmbeddedBroker
 from oracle.kafka import CLUSTER_ID, dump_log_segments
 from oracle.tools import STORAGE, run_tools_to_status
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 
 # Given salts: otherwise each tool would draw its own.
 CREDENTIALS = (

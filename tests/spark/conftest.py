@@ -124,7 +124,7 @@ def await_manifests() -> Callable[[EmbeddedBroker, str, int], None]:
     """Wait until this many segments of a topic are complete in a broker's bucket."""
 
     def wait(broker: EmbeddedBroker, topic: str, count: int) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         bucket = broker.directory / "bucket"
         while len(list(bucket.glob(f"{topic}-*/*/*.rsm-manifest"))) < count:
             assert time.monotonic() < deadline, "the topic was not tiered in time"

@@ -42,7 +42,7 @@ from tests.support.record_segments import RecordSegmentMaker
 from tests.support.tiered_history import tier_closed_segments
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipeline" / "compact.md"
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 TOPIC_ID = uuid.UUID(int=9)
 DELETE_RETENTION_MS = 5000
 NOW_MS = 1_700_100_000_000

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from isotherm.testing.embedded_broker import EmbeddedBroker
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 
 
 @pytest.mark.nightly

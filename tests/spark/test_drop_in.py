@@ -30,7 +30,7 @@ from isotherm.spark.streaming.stream_source import IsothermStreamReader
 from isotherm.spark.topic_pattern import topic_pattern
 from isotherm.testing.embedded_broker import EmbeddedBroker
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 # Later than the transactions' markers, which have the time of the test.
 FIRST_MS = 4_000_000_000_000
 RECORDS = 2400

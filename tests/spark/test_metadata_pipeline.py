@@ -23,7 +23,7 @@ from isotherm.spark.jobs.project_topic import project_to_topic
 from isotherm.testing.embedded_broker import EmbeddedBroker
 
 METADATA = "__remote_log_metadata"
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 
 
 @pytest.fixture(scope="module")

@@ -167,7 +167,7 @@ class Spanned:
             topic = NewTopic(
                 self.shape.topic, self.shape.partitions, 1, config={"retention.ms": "-1"}
             )
-            admin.create_topics([topic])[self.shape.topic].result(60)
+            admin.create_topics([topic])[self.shape.topic].result(300)
         topic_id = load_partition_metadata(OsFileSystem(), log_dir / f"{self.shape.topic}-0")
         assert topic_id is not None
         self.history = TableHistory(directory / "topic", seed, self.shape, topic_id, one_epoch=True)

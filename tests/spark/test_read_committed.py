@@ -15,7 +15,7 @@ from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from oracle.consumed_records import consume_all
 
 TOPIC = "orders"
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 
 
 def transactional(broker: EmbeddedBroker, name: str) -> Producer:

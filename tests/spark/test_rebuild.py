@@ -32,7 +32,7 @@ from isotherm.types import REMOTE_LOG_METADATA_TOPIC as METADATA
 from isotherm.types import TopicIdPartition
 
 TOPIC = "flights"
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 
 
 def fill(broker: EmbeddedBroker) -> None:

@@ -114,7 +114,7 @@ def test_history_and_tail_are_read_and_the_password_is_nowhere(
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=840,
     )
     printed = ran.stdout + ran.stderr
     assert ran.returncode == 0, printed[-3000:].replace(SECRET, "[the secret]")

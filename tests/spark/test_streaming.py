@@ -20,7 +20,7 @@ import isotherm.spark
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.types import TopicIdPartition
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 EARLIEST = {"startingOffsets": "earliest"}
 
 

@@ -15,7 +15,7 @@ from isotherm.spark.options import source_option_keys
 from isotherm.testing.embedded_broker import EmbeddedBroker
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark-switching.md").read_text()
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 JANUARY_MS, FEBRUARY_MS = 1_357_016_400_000, 1_359_694_800_000
 # The provider's constants that are no options of a source: one is for tests, one is the sink's.
 NO_SOURCE_OPTIONS = {"_mocksystemtime", "topic"}

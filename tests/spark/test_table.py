@@ -205,7 +205,7 @@ def test_history_and_tail_are_what_a_committed_consumer_reads(
     broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_topics([NewTopic("orders", 1, 1, config=TIERED_TOPIC)])["orders"].result(60)
+    admin.create_topics([NewTopic("orders", 1, 1, config=TIERED_TOPIC)])["orders"].result(300)
     producer = Producer(
         {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "t", "linger.ms": 1}
     )

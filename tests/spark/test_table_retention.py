@@ -21,7 +21,7 @@ from tests.support.topic_tables import load_table, records_of, rows_of, run_tabl
 def test_rows_go_that_kafka_has_deleted(broker: EmbeddedBroker, tmp_path: Path) -> None:
     server = broker.bootstrap_servers
     admin = AdminClient({"bootstrap.servers": server})
-    admin.create_topics([NewTopic("gone", 2, 1, config=TIERED_TOPIC)])["gone"].result(60)
+    admin.create_topics([NewTopic("gone", 2, 1, config=TIERED_TOPIC)])["gone"].result(300)
     producer = Producer({"bootstrap.servers": server, "linger.ms": 1})
 
     def produce() -> None:
@@ -42,7 +42,7 @@ def test_rows_go_that_kafka_has_deleted(broker: EmbeddedBroker, tmp_path: Path) 
     # The first file of partition 0 is below, and one of partition 1 is on the border.
     before = [TopicPartition("gone", 0, 100), TopicPartition("gone", 1, 130)]
     for future in admin.delete_records(before).values():
-        future.result(60)
+        future.result(300)
     assert run("--retention", "follow")["upkeep"]["deleted_rows"] == 230
     assert run("--retention", "follow")["upkeep"]["deleted_rows"] == 0
     rows = rows_of(load_table(lake, "kafka.gone"))

@@ -117,7 +117,7 @@ def test_sql_names_topics(
 
 def test_brokers_give_the_tail(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_topics([NewTopic("trades", 1, 1, config=TIERED_TOPIC)])["trades"].result(60)
+    admin.create_topics([NewTopic("trades", 1, 1, config=TIERED_TOPIC)])["trades"].result(300)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 1})
 
     def produce(count: int) -> None:

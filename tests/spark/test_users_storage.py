@@ -33,7 +33,7 @@ from oracle.consumed_records import ConsumedRecord, consume_all, records_of_fram
 PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"
 EXAMPLE = re.compile(r"<!-- example: (\w+)\.py -->\n```python\n(.*?)```", re.DOTALL)
 CLASS = "remote.log.storage.manager.class.name"
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 # The page's class, with an error of its own, an answer that is short, and one that is not there.
 SICK = """
 from my_storage import FolderStorage

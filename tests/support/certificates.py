@@ -117,4 +117,4 @@ def issue(
 
 
 def keytool(*arguments: str | Path) -> None:
-    subprocess.run(["keytool", *arguments], check=True, capture_output=True, timeout=60)
+    subprocess.run(["keytool", *arguments], check=True, capture_output=True, timeout=300)

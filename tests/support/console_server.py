@@ -25,7 +25,7 @@ from tests.support.scripted_records import ScriptedRecords
 
 PRICE = "0.023"
 SWEEP_COMMAND = "isotherm pipeline sweep --path s3://bucket/kafka -b localhost:9092"
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = 300
 NO_METRICS = MetricsAddresses(())
 
 

@@ -42,7 +42,7 @@ SETTINGS = {
     "log.retention.check.interval.ms": "3600000",
     "log.initial.task.delay.ms": "3600000",
 }
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 GROUP = "readers"
 _READ_SIZE = 1 << 20
 

@@ -14,7 +14,7 @@ import pytest
 from isotherm.testing.local_servers import free_ports
 
 REALM = "ISOTHERM.TEST"
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = 300
 _PROGRAMS = ("krb5kdc", "kdb5_util", "kadmin.local")
 _PATHS = (*os.environ.get("PATH", "").split(os.pathsep), "/usr/sbin", "/sbin")
 

@@ -23,7 +23,7 @@ from isotherm.log.log_manager import LogManager
 from isotherm.testing.local_servers import free_ports
 from isotherm.types import uuid_to_text
 
-WAIT_S = 90.0
+WAIT_S = 300.0
 
 
 class QuorumNode:

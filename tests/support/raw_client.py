@@ -14,7 +14,7 @@ from typing import Any, Self
 from isotherm.protocol.api_keys import ApiKey
 from oracle.raw_requests import CLOSED, read_answer, request_frame
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 
 
 class RawClient:

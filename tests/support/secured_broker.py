@@ -28,7 +28,7 @@ from tests.support.token_provider import (
     served,
 )
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 USER = "alice"
 # Occurs in no other text: output that contains it has leaked it.
 SECRET = "0pen-sesame-7731"

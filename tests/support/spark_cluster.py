@@ -21,7 +21,7 @@ from isotherm.clock import Clock, SystemClock
 from isotherm.testing.local_servers import free_ports
 from tests.support.spark_classes import java_options
 
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = 300
 _POLL_S = 0.1
 _PACKAGE = "org.apache.spark.deploy"
 _MASTER = "master"

@@ -13,7 +13,7 @@ from isotherm.protocol.api_keys import ApiKey
 from oracle.raw_requests import read_answer, receive_frame, request_frame
 from tests.support.certificates import Issued
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 
 
 def connect(port: int, authority: Issued, own: Path | None = None) -> ssl.SSLSocket:

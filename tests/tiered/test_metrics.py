@@ -59,7 +59,7 @@ def scrape(tiers: Any, label: str = "") -> dict[str, float]:
     """Metric name -> sum over its samples that have `label`."""
     url = f"http://127.0.0.1:{tiers.broker.node.metrics_port}/metrics"
     sums: dict[str, float] = {}
-    with urllib.request.urlopen(url, timeout=60) as answer:
+    with urllib.request.urlopen(url, timeout=300) as answer:
         for line in answer.read().decode().splitlines():
             if not line.startswith("#") and label in line:
                 name, _, number = line.rpartition(" ")

@@ -177,7 +177,7 @@ def test_list_offsets(tiers: Any) -> None:
 
 def offset_of(tiers: Any, spec: OffsetSpec) -> tuple[int, int]:
     asked = TopicPartition("a", 0)
-    found = tiers.admin.list_offsets({asked: spec})[asked].result(30)
+    found = tiers.admin.list_offsets({asked: spec})[asked].result(300)
     return found.offset, found.leader_epoch
 
 

@@ -33,7 +33,7 @@ FOLDER = Path(__file__).parent
 PARTITIONS = 2
 KEYS = 500
 VALUE_BYTES = 500
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 KAFKA_SETTINGS = {
     **EAGER_SETTINGS,
     "log.cleaner.enable": "true",

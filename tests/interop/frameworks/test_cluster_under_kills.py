@@ -71,7 +71,7 @@ class GroupProcess:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            self._process.wait(60)
+            self._process.wait(300)
         finally:
             self._process.kill()
             self._process.wait()
@@ -170,7 +170,7 @@ def committed(servers: str, group: str) -> list[int] | None:
     consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "log_level": 0})
     asked = [TopicPartition("output", index) for index in range(PARTITIONS)]
     try:
-        return [max(-1, each.offset) for each in consumer.committed(asked, timeout=10)]
+        return [max(-1, each.offset) for each in consumer.committed(asked, timeout=60)]
     except KafkaException:
         return None
     finally:

@@ -94,7 +94,7 @@ class Stage:
         def elected() -> bool:
             partition = ClientPartition(topic, 0)
             try:
-                self.admin.elect_leaders(ElectionType.PREFERRED, [partition]).result(30)
+                self.admin.elect_leaders(ElectionType.PREFERRED, [partition]).result(300)
             except KafkaException:
                 return False
             return self.leader(topic) == node_id
@@ -110,7 +110,7 @@ class Stage:
                  "--reassignment-json-file", plan, timeout_s=PATIENCE_S)  # fmt: skip
 
         def is_done() -> bool:
-            found = self.admin.list_topics(topic, timeout=30).topics[topic].partitions[0]
+            found = self.admin.list_topics(topic, timeout=300).topics[topic].partitions[0]
             return list(found.replicas) == list(replicas) and {*found.isrs} == {*replicas}
 
         wait_for(is_done, f"{topic} on {replicas}", PATIENCE_S)
@@ -235,7 +235,7 @@ def run_cell(stage: Stage, topic: str, act: Callable[[Stage, str], None]) -> tup
     created = stage.admin.create_topics(
         [NewTopic(topic, 1, replica_assignment=[[1, 2, 3]], config=dict(TOPIC_CONFIG))]
     )
-    created[topic].result(60)
+    created[topic].result(300)
     stage.await_leader(topic, lambda leader: leader == LEADER)
     writer = Writer(stage.cluster.servers, topic, stage.clock)
     writer.await_acknowledged(300)

@@ -180,7 +180,7 @@ def run_round(
             }
             read_to_the_end(workload, everything, Isolation.READ_COMMITTED, PATIENCE_S)
             read_to_the_end(workload, everything, Isolation.READ_UNCOMMITTED, PATIENCE_S)
-            report.anomalies += await_equal_replicas(cluster.members, clock, timeout_s=30)
+            report.anomalies += await_equal_replicas(cluster.members, clock, timeout_s=PATIENCE_S)
             report.add_tiers(check_tier(cluster.members, cluster.bucket))
             nemesis.check_all_run()
             for member in cluster.members.values():

@@ -116,14 +116,14 @@ def test_thread_cleans_at_once_and_again_after_the_backoff(
 ) -> None:
     fill(log)
     threads.start()
-    assert telling.cleaned.acquire(timeout=10)
+    assert telling.cleaned.acquire(timeout=300)
     clock.await_waiters(1)
     fill(log)
     clock.advance(999)
     clock.await_waiters(1)
     assert len(telling.threads) == 1
     clock.advance(1)
-    assert telling.cleaned.acquire(timeout=10)
+    assert telling.cleaned.acquire(timeout=300)
     assert telling.threads == ["isotherm-log-cleaner-0"] * 2
 
 
@@ -133,7 +133,7 @@ def test_stop_aborts_the_round_and_ends_the_threads(
     telling.held.clear()
     fill(log)
     threads.start()
-    assert telling.cleaned.acquire(timeout=10)
+    assert telling.cleaned.acquire(timeout=300)
     threads.stop()
     assert running() == set()
     assert log_manager.cleaner_manager.cleaner_checkpoint(log) is None
@@ -149,7 +149,7 @@ def test_number_of_threads_follows_the_configuration(
     changed = BrokerConfig(cleaner=replace(CONFIG, log_cleaner_threads=2))
     threads.follow(MetadataChange(MetadataImage(), broker_config=changed))
     assert running() == {"isotherm-log-cleaner-0", "isotherm-log-cleaner-1"}
-    assert telling.cleaned.acquire(timeout=10)
+    assert telling.cleaned.acquire(timeout=300)
     telling.held.set()
     threads.follow(MetadataChange(MetadataImage(), broker_config=BrokerConfig(cleaner=CONFIG)))
     assert running() == {"isotherm-log-cleaner-0"}
@@ -161,7 +161,7 @@ def test_change_of_other_settings_leaves_a_round_alone(
     telling.held.clear()
     fill(log)
     threads.start()
-    assert telling.cleaned.acquire(timeout=10)
+    assert telling.cleaned.acquire(timeout=300)
     threads.follow(MetadataChange(MetadataImage()))
     threads.follow(
         MetadataChange(

@@ -12,7 +12,7 @@ import pytest
 from isotherm.broker.startup.kernel_warm_up import COMPILE_ALL, KernelCompilation
 
 # Ends a test that hangs. No assertion depends on it.
-GUARD_S = 60
+GUARD_S = 300
 
 
 def python(script: str) -> tuple[str, ...]:

@@ -126,7 +126,7 @@ def test_migrated_topic_holds_keyed_records_alone_once_it_is_cleaned(
     before = segments(kafkas_topic)
     migrate(broker().config)
     with broker():
-        clock, deadline_s = SystemClock(), SystemClock().monotonic_s() + 30
+        clock, deadline_s = SystemClock(), SystemClock().monotonic_s() + 300
         while records_without_key(kafkas_topic) and clock.monotonic_s() < deadline_s:
             clock.wait(threading.Event(), 0.1)
     assert records_without_key(kafkas_topic) == 0

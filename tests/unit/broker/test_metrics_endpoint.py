@@ -14,7 +14,7 @@ from isotherm.broker.net import metrics_endpoint
 from isotherm.broker.net.metrics_endpoint import MetricsEndpoint
 from isotherm.config.broker import BrokerConfig
 
-GUARD_S = 60
+GUARD_S = 300
 TEXT = bytes(32 * 1024 * 1024)
 """More than the buffers of both sockets hold."""
 

@@ -46,6 +46,6 @@ def test_signal_during_the_start_is_obeyed_after_it_and_signals_in_their_order()
         assert node.applied == [0, 1]
 
     try:
-        asyncio.run(asyncio.wait_for(main(), 60))
+        asyncio.run(asyncio.wait_for(main(), 300))
     finally:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)

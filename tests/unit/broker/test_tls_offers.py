@@ -40,7 +40,7 @@ def serve_on_a_thread(texts: dict[str, str]) -> Iterator[dict[str, str]]:
 
     thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()
-    ready.wait(60)
+    ready.wait(300)
     yield addresses
     ended.set()
     thread.join()

@@ -236,10 +236,12 @@ def test_pages_are_served_by_https(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         thread = threading.Thread(target=server.run)
         thread.start()
         try:
-            assert listens.wait(60)
+            assert listens.wait(300)
             _, port = server.servers[0].sockets[0].getsockname()
             trusted = ssl.create_default_context(cadata=issued.certificate_pem.decode())
-            connection = http.client.HTTPSConnection("localhost", port, context=trusted, timeout=60)
+            connection = http.client.HTTPSConnection(
+                "localhost", port, context=trusted, timeout=300
+            )
             connection.request("GET", "/api/openapi.json")
             answer = connection.getresponse()
             answers.append((answer.status, answer.read()))

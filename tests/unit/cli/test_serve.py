@@ -16,7 +16,7 @@ from isotherm.cli.main import app
 def isotherm(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command as a user does, in a process of its own."""
     command = [sys.executable, "-m", "isotherm.cli.main", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_print_config_shows_where_each_value_comes_from(

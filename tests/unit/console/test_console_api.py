@@ -39,7 +39,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def get(address: str, path: str, host: str | None = None) -> Answer:
-    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=300)
     try:
         connection.request("GET", path, headers={} if host is None else {"host": host})
         answer = connection.getresponse()
@@ -270,7 +270,7 @@ def test_another_host_name_is_refused(address: str) -> None:
 
 def test_login_is_asked_for_everything() -> None:
     def status(path: str, authorization: str | None) -> int:
-        connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
+        connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=300)
         headers = {} if authorization is None else {"authorization": authorization}
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
@@ -292,7 +292,7 @@ def test_login_is_asked_for_everything() -> None:
 
 
 def test_nothing_is_changed_by_any_method(address: str) -> None:
-    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=300)
     for method in ("POST", "PUT", "DELETE"):
         connection.request(method, "/api/overview")
         answer = connection.getresponse()

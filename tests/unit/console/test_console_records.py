@@ -133,7 +133,7 @@ class Waiting(ScriptedRecords):
         remote: RemoteLogSegmentMetadata | None,
     ) -> Fetched:
         self.begun.release()
-        assert self.go.wait(60)
+        assert self.go.wait(300)
         return super().fetch(leader, place, offset, tier, remote)
 
 
@@ -152,7 +152,7 @@ def test_scans_at_once_are_bounded() -> None:
     for each in others:
         each.start()
     for _ in others:
-        assert source.begun.acquire(timeout=60)
+        assert source.begun.acquire(timeout=300)
     with pytest.raises(TooManyScansError):
         browser.step(storage, partition, wanted)
     source.go.set()

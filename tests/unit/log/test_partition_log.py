@@ -357,7 +357,7 @@ def test_producers_do_not_wait_for_files_that_go(directory: Path) -> None:
     def append_elsewhere() -> None:
         appender = threading.Thread(target=append, args=(log,))
         appender.start()
-        appender.join(10)
+        appender.join(300)
         assert not appender.is_alive(), "an append waits for the disk"
         appended.append(log.log_end_offset)
 

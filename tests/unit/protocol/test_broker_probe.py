@@ -52,7 +52,7 @@ def server(answer: Answer) -> Iterator[int]:
         # Closing a socket does not wake a thread in accept; a connection does.
         with contextlib.suppress(OSError):
             socket.create_connection(listening.getsockname(), 1).close()
-        thread.join(10)
+        thread.join(300)
         listening.close()
 
 
@@ -137,7 +137,7 @@ def test_what_closes_the_connection_is_not_kafka() -> None:
 
 def test_silence_is_given_up() -> None:
     ended = threading.Event()
-    with server(lambda _: ended.wait(60) and None) as port:
+    with server(lambda _: ended.wait(300) and None) as port:
         text = refusal({"bootstrap.servers": f"127.0.0.1:{port}"}, timeout_s=0.2)
         ended.set()
     assert text.endswith(f"127.0.0.1:{port}: no answer in 0.2 s")

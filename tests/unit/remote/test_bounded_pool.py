@@ -18,8 +18,8 @@ def test_work_beyond_threads_and_queue_is_refused_until_some_ends() -> None:
         with pytest.raises(NotEnoughMemoryError, match="pool=test"):
             pool.submit(lambda: 8)
         go.set()
-        assert running.result(10)
-        assert waiting.result(10) == 7
+        assert running.result(300)
+        assert waiting.result(300) == 7
         pool.close()
     finally:
         go.set()
@@ -33,7 +33,7 @@ def test_cancelled_work_makes_room() -> None:
         assert waiting.cancel()
         again = pool.submit(lambda: 8)
         go.set()
-        assert again.result(10) == 8
+        assert again.result(300) == 8
     finally:
         go.set()
         pool.close()
@@ -43,7 +43,7 @@ def test_failed_work_makes_room_and_gives_its_error() -> None:
     pool = BoundedPool("test", 1, 0)
     for _ in range(3):
         with pytest.raises(ZeroDivisionError):
-            pool.submit(lambda: 1 // 0).result(10)
+            pool.submit(lambda: 1 // 0).result(300)
     pool.close()
 
 
@@ -53,10 +53,10 @@ def test_resized_pool_runs_more_at_once_and_what_it_had_taken() -> None:
         running = pool.submit(go.wait)
         queued = pool.submit(lambda: 7)
         pool.resize(2)
-        assert pool.submit(lambda: 8).result(10) == 8
+        assert pool.submit(lambda: 8).result(300) == 8
         assert not queued.done()
         go.set()
-        assert (running.result(10), queued.result(10)) == (True, 7)
+        assert (running.result(300), queued.result(300)) == (True, 7)
     finally:
         go.set()
         pool.close()
@@ -68,7 +68,7 @@ def test_work_that_waits_is_counted_and_cancelled_at_the_close() -> None:
 
     def hold() -> bool:
         started.release()
-        return go.wait(10)
+        return go.wait(300)
 
     try:
         assert (pool.pending_count, pool.idle_share) == (0, 1)
@@ -77,7 +77,7 @@ def test_work_that_waits_is_counted_and_cancelled_at_the_close() -> None:
         running.append(pool.submit(hold))
         assert (pool.pending_count, pool.idle_share) == (0, 0)
         for _ in running:
-            assert started.acquire(timeout=10)
+            assert started.acquire(timeout=300)
         waiting = [pool.submit(lambda: ran.append(1)) for _ in range(3)]
         assert (pool.pending_count, pool.idle_share) == (3, 0)
         with pytest.raises(NotEnoughMemoryError, match="pool=test count=5"):
@@ -88,7 +88,7 @@ def test_work_that_waits_is_counted_and_cancelled_at_the_close() -> None:
             while not each.cancelled():
                 threading.Event().wait(0.001)
         go.set()
-        closing.join(10)
+        closing.join(300)
         assert [each.result(0) for each in running] == [True, True]
         assert (ran, pool.pending_count, pool.idle_share) == ([], 0, 1)
     finally:
@@ -101,7 +101,7 @@ def test_pool_without_a_bound_takes_any_work() -> None:
         work = [pool.submit(go.wait) for _ in range(50)]
         assert pool.pending_count == 49
         go.set()
-        assert all(each.result(10) for each in work)
+        assert all(each.result(300) for each in work)
     finally:
         go.set()
         pool.close()

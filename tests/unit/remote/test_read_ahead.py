@@ -26,7 +26,7 @@ from tests.support.tiered_partition import InlineExecutor
 MIB = 1024 * 1024
 PARTITION = TopicIdPartition(uuid.UUID(int=1), "t", 0)
 # Ends a test that hangs. No assertion depends on it.
-WAIT_S = 10
+WAIT_S = 300
 
 
 def make_metadata(size: int, number: int = 0) -> RemoteLogSegmentMetadata:

@@ -188,14 +188,14 @@ def test_fetches_that_have_not_begun_are_cancelled_with_the_reader() -> None:
     def fetch(number: int) -> int:
         if number == 1:
             began.set()
-            assert go.wait(10)
+            assert go.wait(300)
         fetched.append(number)
         return number
 
     with ThreadPoolExecutor(1) as pool:
         blocks = fetch_ahead(range(9), fetch, pool, 4)
-        next(blocks)[1].result(10)
-        assert began.wait(10)
+        next(blocks)[1].result(300)
+        assert began.wait(300)
         blocks.close()
         go.set()
     assert fetched == [0, 1]

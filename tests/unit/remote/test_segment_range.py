@@ -42,7 +42,7 @@ METADATA = RemoteLogSegmentMetadata(
 
 
 # Ends a test that hangs. No assertion depends on it.
-WAIT_S = 10
+WAIT_S = 300
 
 
 class SteppingStore:

@@ -25,7 +25,7 @@ REQUEST = DescribeClusterRequest(
     include_cluster_authorized_operations=False, endpoint_type=2, include_fenced_brokers=True
 )
 # Ends a test that hangs. No assertion depends on it.
-PATIENT_S = 60.0
+PATIENT_S = 300.0
 
 
 class Peer:

@@ -20,7 +20,7 @@ from isotherm.protocol.api_keys import ApiKey, VersionRange
 from tests.support.scripted_peer import ScriptedPeer
 
 # Ends a test that hangs. No assertion depends on it.
-PATIENT_S = 60.0
+PATIENT_S = 300.0
 REQUEST = AllocateProducerIdsRequest(broker_id=5, broker_epoch=1)
 
 

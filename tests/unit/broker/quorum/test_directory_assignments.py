@@ -26,7 +26,7 @@ from isotherm.protocol.entities import blank_entity
 from isotherm.types import TopicIdPartition
 
 # Ends a test that hangs. No assertion depends on it.
-PATIENT_S = 60.0
+PATIENT_S = 300.0
 BROKER_ID = 5
 TOPIC_ID, FIRST, SECOND = (uuid.UUID(int=number << 100) for number in (1, 2, 3))
 

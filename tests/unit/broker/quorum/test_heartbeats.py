@@ -31,7 +31,7 @@ from isotherm.protocol.api_keys import ApiKey
 from tests.support.scripted_peer import ScriptedPeer
 
 # Ends a test that hangs. No assertion depends on it.
-PATIENT_S = 60.0
+PATIENT_S = 300.0
 DIRECTORIES = [uuid.UUID(int=number << 100) for number in (3, 1, 2)]
 CONFIG = parse_broker_config(
     {

@@ -42,7 +42,7 @@ from isotherm.log.log_read import FetchIsolation
 from tests.support.scripted_quorum import ScriptedQuorum, concatenated
 
 # Ends a test that hangs. No assertion depends on it.
-PATIENT_S = 60.0
+PATIENT_S = 300.0
 NAMES = "abcdefghij"
 QUICK = QuorumConfig(controller_quorum_retry_backoff_ms=1)
 

@@ -27,7 +27,7 @@ from isotherm.config.broker import BrokerConfig
 
 CONFIG = BrokerConfig(node_id=5)
 # Ends a test that hangs. No assertion depends on it.
-PATIENT_S = 60.0
+PATIENT_S = 300.0
 
 
 def after(image: MetadataImage, *records: MetadataRecord) -> MetadataImage:

@@ -475,10 +475,10 @@ def test_thread_follows_until_it_is_stopped(setup: Setup) -> None:
     setup.follow(A)
     setup.fetcher.start()
     try:
-        assert has_all.wait(60)
+        assert has_all.wait(300)
     finally:
         setup.fetcher.stop()
-    assert setup.fetcher.join(60)
+    assert setup.fetcher.join(300)
     setup.check_equal()
 
 

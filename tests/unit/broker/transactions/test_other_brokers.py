@@ -63,8 +63,8 @@ def connect(address: PeerAddress) -> PeerConnection:
     return PeerConnection(
         address,
         client_id="broker-2",
-        connect_timeout_s=10,
-        request_timeout_s=10,
+        connect_timeout_s=300,
+        request_timeout_s=300,
         response_bytes_max=1 << 20,
     )
 

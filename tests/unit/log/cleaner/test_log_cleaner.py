@@ -187,7 +187,7 @@ def test_throttle_waits_for_the_bytes_of_a_round(logs: Any, make: Make, clock: S
     clock.advance(1)
     clock.await_waiters(1, within_s=0.5)
     clock.advance(500)
-    run.join(10)
+    run.join(300)
     assert not run.is_alive()
 
 
@@ -206,7 +206,7 @@ def test_abort_ends_a_wait_for_the_throttle(logs: Any, make: Make, clock: SimClo
     run.start()
     clock.await_waiters(1)
     logs.manager.cleaner_manager.abort(log.topic_partition)
-    run.join(10)
+    run.join(300)
     assert ended == ["aborted"]
 
 

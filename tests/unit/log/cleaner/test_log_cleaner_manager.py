@@ -196,7 +196,7 @@ def in_thread(action: Any) -> threading.Thread:
 
 
 def until_aborted(cleaning: Cleaning) -> None:
-    assert cleaning.aborted.wait(10)
+    assert cleaning.aborted.wait(300)
     with pytest.raises(LogCleaningAbortedError, match="partition=a-0"):
         cleaning.check_abort()
 
@@ -211,7 +211,7 @@ def test_deletion_aborts_the_cleaning_and_waits_for_its_end(
     until_aborted(cleaning)
     assert logs.manager.log(log.topic_partition) is log
     manager.done_cleaning(cleaning, 6)
-    deletion.join(10)
+    deletion.join(300)
     assert logs.manager.log(log.topic_partition) is None
     assert checkpoint_file(log) == {}
 
@@ -225,7 +225,7 @@ def test_aborted_round_leaves_the_checkpoint_and_the_log_may_be_begun_again(
     until_aborted(cleaning)
     assert manager.begin_filthiest() is None
     manager.done_cleaning(cleaning, 6)
-    abort.join(10)
+    abort.join(300)
     assert not abort.is_alive()
     assert checkpoint_file(log) == {}
     assert begin(manager).log is log
@@ -252,7 +252,7 @@ def test_two_threads_that_abort_the_same_round_both_go_on(
     until_aborted(cleaning)
     manager.done_cleaning(cleaning, 6)
     for abort in aborts:
-        abort.join(10)
+        abort.join(300)
         assert not abort.is_alive()
 
 
@@ -264,7 +264,7 @@ def test_topic_that_is_no_longer_compacted_aborts_its_round(
     change = in_thread(lambda: logs.manager.update_log_config(log, DELETED))
     until_aborted(cleaning)
     manager.done_cleaning(cleaning, 6)
-    change.join(10)
+    change.join(300)
     assert manager.begin_filthiest() is None
 
 

@@ -490,8 +490,8 @@ def test_writers_in_many_threads_leave_one_record_per_key(
     made = [make_segment(10 * number, 10 * number + 9) for number in range(40)]
 
     def live(segment: RemoteLogSegmentMetadata) -> None:
-        world.manager.add_remote_log_segment_metadata(segment).result(30)
-        world.manager.update_remote_log_segment_metadata(update(segment, FINISHED)).result(30)
+        world.manager.add_remote_log_segment_metadata(segment).result(300)
+        world.manager.update_remote_log_segment_metadata(update(segment, FINISHED)).result(300)
 
     world.manager.start()
     with ThreadPoolExecutor(8) as pool:

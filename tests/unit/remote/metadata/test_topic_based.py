@@ -253,7 +253,7 @@ def test_write_that_is_never_read_back_fails_in_time(
         assert not future.done()
         clock.advance(1_001)
         with pytest.raises(RequestTimedOutError):
-            future.result(10)
+            future.result(300)
     finally:
         topic.show_all()
         manager.close()
@@ -352,7 +352,7 @@ def test_writers_in_many_threads_all_see_their_own_events(
     segments = [make_segment(start, start + 9) for start in range(0, 800, 10)]
 
     def write(segment: RemoteLogSegmentMetadata) -> bool:
-        manager.add_remote_log_segment_metadata(segment).result(30)
+        manager.add_remote_log_segment_metadata(segment).result(300)
         return segment in manager.list_remote_log_segments(partition)
 
     try:

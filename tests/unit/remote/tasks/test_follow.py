@@ -13,7 +13,7 @@ from isotherm.remote.tasks.follow import FollowTask
 from tests.support.tiered_partition import TieredPartition
 
 # Ends a test that hangs. No assertion depends on it.
-WAIT_S = 10
+WAIT_S = 300
 
 
 @pytest.fixture
