@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import uuid
@@ -206,12 +207,19 @@ def test_error_backs_one_partition_off_and_the_other_goes_on(
     assert setup.fetcher.failed_partitions == frozenset()
 
 
-def test_older_epoch_than_the_leaders_waits_for_a_new_one(setup: Setup) -> None:
+def test_older_epoch_than_the_leaders_waits_for_a_new_one(
+    setup: Setup, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     setup.append(A, 2)
     setup.leader.epochs[A] = 1
     setup.follow(A)
     setup.fetch()
     assert setup.fetcher.failed_partitions == {A.topic_partition}
+    # INFO, as in Kafka: each change of a leader brings it.
+    [record] = [each for each in caplog.records if str(A) in each.getMessage()]
+    assert record.levelname == "INFO"
+    assert record.getMessage().endswith(f"partition={A} leader_epoch=0: error=FENCED_LEADER_EPOCH")
     assert setup.fetcher.followed == []
     assert setup.fetch() is False
     setup.followed[A].leader_epoch = 1
@@ -337,7 +345,9 @@ def test_log_that_is_closed_behind_an_append_is_fetched_from_its_new_end(
     assert len(setup.followed[A].noted) == 2
 
 
-def test_records_at_another_offset_end_the_following(setup: Setup) -> None:
+def test_records_at_another_offset_end_the_following(
+    setup: Setup, caplog: pytest.LogCaptureFixture
+) -> None:
     """Kafka: UnexpectedAppendOffsetException marks the partition as failed."""
     setup.append(A, 3)
     setup.follow(A)
@@ -347,6 +357,8 @@ def test_records_at_another_offset_end_the_following(setup: Setup) -> None:
     setup.append(A)
     setup.fetch()
     assert setup.fetcher.failed_partitions == {A.topic_partition}
+    [record] = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert str(A) in record.getMessage()
 
 
 def test_log_without_epochs_is_truncated_to_its_high_watermark(setup: Setup) -> None:
