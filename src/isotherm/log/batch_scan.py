@@ -22,7 +22,7 @@ from isotherm.record.batch import (
     read_batch_header,
 )
 from isotherm.record.batch_table import leader_epochs, read_sound_batches
-from isotherm.segment.offset_index import Buffer
+from isotherm.segment.offset_index import RELATIVE_OFFSET_MAX, Buffer
 from isotherm.types import Offset, Position
 
 if TYPE_CHECKING:
@@ -147,6 +147,15 @@ class SoundBatches(NamedTuple):
         """Whether each batch begins below the end of the one before it; see `expected_starts`."""
         is_below: BoolArray = self.batches["base_offset"] < self.expected_starts(next_offset)
         return is_below
+
+    def possible(self, base_offset: Offset, next_offset: Offset) -> SoundBatches:
+        """The batches before the first whose offset cannot be: below the end of the batch before it, or
+        too far above `base_offset`, that of the segment, for an index.
+
+        The CRC does not cover a batch's base offset. A damaged one shows only by the offsets around it.
+        """
+        is_far = self.next_offsets - 1 - base_offset > RELATIVE_OFFSET_MAX
+        return self.before(self.starts_below(next_offset) | is_far)
 
     def expected_starts(self, next_offset: Offset) -> Int64Array:
         """The end of the batch before each batch; `next_offset` is the end before the first."""

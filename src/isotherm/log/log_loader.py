@@ -20,7 +20,7 @@ from isotherm.errors import (
     CorruptLogError,
     CorruptRecordError,
 )
-from isotherm.log.batch_scan import SoundBatches, scan_headers
+from isotherm.log.batch_scan import SoundBatches
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.epoch_recovery import EpochRecovery
 from isotherm.log.fs import FileSystem
@@ -35,20 +35,19 @@ from isotherm.log.recovery import (
     SegmentFilesPlan,
     first_segment_to_recover,
     loaded_log_start_offset,
-    plan_leftovers,
     plan_segment_files,
-    plan_swaps,
 )
 from isotherm.log.segment_check import check_segment
+from isotherm.log.segment_split import (
+    SegmentOverflowError,
+    overflows,
+    plan_split,
+    split_segment,
+)
+from isotherm.log.segment_swap import finish_swaps
 from isotherm.log.tiering import is_remote_log_enabled
 from isotherm.log.transaction_index_checkpoint import TransactionIndexCheckpoint
 from isotherm.record.batch import BatchHeader
-from isotherm.segment.file_names import (
-    LOG_SUFFIX,
-    SWAP_SUFFIX,
-    segment_file_name,
-)
-from isotherm.segment.offset_index import RELATIVE_OFFSET_MAX
 from isotherm.types import Offset, TimestampMs
 
 logger = logging.getLogger(__name__)
@@ -90,9 +89,14 @@ def load_log(
     flushed are truncated at the first damage. Raises LogDirFailedError if the disk fails, and
     CorruptDataError if flushed data is damaged: its files are not changed then.
     """
-    loader = _LogLoader(environment, directory, config, checkpoints)
     with directory.log_dir.errors_fail_it(f"load {directory.topic_partition}"):
-        return loader.load(topic_id)
+        while True:
+            loader = _LogLoader(environment, directory, config, checkpoints)
+            try:
+                return loader.load(topic_id)
+            except SegmentOverflowError as overflow:
+                # Ends: each turn leaves one such segment fewer.
+                split_segment(environment.cache, overflow.segment, overflow.plan)
 
 
 class _LogLoader:
@@ -128,7 +132,7 @@ class _LogLoader:
         )
 
     def load(self, topic_id: uuid.UUID | None) -> PartitionLog:
-        names = self._finish_replacements()
+        names = finish_swaps(self._fs, self._directory)
         ends = self._load_segments(names)
         epochs = self._epochs.epochs
         if self._has_recovered:
@@ -193,31 +197,6 @@ class _LogLoader:
             )
         return log_start_offset
 
-    def _finish_replacements(self) -> list[str]:
-        """Complete or undo interrupted replacements; returns the names in the directory
-        afterwards."""
-        names = self._fs.list_names(self._directory)
-        leftovers = plan_leftovers(names)
-        if not leftovers.deletions and not any(name.endswith(SWAP_SUFFIX) for name in names):
-            return names
-        self._remove(leftovers.deletions)
-        # After the deletions above: swap files that are rolled back must not count.
-        ranges = [(base, self._swap_next_offset(base)) for base in leftovers.swap_base_offsets]
-        swaps = plan_swaps(self._fs.list_names(self._directory), ranges)
-        self._remove(swaps.deletions)
-        for source, target in swaps.renames:
-            self._fs.rename(self._directory / source, self._directory / target)
-        self._fs.sync_directory(self._directory)
-        return self._fs.list_names(self._directory)
-
-    def _swap_next_offset(self, base_offset: Offset) -> Offset:
-        path = self._directory / segment_file_name(base_offset, LOG_SUFFIX, SWAP_SUFFIX)
-        file = self._fs.open_readable(path)
-        next_offset = base_offset
-        for _, header in scan_headers(file, 0, file.size()):
-            next_offset = header.next_offset
-        return next_offset
-
     def _load_segments(self, names: list[str]) -> list[_RecoveredSegment]:
         files = plan_segment_files(names)
         if files.lost:
@@ -267,6 +246,8 @@ class _LogLoader:
             following = segments[index + 1].base_offset if index + 1 < len(segments) else None
             known_end = self._checkpoints.recovery_point or None
             next_offset, fault = check_segment(self._fs, segment, following, following or known_end)
+            if overflows(segment.base_offset, next_offset):
+                raise SegmentOverflowError(segment, plan_split(segment.scan_sound()))
             if not fault:
                 has_index = segment.base_offset in files.with_transaction_index
                 fault = self._transaction_index_fault(segment, has_index=has_index)
@@ -346,6 +327,8 @@ class _LogLoader:
             (earlier, later.segment.base_offset)
             for earlier, later in pairwise(ends)
             if later.segment.base_offset > max(earlier.next_offset, self._checkpoints.cleaned_to)
+            # Farther than the end of one segment can reach: a split left these two parts.
+            and not overflows(earlier.segment.base_offset, later.segment.base_offset + 1)
         ]
         if not gaps or self._is_sparse or any(_is_sparse(each.segment) for each in ends):
             return
@@ -397,17 +380,14 @@ class _LogLoader:
         size, next_offset = 0, segment.base_offset
         try:
             for found in segment.scan_sound():
-                # The CRC does not cover the base offset. A damaged one shows only by the offsets
-                # around it.
-                is_wrong = found.starts_below(next_offset)
-                is_wrong |= found.next_offsets - 1 - segment.base_offset > RELATIVE_OFFSET_MAX
-                possible = found.before(is_wrong)
+                possible = found.possible(segment.base_offset, next_offset)
                 count = len(possible.batches)
                 if count:
                     self._is_sparse |= _were_any_compacted(possible, next_offset)
                     self._index_batches(segment, producers, possible)
                     size, next_offset = possible.end_position, int(possible.next_offsets[-1])
                 if count < len(found.batches):
+                    self._check_overflow(segment, found, count)
                     logger.warning(
                         "log is truncated at an impossible offset path=%s position=%d"
                         " base_offset=%d expected_min=%d",
@@ -422,6 +402,17 @@ class _LogLoader:
                 "log is truncated path=%s position=%d: %s", segment.log_path, size, error
             )
         return size, next_offset
+
+    def _check_overflow(self, segment: LogSegment, found: SoundBatches, row: int) -> None:
+        """Raise SegmentOverflowError if the batch in `row` is one of a segment that can be split.
+
+        The log file is as it was then; the load that follows makes its indexes again.
+        """
+        if overflows(segment.base_offset, int(found.next_offsets[row])):
+            plan = plan_split(segment.scan_sound())
+            if found.position + int(found.batches["position"][row]) < plan.sound_end:
+                segment.release_files()
+                raise SegmentOverflowError(segment, plan)
 
     def _index_batches(
         self, segment: LogSegment, producers: ProducerStateManager, found: SoundBatches
@@ -492,10 +483,6 @@ class _LogLoader:
         if segments:
             # A later crash must not restore them beside newly appended segments.
             self._fs.sync_directory(self._directory)
-
-    def _remove(self, names: tuple[str, ...]) -> None:
-        for name in names:
-            self._fs.remove(self._directory / name)
 
 
 def _transaction_index_fault(segment: LogSegment) -> str:

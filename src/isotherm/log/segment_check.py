@@ -19,6 +19,7 @@ from isotherm.log.batch_scan import scan_headers
 from isotherm.log.fs import FileSystem
 from isotherm.log.log_segment import LogSegment
 from isotherm.log.offline_logs import GIVE_UP_HINT
+from isotherm.log.segment_split import overflows
 from isotherm.segment.offset_index import (
     OFFSET_INDEX_ENTRY_SIZE,
     last_offset_index_entry,
@@ -52,6 +53,9 @@ def check_segment(
     """
     try:
         next_offset, fault = _check_end(fs, segment), ""
+        if overflows(segment.base_offset, next_offset):
+            # It is about to be split, by what its batches say.
+            next_offset = _read_in_full(segment)
     except CorruptDataError as error:
         next_offset, fault = _read_in_full(segment), str(error)
         if known_end_offset is None or next_offset < known_end_offset:

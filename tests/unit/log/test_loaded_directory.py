@@ -168,19 +168,6 @@ def write_segments(directory: Path, *segments: tuple[int, int]) -> None:
         (directory / f"{base_offset:020d}.log").write_bytes(b"".join(batches))
 
 
-@pytest.mark.parametrize(("offset", "is_kept"), [(2**31 - 1, True), (2**31, False)])
-def test_batch_too_far_from_the_base_of_its_segment_is_cut_off(
-    directory: Path, offset: int, is_kept: bool
-) -> None:
-    """Indexes have offsets relative to the base in 31 bits."""
-    directory.mkdir()
-    batches = [build_batch([(T0, b"k", b"v", ())], base_offset=each) for each in (0, offset)]
-    (directory / f"{0:020d}.log").write_bytes(b"".join(batches))
-    log = reopen(directory)
-    assert offsets_in(log) == ([0, offset] if is_kept else [0])
-    assert log.log_end_offset == (offset + 1 if is_kept else 1)
-
-
 def test_log_whose_start_is_its_end_keeps_its_last_epoch(directory: Path) -> None:
     fill(directory).close()
     log = reopen(directory, replace(CLEAN, log_start_offset=12, high_watermark=12))
