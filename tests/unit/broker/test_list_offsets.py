@@ -23,14 +23,20 @@ NONE = (-1, -1, -1)
 
 
 async def look_up(
-    parts: Any, timestamp: int, *, isolation: int = 0, timeout_ms: int = 0, epoch: int = -1
+    parts: Any,
+    timestamp: int,
+    *,
+    isolation: int = 0,
+    timeout_ms: int = 0,
+    epoch: int = -1,
+    replica_id: int = -1,
 ) -> Any:
     """Returns (timestamp, offset, leader epoch), or the error code."""
     asked = v11.ListOffsetsPartition(
         partition_index=0, timestamp=timestamp, current_leader_epoch=epoch
     )
     request = v11.ListOffsetsRequest(
-        replica_id=-1,
+        replica_id=replica_id,
         isolation_level=isolation,
         topics=(v11.ListOffsetsTopic(name="t", partitions=(asked,)),),
         timeout=datetime.timedelta(milliseconds=timeout_ms),
@@ -78,6 +84,51 @@ def test_special_offsets_of_a_tiered_log(parts: Any) -> None:
         assert await look_up(parts, -4) == (-1, 2, 3)
         assert await look_up(parts, -5) == (-1, 1, 3)
         assert await look_up(parts, -6) == (-1, 2, 3)
+
+    parts.run(scenario)
+
+
+@pytest.mark.parametrize(("replica_id", "pending"), [(-1, NONE), (7, (-1, 2, 3))])
+def test_nothing_is_pending_where_all_is_tiered(
+    parts: Any, replica_id: int, pending: tuple[int, int, int]
+) -> None:
+    """As in Kafka: the log end is no record that a client could fetch. A follower may begin there."""
+
+    async def scenario() -> None:
+        parts.append(b"a", b"b")
+        parts.tier_everything()
+        assert await look_up(parts, -5, replica_id=replica_id) == (-1, 1, 3)
+        assert await look_up(parts, -6, replica_id=replica_id) == pending
+        # Other special offsets are at the log end as well, and are no records either.
+        assert await look_up(parts, -4, replica_id=replica_id) == (-1, 2, 3)
+        assert await look_up(parts, -1, replica_id=replica_id) == (-1, 2, 3)
+
+    parts.run(scenario)
+
+
+@pytest.mark.parametrize("isolation", [0, 1])
+@pytest.mark.parametrize(
+    ("stable", "latest_tiered", "pending"),
+    [(3, (-1, 1, 3), (-1, 2, 3)), (2, (-1, 1, 3), NONE), (1, NONE, NONE)],
+)
+def test_tiered_offsets_lie_below_what_the_reader_may_fetch(
+    parts: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    isolation: int,
+    stable: int,
+    latest_tiered: tuple[int, int, int],
+    pending: tuple[int, int, int],
+) -> None:
+    """Source: Kafka ReplicaManager.fetchOffset, `lastFetchableOffset`."""
+
+    async def scenario() -> None:
+        parts.append(b"a", b"b")
+        parts.tier_everything()
+        parts.append(b"c")
+        end = "last_stable_offset" if isolation else "high_watermark"
+        monkeypatch.setattr(type(parts.partition().log), end, stable)
+        assert await look_up(parts, -5, isolation=isolation) == latest_tiered
+        assert await look_up(parts, -6, isolation=isolation) == pending
 
     parts.run(scenario)
 

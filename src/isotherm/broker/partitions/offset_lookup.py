@@ -5,8 +5,10 @@
     -3 max timestamp   of the local tier only, as in Kafka
     -4 earliest local  local log start
     -5 latest tiered   last offset that was copied to the remote tier, -1 if there is none
-    -6 earliest pending upload
+    -6 earliest pending upload, -1 if there is none
     >= 0               first record with that timestamp or a later one, in both tiers
+
+All but the first two and -4 are -1 where they are not below the end of what the caller may fetch.
 
 Source: Kafka UnifiedLog.fetchOffsetByTimestamp, Partition.fetchOffsetForTimestamp.
 """
@@ -98,15 +100,22 @@ def _find_special_offset(
         _check_is_known(partition, isolation)
         # Always the leader's epoch, as in Kafka, even if the last stable offset has an older one.
         return FoundOffset(NO_TIMESTAMP, fetchable_end(log, isolation), partition.leader_epoch)
-    if special is SpecialTimestamp.EARLIEST:
+    is_first = special is SpecialTimestamp.EARLIEST
+    if is_first or (special is SpecialTimestamp.EARLIEST_LOCAL and not log.remote_log_enabled):
         return _at(partition, log.log_start_offset)
     if special is SpecialTimestamp.EARLIEST_LOCAL:
         return _at(partition, log.local_log_start_offset)
     if not log.remote_log_enabled:
         return NOT_FOUND
     if special is SpecialTimestamp.LATEST_TIERED:
-        return _at(partition, log.highest_offset_in_remote_storage)
-    return _earliest_pending_upload(partition)
+        tiered = _at(partition, log.highest_offset_in_remote_storage)
+        return _visible(tiered, partition, isolation)
+    pending = _earliest_pending_upload(partition)
+    # A follower that begins behind the uploads (KIP-1023) begins at the log end if all is uploaded.
+    # Kafka answers -1 here too, and such a follower waits for the next record.
+    return (
+        pending if isolation is FetchIsolation.LOG_END else _visible(pending, partition, isolation)
+    )
 
 
 def _earliest_pending_upload(partition: Partition) -> FoundOffset:
