@@ -45,7 +45,11 @@ LOADED_LOGS = (
     "tests/unit/log/test_log_manager.py",
     "tests/unit/log/test_partition_log.py",
 )
-RECOVERY = (*LOADED_LOGS, "tests/unit/log/test_recovery.py")
+RECOVERY = (
+    *LOADED_LOGS,
+    "tests/unit/log/test_recovery.py",
+    "tests/unit/log/test_segment_split.py",
+)
 TASKS = ("tests/unit/remote/tasks",)
 PERIODIC_TASKS = ("tests/unit/remote/tasks/test_periodic_tasks.py",)
 PARTITION_ROLES = (
@@ -351,6 +355,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "log/partition_directories.py": (
         "tests/unit/log/test_partition_directories.py",
         "tests/unit/log/test_log_manager.py",
+    ),
+    "log/segment_split.py": (
+        "tests/unit/log/test_segment_split.py",
+        "tests/unit/log/test_log_loader.py",
     ),
     "log/segment_swap.py": (*LOG, "tests/fault/test_cleaner_crash.py"),
     "log/cleaner/choice.py": CLEANER,

@@ -115,8 +115,8 @@ class _LogLoader:
         self._topic_partition = topic_partition
         self._config = config
         self._checkpoints = checkpoints
-        # Whether a segment was recovered. Recovery also writes and removes snapshots.
-        self._has_recovered = False
+        # The base of the segment that was recovered last. Recovery also writes and removes snapshots.
+        self._recovered_base: Offset | None = None
         # Whether offsets may be missing between batches, as after compaction.
         self._is_sparse = config.compacts
         self._remote_log_enabled = is_remote_log_enabled(
@@ -127,15 +127,14 @@ class _LogLoader:
         self._now_ms: TimestampMs = environment.clock.now_ms()
         self._epochs = EpochRecovery(self._fs, directory)
         self._transaction_indexes = TransactionIndexCheckpoint(self._fs, directory)
-        self._producers = ProducerStateManager(
-            topic_partition, environment.producer_id_expiration_ms
-        )
+        # The state at the end of the segment that was recovered last; empty if none was.
+        self._producers = self._new_producers()
 
     def load(self, topic_id: uuid.UUID | None) -> PartitionLog:
         names = finish_swaps(self._fs, self._directory)
         ends = self._load_segments(names)
         epochs = self._epochs.epochs
-        if self._has_recovered:
+        if self._recovered_base is not None:
             # Listed again only then: a start lists each directory once.
             names = self._fs.list_names(self._directory)
         snapshots = ProducerSnapshots(self._fs, self._directory, names)
@@ -149,7 +148,7 @@ class _LogLoader:
         self._load_producers(snapshots, segments, log_start_offset, log_end_offset)
         with_index = plan_segment_files(names).with_transaction_index
         self._transaction_indexes.begin(segments[:-1], with_index)
-        if self._has_recovered:
+        if self._recovered_base is not None:
             self._transaction_indexes.store()
         # A clean stop has flushed the log to its end.
         recovery_point = log_end_offset
@@ -346,18 +345,9 @@ class _LogLoader:
 
         Later snapshots are removed if the segment was not flushed: they may include lost batches.
         """
-        self._has_recovered = True
         # Listed anew for each segment: the recovery of the one before has written a snapshot.
         snapshots = ProducerSnapshots(self._fs, self._directory)
-        producers = ProducerStateManager(
-            self._topic_partition, self._environment.producer_id_expiration_ms
-        )
-        earlier = [
-            self._segment(base)
-            for base in plan_segment_files(self._fs.list_names(self._directory)).base_offsets
-            if base < segment.base_offset
-        ]
-        rebuild_producers(producers, snapshots, earlier, segment.base_offset, self._now_ms)
+        producers = self._producers_before(segment, snapshots)
         segment.activate(self._config.segment_index_bytes, discard_indexes=True)
         size, next_offset = self._index_sound_batches(segment, producers)
         cut_size = segment.size_in_bytes - size
@@ -371,7 +361,30 @@ class _LogLoader:
         if not is_flushed:
             snapshots.remove_where_above(next_offset)
         snapshots.take(producers)
+        self._producers, self._recovered_base = producers, segment.base_offset
         return _RecoveredSegment(segment, next_offset, cut_size)
+
+    def _producers_before(
+        self, segment: LogSegment, snapshots: ProducerSnapshots
+    ) -> ProducerStateManager:
+        """The state at the base of a segment that is to be recovered.
+
+        It is that at the end of the segment before, if that one was recovered: a snapshot has the last batch
+        of each producer only (docs/decisions/0197).
+        """
+        names = self._fs.list_names(self._directory)
+        bases = plan_segment_files(names).base_offsets
+        earlier = [self._segment(base) for base in bases if base < segment.base_offset]
+        if earlier and earlier[-1].base_offset == self._recovered_base:
+            return self._producers
+        producers = self._new_producers()
+        rebuild_producers(producers, snapshots, earlier, segment.base_offset, self._now_ms)
+        return producers
+
+    def _new_producers(self) -> ProducerStateManager:
+        return ProducerStateManager(
+            self._topic_partition, self._environment.producer_id_expiration_ms
+        )
 
     def _index_sound_batches(
         self, segment: LogSegment, producers: ProducerStateManager
@@ -467,9 +480,20 @@ class _LogLoader:
             )
         # As in Kafka: a later truncation finds a snapshot near the end, and need not scan the log.
         bases = [] if snapshots.offsets else [segment.base_offset for segment in segments[-2:]]
-        for offset in [*bases, log_end_offset]:
-            rebuild_producers(self._producers, snapshots, segments, offset, self._now_ms)
+        # The recovery of the last segment has the state of the log end, with the last batches of each
+        # producer, to answer repeated ones. A snapshot has the last one only (docs/decisions/0197).
+        is_replayed = (
+            self._recovered_base is not None and self._producers.map_end_offset == log_end_offset
+        )
+        for offset in bases if is_replayed else [*bases, log_end_offset]:
+            producers = self._new_producers()
+            rebuild_producers(producers, snapshots, segments, offset, self._now_ms)
+            snapshots.take(producers)
+        if is_replayed:
+            self._producers.remove_expired(self._now_ms)
             snapshots.take(self._producers)
+        else:
+            self._producers = producers
 
     def _segment(self, base_offset: Offset) -> LogSegment:
         return LogSegment(

@@ -233,7 +233,9 @@ class ProducerStateManager:
         if header.attributes & TRANSACTIONAL_FLAG and state.transaction_first_offset is None:
             state.transaction_first_offset = header.base_offset
             self._ongoing[header.producer_id] = header.base_offset
-            self._refresh_first_unstable_offset()
+            # Batches come in the order of the log, so this offset is above those of all others.
+            if self.first_unstable_offset is None:
+                self.first_unstable_offset = header.base_offset
 
     def apply_marker(
         self, header: BatchHeader, marker: ControlRecord
@@ -257,8 +259,8 @@ class ProducerStateManager:
         completed = CompletedTransaction(
             header.producer_id, first_offset, header.last_offset, is_aborted
         )
+        # The first unstable offset stays: the transaction is as unstable as before.
         self._unreplicated.append(completed)
-        self._refresh_first_unstable_offset()
         return completed
 
     def aborted_transaction(self, completed: CompletedTransaction) -> AbortedTransaction:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from isotherm.errors import OutOfOrderSequenceError
 from isotherm.log.log_loader import LogCheckpoints
 from isotherm.log.log_read import FetchIsolation
 from isotherm.log.partition_log import PartitionLog
@@ -470,3 +471,72 @@ def test_load_after_a_clean_stop_reads_no_more_than_the_ends(directory: Path) ->
     once = CONFIG.index_interval_bytes + BATCH_SIZE
     assert read.pop(max(read)) <= 2 * once
     assert all(size <= once for size in read.values())
+
+
+def idempotent(sequence: int, producer_id: int = 7) -> bytearray:
+    return build_batch(
+        [(T0, b"k", b"v" * 100, ())],
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=sequence,
+    )
+
+
+@pytest.mark.parametrize("torn", [0, 3])
+@pytest.mark.parametrize("recovery_point", [0, 3])
+def test_batches_that_are_repeated_after_a_kill_are_the_known_ones(
+    directory: Path, recovery_point: int, torn: int
+) -> None:
+    """A snapshot has the last batch of a producer only, and a segment holds fewer than five here. A client
+    with five requests in flight repeats them all."""
+    log = open_local_log(directory, config=CONFIG)
+    for sequence in range(8):
+        for producer_id in (7, 8):
+            log.append_as_leader(idempotent(sequence, producer_id), 0, now_ms=T0)
+    assert len(log.segments()) > 3
+    path = log.segments()[-1].log_path
+    path.write_bytes(path.read_bytes()[: path.stat().st_size - torn])
+    for _ in range(2):
+        # Not closed: killed. A second time as well, before anything is flushed.
+        log = reopen(directory, LogCheckpoints(recovery_point))
+        lasts = {7: 7, 8: 6 if torn else 7}
+        for producer_id, last in lasts.items():
+            for sequence in range(last - 4, last + 1):
+                info = log.append_as_leader(idempotent(sequence, producer_id), 0, now_ms=T0)
+                offset = 2 * sequence + producer_id - 7
+                assert (info.duplicate, info.first_offset, info.last_offset) == (
+                    True,
+                    offset,
+                    offset,
+                )
+            for sequence in (last - 5, last + 2):
+                with pytest.raises(OutOfOrderSequenceError):
+                    log.append_as_leader(idempotent(sequence, producer_id), 0, now_ms=T0)
+    assert log.append_as_leader(idempotent(lasts[8] + 1, 8), 0, now_ms=T0).duplicate is False
+
+
+def test_ended_transaction_above_the_high_watermark_stays_unstable_after_a_kill(
+    directory: Path,
+) -> None:
+    """As before the kill: its marker may not be on every replica."""
+    log = open_local_log(directory, config=CONFIG)
+    batch = build_batch(
+        [(T0, b"k", b"v", ())],
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=0,
+        is_transactional=True,
+    )
+    log.append_as_leader(batch, 0, now_ms=T0)
+    marker = build_end_transaction_marker(
+        ControlRecordType.COMMIT,
+        producer_id=7,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        timestamp_ms=T0,
+    )
+    log.append_as_leader(marker, 0, now_ms=T0, origin=AppendOrigin.COORDINATOR)
+    log = reopen(directory, LogCheckpoints(high_watermark=1))
+    assert (log.high_watermark, log.last_stable_offset) == (1, 0)
+    log.update_high_watermark(2)
+    assert log.last_stable_offset == 2
