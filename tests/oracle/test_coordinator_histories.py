@@ -353,6 +353,20 @@ class Group:
             self._classic.pop(name, None)
         return codes(answer)
 
+    def remove(self, name: str, version: int, named: str) -> Any:
+        """As an operator does: members of either protocol, by what is known of them."""
+        member = self._modern.get(name) or self._classic.get(name) or Member("nobody")
+        identity = {
+            "member id": (member.member_id, None),
+            "instance id": ("", self._instance(name)),
+            "both": (member.member_id, self._instance(name)),
+            "of another": (member.member_id, "z"),
+        }[named]
+        member_id, instance_id = identity
+        asked = {"member_id": member_id, "group_instance_id": instance_id}
+        fields = {"members": [asked]} if version >= 3 else {"member_id": member_id}
+        return codes(self._server.call("LEAVE_GROUP", version, group_id=self._group_id, **fields))
+
     def commit(self, name: str, version: int, delta: int, *, is_classic: bool) -> Any:
         members = self._classic if is_classic else self._modern
         member = members.get(name, Member("nobody"))
@@ -389,6 +403,12 @@ def group_step(rng: random.Random) -> tuple[Any, ...]:
         *[("sync", name, delta, rng.choice(["consumer"] * 5 + ["connect"]), protocol)] * 2,
         *[("heartbeat", name, delta)] * 2,
         ("leave_classic", name),
+        (
+            "remove",
+            name,
+            rng.choice([0, 2, 3, 5, 5, 5]),
+            rng.choice(["member id", "instance id", "both", "of another"]),
+        ),
         ("fetch", name, version, delta),
     ]
     return rng.choice(steps)
@@ -421,6 +441,161 @@ def test_groups_of_both_protocols_are_answered_as_kafka_answers(
             committed = [each.commit("a", version, 0, **asked) for each in (kafka, isotherm)]
             assert committed[0] == committed[1], (version, is_classic, history[-25:])
     assert len(history) >= 5
+
+
+# ---- what an operator asks of groups in every state
+
+
+class Groups:
+    """Makes groups of one server, and asks about them. `fill_*` leave a group in the state of that name."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def fill_nothing(self, group_id: str) -> None:
+        pass
+
+    def fill_simple(self, group_id: str) -> None:
+        self.commit(group_id, "t", 0)
+
+    def fill_classic_joining(self, group_id: str) -> None:
+        Group(self._server, group_id, is_static=True).join_classic("i", 5, "range")
+
+    def fill_classic_stable(self, group_id: str) -> None:
+        group = Group(self._server, group_id, is_static=True)
+        group.join_classic("i", 5, "range")
+        group.sync("i", 0, "consumer", "range")
+
+    def fill_classic_empty(self, group_id: str) -> None:
+        self.fill_classic_stable(group_id)
+        self.leave(group_id, 5, "", "i")
+
+    def fill_consumer_stable(self, group_id: str) -> None:
+        Group(self._server, group_id, is_static=True).beat("i", None, "nothing")
+
+    def fill_consumer_away(self, group_id: str) -> None:
+        group = Group(self._server, group_id, is_static=True)
+        group.beat("i", None, "nothing")
+        group.leave("i", -2)
+
+    def fill_consumer_empty(self, group_id: str) -> None:
+        group = Group(self._server, group_id, is_static=False)
+        group.beat("i", None, "nothing")
+        group.leave("i", -1)
+
+    def fill_mixed(self, group_id: str) -> None:
+        group = Group(self._server, group_id, is_static=True)
+        group.beat("i", None, "nothing")
+        group.join_classic("j", 5, "range")
+
+    def commit(self, group_id: str, topic: str, partition: int) -> Any:
+        offset = {"partition_index": partition, "committed_offset": 3, "committed_metadata": ""}
+        topics = [{"name": topic, "partitions": [offset]}]
+        asked = {"group_id": group_id, "generation_id_or_member_epoch": -1, "member_id": ""}
+        return codes(self._server.call("OFFSET_COMMIT", 9, **asked, topics=topics))
+
+    def leave(self, group_id: str, version: int, member_id: str, instance_id: str | None) -> Any:
+        asked = {"member_id": member_id, "group_instance_id": instance_id}
+        fields = {"members": [asked]} if version >= 3 else {"member_id": member_id}
+        answer = self._server.call("LEAVE_GROUP", version, group_id=group_id, **fields)
+        each = [member.error_code for member in answer.members] if version >= 3 else []
+        return answer.error_code, each
+
+    def describe(self, group_id: str) -> Any:
+        classic = self._server.call("DESCRIBE_GROUPS", 6, groups=[group_id]).groups[0]
+        asked = {"group_ids": [group_id]}
+        consumer = self._server.call("CONSUMER_GROUP_DESCRIBE", 1, **asked).groups[0]
+        return (
+            (classic.error_code, classic.group_state, classic.protocol_type, classic.protocol_data),
+            [(each.group_instance_id, bool(each.member_assignment)) for each in classic.members],
+            (consumer.error_code, consumer.group_state, consumer.assignor_name),
+            [(each.instance_id, each.member_type) for each in consumer.members],
+        )
+
+    def list(self, group_id: str, states: list[str], types: list[str]) -> Any:
+        answer = self._server.call("LIST_GROUPS", 5, states_filter=states, types_filter=types)
+        return answer.error_code, [
+            (each.protocol_type, each.group_state.lower(), each.group_type.lower())
+            for each in answer.groups
+            if each.group_id == group_id
+        ]
+
+    def fetch(self, group_id: str, version: int) -> Any:
+        asked: dict[str, Any] = {"group_id": group_id, "topics": None}
+        if version >= 9:
+            asked |= {"member_id": None, "member_epoch": -1}
+        (group,) = self._server.call("OFFSET_FETCH", version, groups=[asked]).groups
+        offsets = [
+            (topic.name, each.partition_index, each.committed_offset)
+            for topic in group.topics
+            for each in topic.partitions
+        ]
+        return group.error_code, offsets
+
+    def delete_offsets(self, group_id: str) -> Any:
+        topics = [
+            {"name": name, "partitions": [{"partition_index": each} for each in partitions]}
+            for name, partitions in (("t", (0, 99)), ("none", (0,)))
+        ]
+        answer = self._server.call("OFFSET_DELETE", 0, group_id=group_id, topics=topics)
+        return answer.error_code, sorted(
+            (topic.name, each.partition_index, each.error_code)
+            for topic in answer.topics
+            for each in topic.partitions
+        )
+
+    def delete(self, group_id: str) -> Any:
+        answer = self._server.call("DELETE_GROUPS", 2, groups_names=[group_id, group_id + "-none"])
+        return sorted((each.group_id, each.error_code) for each in answer.results)
+
+
+# In this order; the later ones change the group.
+ADMIN_CALLS: list[tuple[Any, ...]] = [
+    ("describe",),
+    ("list", [], []),
+    *[("list", [each], []) for each in ("Stable", "empty", "Dead", "preparingRebalance", "CompletingRebalance", "Assigning", "reconciling", "none")],
+    *[("list", [], [each]) for each in ("classic", "Consumer", "share", "streams", "none")],
+    ("list", ["Stable", "Empty"], ["consumer"]),
+    ("fetch", 8),
+    ("fetch", 9),
+    ("leave", 5, "", None),
+    ("leave", 5, "nobody", None),
+    ("leave", 5, "", "nobody"),
+    ("leave", 3, "nobody", "i"),
+    *[("leave", version, "nobody", None) for version in range(5)],
+    ("delete_offsets",),
+    ("commit", "t", 0),
+    ("commit", "t", 99),
+    ("commit", "none", 0),
+    ("delete",),
+    ("leave", 4, "", "i"),
+    ("leave", 4, "", "i"),
+    ("describe",),
+    ("commit", "t", 1),
+    ("fetch", 9),
+    ("delete_offsets",),
+    ("delete",),
+    ("delete",),
+    ("describe",),
+    ("list", [], []),
+    ("fetch", 9),
+]  # fmt: skip
+FILLED = ("nothing", "simple", "classic_joining", "classic_stable", "classic_empty", "consumer_stable",
+          "consumer_away", "consumer_empty", "mixed")  # fmt: skip
+
+
+@pytest.mark.parametrize("state", FILLED)
+def test_operators_calls_on_groups_are_answered_as_kafka_answers(
+    servers: tuple[Server, Server], state: str
+) -> None:
+    kafka, isotherm = map(Groups, servers)
+    for each in (kafka, isotherm):
+        getattr(each, f"fill_{state}")(f"in-{state}")
+    for method, *arguments in ADMIN_CALLS:
+        expected, found = (
+            getattr(each, method)(f"in-{state}", *arguments) for each in (kafka, isotherm)
+        )
+        assert found == expected, (method, *arguments)
 
 
 def _depends_on_shares(result: Any) -> bool:

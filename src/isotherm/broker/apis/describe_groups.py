@@ -67,7 +67,8 @@ def _fields_of(group: ClassicGroup) -> dict[str, Any]:
                 "client_id": member.client_id,
                 "client_host": member.client_host,
                 "member_metadata": member.metadata(group.protocol_name) if is_stable else b"",
-                "member_assignment": member.assignment if is_stable else b"",
+                # In every state, as in Kafka: a rebalance replaces it at its end.
+                "member_assignment": member.assignment,
             }
             for member in group.members.all()
         ],

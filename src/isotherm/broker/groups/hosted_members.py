@@ -190,8 +190,9 @@ def leave(
 ) -> tuple[list[ErrorCode], list[GroupRecord]]:
     """Remove members named by (member id, group instance id); a code for each, in order.
 
-    An admin client may name a static member by its instance id alone. A member that is named twice
-    gets the same code twice, as in Kafka: the group changes after the last name.
+    An admin client may name a static member by its instance id alone, and members of either protocol: this
+    is how both are removed by an operator. A member that is named twice gets the same code twice, as in
+    Kafka: the group changes after the last name.
     """
     codes: list[ErrorCode] = []
     gone: list[str] = []
@@ -201,7 +202,7 @@ def leave(
             holder = group.static_member(instance_id)
             named_id = NO_MEMBER_ID if holder is None else holder.member_id
         try:
-            _classic_member(group, named_id, instance_id)
+            group.known_member(named_id, instance_id)
         except MemberRejectedError as error:
             codes.append(error.code)
             continue

@@ -301,11 +301,11 @@ def test_requests_are_checked_as_kafka_checks_them(driver: Driver) -> None:
     assert driver.heartbeat(member_id, 2, "i") is E.unknown_member_id
 
 
-def test_classic_members_leave_alone_or_are_removed_by_instance(driver: Driver) -> None:
+def test_members_leave_alone_or_are_removed_by_instance(driver: Driver) -> None:
     driver.beat("a")
     first, second = driver.join().member_id, driver.join(instance_id="i").member_id
     epoch = driver.group.group_epoch
-    asked = [("a", None), (first, None), (first, None), ("x", "i"), ("", "j"), ("", "i")]
+    asked = [("b", None), (first, None), (first, None), ("x", "i"), ("", "j"), ("", "i")]
     assert driver.leave(*asked) == [
         E.unknown_member_id,
         E.none,
@@ -316,8 +316,35 @@ def test_classic_members_leave_alone_or_are_removed_by_instance(driver: Driver) 
     ]
     assert second not in driver.group.members
     assert (list(driver.group.members), driver.group.group_epoch) == (["a"], epoch + 1)
-    assert driver.leave(("a", None)) == [E.unknown_member_id]
-    assert driver.records == []
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+@pytest.mark.parametrize(
+    ("named", "code"),
+    [
+        (("a", None), E.none),
+        (("a", "i"), E.none),
+        (("", "i"), E.none),
+        (("b", "i"), E.fenced_instance_id),
+        (("", "j"), E.unknown_member_id),
+        (("a", "j"), E.unknown_member_id),
+        (("", None), E.unknown_member_id),
+    ],
+)
+def test_member_of_the_consumer_protocol_is_removed_by_a_leave_group(
+    driver: Driver, named: tuple[str, str | None], code: E, is_away: bool
+) -> None:
+    """Kafka GroupMetadataManager.classicGroupLeaveToConsumerGroup. A static member that is away, with epoch
+    -2, would stay until its session ends."""
+    driver.beat("a", instance_id="i")
+    driver.join()
+    if is_away:
+        driver.group.leave("a", "i", -2)
+    epoch = driver.group.group_epoch
+    assert driver.leave(named) == [code]
+    assert ("a" in driver.group.members) is (code is not E.none)
+    assert driver.group.group_epoch == epoch + (code is E.none)
+    assert bool(driver.records) is (code is E.none)
 
 
 def test_classic_member_has_its_own_session_timeout(driver: Driver) -> None:
