@@ -14,6 +14,7 @@ from isotherm.config.broker import BrokerConfig
 from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.definition import ConfigKey, config_keys
 from isotherm.config.groups import GroupConfig
+from isotherm.config.inert import InertConfig
 from isotherm.config.quorum import QuorumConfig
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.replication import ReplicationConfig
@@ -34,6 +35,7 @@ _GROUPS: list[tuple[str, str, type]] = [
     ("cleaner", "Log cleaner (broker level)", CleanerConfig),
     ("quorum", "Membership in a cluster of Kafka controllers (broker level)", QuorumConfig),
     ("security", "Security (broker level)", SecurityConfig),
+    ("inert", "Accepted without effect (broker level)", InertConfig),
     ("topic", "Topic", TopicConfig),
     (
         "rsm",
@@ -49,7 +51,7 @@ def list_keys(
     scope: Annotated[
         str | None,
         typer.Argument(
-            help="broker, remote, groups, transactions, cleaner, quorum, security, topic, rsm or rlmm;"
+            help="broker, remote, groups, transactions, cleaner, quorum, security, inert, topic, rsm or rlmm;"
             " all if not given."
         ),
     ] = None,
@@ -94,7 +96,10 @@ def configuration_page() -> str:
 
 def _rows() -> Iterator[dict[str, Any]]:
     for scope, _, config_class in _GROUPS:
-        for name, (_, declared) in config_keys(config_class).items():
+        # Keys with an effect first.
+        for name, (_, declared) in sorted(
+            config_keys(config_class).items(), key=lambda item: item[1][1].no_effect is not None
+        ):
             if not declared.internal:
                 default = "" if declared.default is None else declared.format(declared.default)
                 yield {

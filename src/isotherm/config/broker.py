@@ -26,6 +26,7 @@ from isotherm.config.definition import (
     optional,
 )
 from isotherm.config.groups import GroupConfig
+from isotherm.config.inert import InertConfig
 from isotherm.config.listener import (
     DEFAULT_PROTOCOL_MAP,
     ListenerKeys,
@@ -275,7 +276,12 @@ class BrokerConfig:
         INT, 60_000, "Time between two writes of the log-start checkpoint.", check=at_least(1)
     )
     num_recovery_threads_per_data_dir: int = key(
-        INT, 2, "Threads that load or recover logs of one folder at start.", check=at_least(1)
+        INT,
+        2,
+        "Threads that load or recover logs of one folder at start.",
+        check=at_least(1),
+        dynamic=True,
+        thread_pool=True,
     )
     num_replica_alter_log_dirs_threads: int | None = key(
         optional(INT),
@@ -343,6 +349,7 @@ class BrokerConfig:
     cleaner: CleanerConfig = field(default_factory=CleanerConfig)
     quorum: QuorumConfig = field(default_factory=QuorumConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
+    inert: InertConfig = field(default_factory=InertConfig)
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     explicit: Mapping[str, str] = field(default_factory=dict)
     dynamic_for_all: Mapping[str, str] = field(default_factory=dict)

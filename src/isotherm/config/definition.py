@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -33,21 +34,35 @@ class ConfigType(Generic[T]):
     format: Callable[[T], str]
 
 
+# As Java reads numbers: without the underscores and the digits of other scripts that Python takes.
+_INTEGER = re.compile(r"[+-]?0*[0-9]{1,19}")
+_FLOAT = re.compile(
+    r"([+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?))[fFdD]?"
+)
+
+
 def _parse_bool(text: str) -> bool:
     lowered = text.strip().lower()
     if lowered not in ("true", "false"):
-        raise ValueError("true or false is expected")
+        raise ValueError("Expected value to be either true or false")
     return lowered == "true"
 
 
-def _bounded_int(low: int, high: int) -> Callable[[str], int]:
+def _bounded_int(type_name: str, low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        value = int(text.strip())
-        if not low <= value <= high:
-            raise ValueError(f"a number from {low} to {high} is expected")
-        return value
+        digits = _INTEGER.fullmatch(text.strip())
+        if digits is None or not low <= int(digits[0]) <= high:
+            raise ValueError(f"Not a number of type {type_name}")
+        return int(digits[0])
 
     return parse
+
+
+def _parse_double(text: str) -> float:
+    number = _FLOAT.fullmatch(text.strip())
+    if number is None:
+        raise ValueError("Not a number of type DOUBLE")
+    return float(number[1])
 
 
 def _parse_list(text: str) -> tuple[str, ...]:
@@ -63,12 +78,12 @@ def _parse_distinct(text: str) -> tuple[str, ...]:
 
 STRING: ConfigType[str] = ConfigType("STRING", str.strip, str)
 BOOLEAN: ConfigType[bool] = ConfigType("BOOLEAN", _parse_bool, lambda value: str(value).lower())
-SHORT: ConfigType[int] = ConfigType("SHORT", _bounded_int(-(2**15), 2**15 - 1), str)
-INT: ConfigType[int] = ConfigType("INT", _bounded_int(-(2**31), INT_MAX), str)
-LONG: ConfigType[int] = ConfigType("LONG", _bounded_int(-(2**63), LONG_MAX), str)
+SHORT: ConfigType[int] = ConfigType("SHORT", _bounded_int("SHORT", -(2**15), 2**15 - 1), str)
+INT: ConfigType[int] = ConfigType("INT", _bounded_int("INT", -(2**31), INT_MAX), str)
+LONG: ConfigType[int] = ConfigType("LONG", _bounded_int("LONG", -(2**63), LONG_MAX), str)
 DOUBLE: ConfigType[float] = ConfigType(
     "DOUBLE",
-    lambda text: float(text.strip()),
+    _parse_double,
     lambda value: repr(value).replace("e+", "E"),  # as Java writes it
 )
 # The text of a value is never shown.
@@ -87,10 +102,15 @@ def optional(inner: ConfigType[T]) -> ConfigType[T | None]:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A rule for a value, and the words that describe it in errors and docs."""
+    """A rule for a value, and the words that describe it in errors and docs. `why_not` makes Kafka's words of a
+    value that breaks the rule, where Kafka has the rule too."""
 
     holds: Callable[[Any], bool]
     words: str
+    why_not: Callable[[Any], str] | None = None
+
+    def refusal(self, value: Any) -> str:
+        return f"Value must be {self.words}" if self.why_not is None else self.why_not(value)
 
 
 def at_least(low: float) -> Check:
@@ -98,15 +118,31 @@ def at_least(low: float) -> Check:
 
 
 def between(low: float, high: float) -> Check:
-    return Check(lambda value: value is None or low <= value <= high, f"from {low} to {high}")
+    return Check(
+        lambda value: value is None or low <= value <= high,
+        f"from {low} to {high}",
+        lambda value: (
+            f"Value must be at least {low}" if value < low else f"Value must be no more than {high}"
+        ),
+    )
 
 
 def one_of(*allowed: str) -> Check:
-    return Check(lambda value: value in allowed, "one of " + ", ".join(allowed))
+    words = ", ".join(allowed)
+    return Check(
+        lambda value: value in allowed,
+        "one of " + words,
+        lambda value: "String must be one of: " + words,
+    )
 
 
 def any_of(*allowed: str) -> Check:
-    return Check(lambda value: set(value) <= set(allowed), "any of " + ", ".join(allowed))
+    words = ", ".join(allowed)
+    return Check(
+        lambda value: set(value) <= set(allowed),
+        "any of " + words,
+        lambda value: "String must be one of: " + words,
+    )
 
 
 ANYTHING = Check(lambda value: True, "")
@@ -142,19 +178,18 @@ class ConfigKey:
     thread_pool: bool = False
 
     def parse(self, text: str) -> Any:
+        """Raises ConfigError in Kafka's words, which its users and their tools know (ConfigException)."""
         try:
             value = self.type.parse(text)
         except ValueError as error:
-            raise ConfigError(
-                f"invalid value for a configuration key key={self.name} value={text!r}"
-                f" type={self.type.name} reason={str(error)!r}"
-            ) from error
+            raise self._refusal(text, str(error)) from error
         if not self.check.holds(value):
-            raise ConfigError(
-                f"configuration value is out of bounds key={self.name} value={text!r}"
-                f" expected={self.check.words!r}"
-            )
+            raise self._refusal(self.format(value), self.check.refusal(value))
         return value
+
+    def _refusal(self, text: str, reason: str) -> ConfigError:
+        shown = self.format(text) if self.type.name == PASSWORD.name else text
+        return ConfigError(f"Invalid value {shown} for configuration {self.name}: {reason}")
 
     def format(self, value: Any) -> str:
         return self.type.format(value)

@@ -17,6 +17,7 @@ from isotherm.config.broker import BrokerConfig
 from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.definition import ConfigKey, config_keys
 from isotherm.config.groups import GroupConfig
+from isotherm.config.inert import PER_BROKER, InertConfig
 from isotherm.config.listener_limits import LISTENER_LIMITS, split_listener_limit
 from isotherm.config.quorum import QuorumConfig
 from isotherm.config.remote import RemoteLogManagerConfig
@@ -78,6 +79,7 @@ CONFIG_GROUPS: Mapping[str, type] = {
     "cleaner": CleanerConfig,
     "quorum": QuorumConfig,
     "security": SecurityConfig,
+    "inert": InertConfig,
 }
 
 
@@ -100,11 +102,14 @@ def with_dynamic_texts(
 ) -> BrokerConfig:
     """The file's `config` with the values that were set while running, for all brokers and for this one.
 
-    Every key must be in `dynamic_broker_keys`. Raises ConfigError, which names the key.
+    A key that is not in `dynamic_broker_keys` is kept, and changes nothing. Raises ConfigError, which names the
+    key.
     """
     keys = dynamic_broker_keys()
     by_group: dict[str, dict[str, Any]] = {}
     for name, text in {**for_all, **for_this}.items():
+        if name not in keys:
+            continue
         group, field_name, declared, listener = keys[name]
         value = declared.parse(text)
         # The keys of listeners have no field. BrokerConfig.security_of and limits_of look them up.
@@ -125,11 +130,11 @@ def with_dynamic_texts(
 
 def check_for_all(names: Iterable[str]) -> None:
     """Raise ConfigError, with Kafka's message, for keys that can be set for one broker only."""
-    of_listeners = sorted(name for name in names if split_key_material(name) is not None)
-    if of_listeners:
+    of_one = [name for name in names if name in PER_BROKER or split_key_material(name) is not None]
+    if of_one:
         raise ConfigError(
             "Cannot update these configs at default cluster level, broker id must be specified:"
-            f" {of_listeners}"
+            f" {sorted(of_one)}"
         )
 
 

@@ -18,11 +18,12 @@ from isotherm.config.definition import (
     one_of,
     parse_fields,
 )
+from isotherm.config.unserved_groups import UnservedGroupConfig, UnservedGroupLevelConfig
 from isotherm.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupConfig:
+class GroupConfig(UnservedGroupConfig):
     """Broker-level keys of the group coordinator."""
 
     offsets_topic_num_partitions: int = key(
@@ -129,8 +130,8 @@ class GroupConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupLevelConfig:
-    """The keys that can be set for one group of the consumer protocol (GroupConfig in Kafka)."""
+class GroupLevelConfig(UnservedGroupLevelConfig):
+    """The keys that can be set for one group (GroupConfig in Kafka)."""
 
     consumer_session_timeout_ms: int = key(
         INT,
@@ -153,11 +154,13 @@ class GroupLevelConfig:
         fields = {
             "consumer_session_timeout_ms": broker.group_consumer_session_timeout_ms,
             "consumer_heartbeat_interval_ms": broker.group_consumer_heartbeat_interval_ms,
+            **broker.unserved_defaults(),
         }
         return cls(**{**fields, **parse_fields(cls, texts)})
 
-    def check(self, broker: GroupConfig) -> None:
-        """Raise ConfigError, with Kafka's message, for a value outside the broker's limits."""
+    def check(self, broker: GroupConfig, texts: Mapping[str, str]) -> None:
+        """Raise ConfigError, with Kafka's message, for a value outside the broker's limits. `texts` are those
+        that the group sets."""
         session, interval = self.consumer_session_timeout_ms, self.consumer_heartbeat_interval_ms
         for name, value, low, high in (
             (
@@ -185,3 +188,4 @@ class GroupLevelConfig:
             raise ConfigError(
                 "consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms"
             )
+        self.check_unserved(broker, texts)

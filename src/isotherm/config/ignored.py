@@ -15,11 +15,9 @@ _NO_STREAMS_GROUPS = "streams groups are not served"
 _ZOOKEEPER = "there is no ZooKeeper"
 _OPENSSL = "TLS is OpenSSL's, not Java's"
 _OWN_LOGIN = "a broker's own login has no such setting"
-_TICKETS = "the system's Kerberos keeps tickets"
 _METRICS = "prometheus.listener serves the metrics"
 _METADATA_LOG = "the cluster's metadata is kept whole in its log"
 _NO_PACE = "there is no setting for the amount or the interval"
-_AT_ONCE = "a group that changed is assigned at once"
 _WAITING_REQUESTS = "a completed request leaves its purgatory at once"
 
 REFUSED_KEYS: dict[str, str] = {
@@ -33,20 +31,15 @@ _IGNORED_KEYS: dict[str, str] = {
     "inter.broker.protocol.version": _ONE_PROCESS,
     "request.timeout.ms": _ONE_PROCESS,
     "early.start.listeners": "listeners open together, once all is loaded",
-    "num.network.threads": _EVENT_LOOP,
-    "num.io.threads": _EVENT_LOOP,
-    "background.threads": _EVENT_LOOP,
     "socket.send.buffer.bytes": _EVENT_LOOP,
     "socket.receive.buffer.bytes": _EVENT_LOOP,
     "queued.max.requests": "queued.max.request.bytes bounds the waiting requests",
-    "max.connections.per.ip.overrides": "max.connections.per.ip holds for every address",
     "group.consumer.assignors": "the assignors are uniform and range",
     "group.consumer.regex.refresh.interval.ms": _NO_PACE,
     "offsets.load.buffer.size": _NO_PACE,
     "offsets.topic.compression.codec": "offsets are written as they are",
     "producer.id.expiration.check.interval.ms": _NO_PACE,
     "transaction.two.phase.commit.enable": "transactions of two phases (KIP-939) are not served",
-    "cordoned.log.dirs": "each directory that is online takes new partitions",
     "unclean.leader.election.interval.ms": _ONE_REPLICA,
     "telemetry.max.bytes": "metrics of clients (KIP-714) are not taken",
     "auto.leader.rebalance.enable": _ONE_REPLICA,
@@ -66,18 +59,10 @@ _IGNORED_KEYS: dict[str, str] = {
     "remote.log.metadata.manager.class.path": "plug-ins are Python classes on the import path",
     "kafka.metrics.reporters": _METRICS,
     "kafka.metrics.polling.interval.secs": _METRICS,
-    "principal.builder.class": "every client is anonymous on a PLAINTEXT listener",
     "security.providers": _OPENSSL,
     "ssl.allow.dn.changes": "a renewed certificate may have any name",
     "ssl.allow.san.changes": "a renewed certificate may have any name",
-    "ssl.engine.factory.class": _OPENSSL,
-    "ssl.keymanager.algorithm": _OPENSSL,
-    "ssl.protocol": "ssl.enabled.protocols names the versions",
-    "ssl.provider": _OPENSSL,
-    "ssl.secure.random.implementation": _OPENSSL,
-    "ssl.trustmanager.algorithm": _OPENSSL,
     "sasl.client.callback.handler.class": _OWN_LOGIN,
-    "sasl.kerberos.service.name": _OWN_LOGIN,
     "sasl.login.class": _OWN_LOGIN,
     "sasl.login.connect.timeout.ms": _OWN_LOGIN,
     "sasl.login.read.timeout.ms": _OWN_LOGIN,
@@ -95,9 +80,6 @@ _IGNORED_PREFIXES: dict[str, str] = {
     "controller.performance.": _ONE_PROCESS,
     "socket.connection.setup.": _ONE_PROCESS,
     "group.coordinator.": _EVENT_LOOP,
-    "group.consumer.assignment.": _AT_ONCE,
-    "group.consumer.min.assignment.": _AT_ONCE,
-    "group.consumer.max.assignment.": _AT_ONCE,
     "unstable.": "what is not stable is not served",
     "internal.metadata.": _METADATA_LOG,
     "metadata.log.": _METADATA_LOG,
@@ -111,16 +93,20 @@ _IGNORED_PREFIXES: dict[str, str] = {
     "group.share.": _NO_SHARE_GROUPS,
     "group.streams.": _NO_STREAMS_GROUPS,
     "delegation.token.": "there are no delegation tokens",
-    "sasl.kerberos.kinit.": _TICKETS,
-    "sasl.kerberos.min.": _TICKETS,
-    "sasl.kerberos.ticket.": _TICKETS,
-    "sasl.login.refresh.": _OWN_LOGIN,
     "sasl.login.retry.": _OWN_LOGIN,
     "sasl.oauthbearer.assertion.": _OWN_LOGIN,
     "metric.": _METRICS,
     "metrics.": _METRICS,
     "zookeeper.": _ZOOKEEPER,
 }
+
+
+_OF_OLDER_KAFKA = ("inter.broker.protocol.version", "zookeeper.")
+
+
+def is_of_older_kafka(name: str) -> bool:
+    """Whether Kafka 4.3 no longer has the key."""
+    return name.startswith(_OF_OLDER_KAFKA)
 
 
 def reason_to_ignore(name: str) -> str | None:

@@ -73,6 +73,7 @@ class ReplicationConfig:
         False,
         "Whether a new follower of a tiered topic begins where the leader's uploads end, instead of"
         " where the leader's local log begins (KIP-1023).",
+        dynamic=True,
     )
     replication_quota_window_num: int = key(
         INT, 11, "Samples of the quotas of replication.", check=at_least(1)

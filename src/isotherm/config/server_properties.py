@@ -6,7 +6,7 @@ Each group of keys takes its own texts. The remaining keys are ignored with a wa
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,8 @@ from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.definition import DISTINCT_LIST, ConfigKey, Synonym, config_keys, nearest_key
 from isotherm.config.dynamic import dynamic_broker_keys
 from isotherm.config.groups import GroupConfig
-from isotherm.config.ignored import REFUSED_KEYS, reason_to_ignore
+from isotherm.config.ignored import REFUSED_KEYS, is_of_older_kafka, reason_to_ignore
+from isotherm.config.inert import InertConfig
 from isotherm.config.listener_limits import split_listener_limit
 from isotherm.config.process_roles import COMBINED, has_embedded_controller
 from isotherm.config.quorum import QuorumConfig
@@ -52,6 +53,7 @@ def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
         _warn_of_quorum_keys(remaining)
     quorum = QuorumConfig(**_take_fields(QuorumConfig, remaining))
     security = SecurityConfig(**_take_fields(SecurityConfig, remaining))
+    inert = InertConfig(**_take_fields(InertConfig, remaining))
     # From two copies: log.flush.scheduler.interval.ms is a key of the broker and a synonym of flush.ms.
     not_topics, not_own = dict(remaining), dict(remaining)
     topic_defaults = replace(
@@ -74,6 +76,7 @@ def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
         cleaner=cleaner,
         quorum=quorum,
         security=security,
+        inert=inert,
         topic_defaults=topic_defaults,
         explicit=dict(texts),
     )
@@ -90,14 +93,41 @@ def _pass_over(name: str, text: str) -> None:
     refusal = REFUSED_KEYS.get(name)
     if refusal is not None and text.strip():
         raise ConfigError(f"{refusal} key={name} value={text}")
+    warn_of_passed_over(name)
+
+
+def warn_of_passed_over(name: str) -> None:
+    """Log why a key has no effect, or the key that was perhaps meant."""
     listener, key = split_listener(name)
-    reason = refusal or reason_to_ignore(key)
+    found = dynamic_broker_keys().get(key)
+    reason = REFUSED_KEYS.get(name) or reason_to_ignore(key)
+    if found is not None and found.declared.no_effect is not None:
+        reason = found.declared.no_effect
     if reason is not None:
         _warn_of_no_effect(name, reason)
         return
     nearest = nearest_key(key, broker_key_names())
     hint = f" nearest={listener}{nearest}" if nearest else ""
     logger.warning("unknown configuration key is passed over key=%s%s", name, hint)
+
+
+def warn_of_inert_keys(names: Iterable[str]) -> None:
+    """Log which of the keys that were set while running change nothing."""
+    for name in names:
+        found = dynamic_broker_keys().get(name)
+        if found is None or found.declared.no_effect is not None:
+            warn_of_passed_over(name)
+
+
+def takes_effect_at_a_start(name: str) -> bool:
+    """Whether a key that is not dynamic is known to this broker or to Kafka's, so that a change while running
+    is refused. Kafka stores the keys that no broker has."""
+    _, key = split_listener(name)
+    if key in dynamic_broker_keys() and dynamic_broker_keys()[key].declared.no_effect is not None:
+        return False
+    is_known = key in REFUSED_KEYS or key in broker_key_names()
+    is_of_kafka = reason_to_ignore(key) is not None and not is_of_older_kafka(key)
+    return is_known or is_of_kafka or key.startswith(("rsm.config.", "rlmm.config."))
 
 
 def _warn_of_other_listeners(config: BrokerConfig, texts: Mapping[str, str]) -> None:
@@ -141,6 +171,7 @@ def broker_key_names() -> list[str]:
         CleanerConfig,
         QuorumConfig,
         SecurityConfig,
+        InertConfig,
     )  # fmt: skip
     names = [name for group in groups for name in config_keys(group)]
     for config_class in (BrokerConfig, TopicConfig):

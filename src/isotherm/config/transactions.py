@@ -57,4 +57,5 @@ class TransactionConfig:
         BOOLEAN,
         True,
         "Refuse transactional records to a partition that was not added to the transaction.",
+        dynamic=True,
     )

@@ -82,7 +82,10 @@ def test_unknown_key_is_logged_with_the_nearest_name_and_ignored() -> None:
     [
         ("listeners=SSL://localhost:9093", "advertised.listeners"),
         ("process.roles=controller", "key=process.roles value=controller"),
-        ("authorizer.class.name=org.Example", "key=authorizer.class.name value='org.Example'"),
+        (
+            "authorizer.class.name=org.Example",
+            "value org.Example for configuration authorizer.class.name: ",
+        ),
     ],
 )
 def test_start_that_is_refused_is_one_line(override: str, named: str) -> None:

@@ -22,6 +22,7 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.configs.broker_loggers import logger_levels
 from isotherm.broker.configs.config_description import (
+    UNKNOWN_TYPE,
     DescribedConfig,
     describe_broker_config,
     describe_client_metrics,
@@ -47,6 +48,7 @@ TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
 
 # DescribeConfigsResponse.ConfigType
 CONFIG_TYPES = {
+    UNKNOWN_TYPE: 0,
     "BOOLEAN": 1,
     "STRING": 2,
     "INT": 3,
@@ -163,7 +165,7 @@ def _config_fields(config: DescribedConfig, request: Any) -> dict[str, Any]:
         "value": config.value,
         "read_only": config.read_only,
         "config_source": int(config.source),
-        "is_sensitive": config.type_name == PASSWORD.name,
+        "is_sensitive": config.type_name in (PASSWORD.name, UNKNOWN_TYPE),
         "synonyms": [
             {"name": synonym.name, "value": synonym.value, "source": int(synonym.source)}
             for synonym in (config.synonyms if with_synonyms else ())

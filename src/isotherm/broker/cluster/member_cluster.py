@@ -246,7 +246,10 @@ class MemberCluster:
     def follow_tier(self, tier: RemoteTierAccess) -> None:
         self._tier.follow(
             TierHistoryFollower(
-                self.log_manager, tier.metadata, tier.storage, self._config.replication
+                self.log_manager,
+                tier.metadata,
+                tier.storage,
+                lambda: self.metadata.broker_config.replication,
             )
         )
 

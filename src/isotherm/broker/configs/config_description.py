@@ -15,6 +15,7 @@ from isotherm.config.client_metrics import ClientMetricsConfig
 from isotherm.config.definition import PASSWORD, ConfigKey, config_keys
 from isotherm.config.dynamic import dynamic_broker_keys
 from isotherm.config.groups import GroupConfig, GroupLevelConfig
+from isotherm.config.inert import InertConfig
 from isotherm.config.quorum import QuorumConfig
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.replication import ReplicationConfig
@@ -34,6 +35,10 @@ class ConfigSource(enum.IntEnum):
     DYNAMIC_BROKER_LOGGER_CONFIG = 6
     DYNAMIC_CLIENT_METRICS_CONFIG = 7
     DYNAMIC_GROUP_CONFIG = 8
+
+
+UNKNOWN_TYPE = "UNKNOWN"
+"""The type of a key that no broker knows. It counts as sensitive."""
 
 
 class ConfigSynonym(NamedTuple):
@@ -72,7 +77,14 @@ def describe_group_config(
 ) -> Iterator[DescribedConfig]:
     """Every key of a group. A group without settings has the defaults, even if it does not exist."""
     effective = GroupLevelConfig.parse(texts, broker.groups)
-    return _describe_resource(texts, effective, ConfigSource.DYNAMIC_GROUP_CONFIG, broker)
+    for each in _describe_resource(texts, effective, ConfigSource.DYNAMIC_GROUP_CONFIG, broker):
+        declared = config_keys(GroupLevelConfig)[each.name][1]
+        if declared.synonyms:
+            yield each
+        else:
+            # As in Kafka: without a key of the broker, the default is that of the key itself.
+            default = _default_synonym(each.name, declared)
+            yield each._replace(synonyms=(*each.synonyms, default))
 
 
 def describe_client_metrics(
@@ -142,9 +154,13 @@ def _set_for_broker(names: Sequence[str], broker: BrokerConfig) -> Iterator[Conf
 
 def describe_dynamic_defaults(broker: BrokerConfig) -> Iterator[DescribedConfig]:
     """The dynamic settings for all brokers."""
+    source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     for name, text in broker.dynamic_for_all.items():
-        declared = dynamic_broker_keys()[name].declared
-        source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+        found = dynamic_broker_keys().get(name)
+        if found is None:
+            yield _unknown_key(name, [ConfigSynonym(name, None, source)])
+            continue
+        declared = found.declared
         yield DescribedConfig(
             name,
             text,
@@ -170,6 +186,7 @@ def describe_broker_config(broker: BrokerConfig) -> Iterator[DescribedConfig]:
         (CleanerConfig, broker.cleaner),
         (QuorumConfig, broker.quorum),
         (SecurityConfig, broker.security),
+        (InertConfig, broker.inert),
     ]
     for config_class, values in groups:
         for field_name, declared in config_keys(config_class).values():
@@ -184,9 +201,25 @@ def describe_broker_config(broker: BrokerConfig) -> Iterator[DescribedConfig]:
             value = _text(declared, getattr(broker.topic_defaults, field_name))
             yield _described_broker_key(names[0], declared, value, names, broker)
     for name, text in {**broker.dynamic_for_all, **broker.dynamic_for_this}.items():
-        found = dynamic_broker_keys()[name]
-        if found.listener is not None:
+        found = dynamic_broker_keys().get(name)
+        if found is None:
+            yield _unknown_key(name, [*_set_for_broker([name], broker)])
+        elif found.listener is not None:
             yield _described_broker_key(name, found.declared, text, [name], broker)
+
+
+def _unknown_key(name: str, synonyms: Sequence[ConfigSynonym]) -> DescribedConfig:
+    """The description of a key that was set and that no broker knows. Its value may be a secret, so it is not
+    shown, as in Kafka."""
+    return DescribedConfig(
+        name,
+        None,
+        synonyms[0].source,
+        read_only=True,
+        type_name=UNKNOWN_TYPE,
+        documentation="",
+        synonyms=tuple(each._replace(value=None) for each in synonyms),
+    )
 
 
 def _described_broker_key(

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.definition import config_keys
 from isotherm.config.dynamic import dynamic_broker_keys, dynamic_text
+from isotherm.config.server_properties import takes_effect_at_a_start
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import ConfigError, InvalidRequestError
 
@@ -97,6 +98,20 @@ def broker_list_in_effect(name: str, config: BrokerConfig) -> str | None:
     if found is None or found.declared.type.name != "LIST":
         return None
     return dynamic_text(config, name)
+
+
+def check_are_dynamic(changes: Sequence[ConfigChange]) -> None:
+    """Raise InvalidRequestError for keys that take effect only at a start. Keys that no broker has are stored,
+    as in Kafka: a tool that sets them goes on."""
+    fixed = [
+        each.name
+        for each in changes
+        if each.name not in dynamic_broker_keys() and takes_effect_at_a_start(each.name)
+    ]
+    if fixed:
+        raise InvalidRequestError(
+            f"Cannot update these configs dynamically: [{', '.join(sorted(fixed))}]"
+        )
 
 
 def check_remote_storage_change(old: TopicConfig, new: TopicConfig, *, topic: str) -> None:

@@ -39,6 +39,7 @@ from isotherm.broker.controller.config_changes import (
     ConfigChange,
     broker_list_in_effect,
     changed_texts,
+    check_are_dynamic,
     check_remote_storage_change,
     topic_list_in_effect,
 )
@@ -93,9 +94,9 @@ from isotherm.config.dynamic import (
     check_connection_limits,
     check_for_all,
     check_thread_pools,
-    dynamic_broker_keys,
 )
 from isotherm.config.security import split_key_material
+from isotherm.config.server_properties import warn_of_inert_keys
 from isotherm.errors import (
     ConfigError,
     InvalidRequestError,
@@ -330,9 +331,7 @@ class Controller(ClusterMetadata):
             raise InvalidRequestError(
                 f"this is another broker asked_for={broker} node.id={this_broker}"
             )
-        fixed = [each.name for each in changes if each.name not in dynamic_broker_keys()]
-        if fixed:
-            raise InvalidRequestError(f"keys cannot be changed while running keys={fixed}")
+        check_are_dynamic(changes)
         current = self.broker_texts(broker)
         try:
             changed = changed_texts(
@@ -354,6 +353,7 @@ class Controller(ClusterMetadata):
             self._commit(config_records(BROKER_RESOURCE, broker, effective))
             self._config = new_config
             logger.info("broker is reconfigured broker=%s keys=%s", broker, ",".join(effective))
+            warn_of_inert_keys(key for key, text in effective.items() if text is not None)
             self._notify_listeners(MetadataChange(self._image, broker_config=new_config))
         elif not validate_only and any(split_key_material(name) for name in changed):
             # The same path again: the files behind it may be new, so listeners read them again.

@@ -45,13 +45,13 @@ def changed_resource(
 
 def _check(texts: Mapping[str, str], resource: ConfigResource, broker: GroupConfig) -> None:
     if resource.resource_type == GROUP_RESOURCE:
-        GroupLevelConfig.parse(texts, broker).check(broker)
+        GroupLevelConfig.parse(texts, broker).check(broker, texts)
         return
     try:
         ClientMetricsConfig.parse(texts)
     except ConfigError as error:
         # Kafka answers INVALID_CONFIG for an illegal pattern, and INVALID_REQUEST for
         # any other illegal setting.
-        if "match" in texts and "key=match" in str(error):
+        if "match" in texts and "configuration match:" in str(error):
             raise
         raise InvalidRequestError(str(error)) from error

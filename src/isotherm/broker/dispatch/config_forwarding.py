@@ -19,14 +19,13 @@ from isotherm.broker.controller.config_changes import (
     ConfigChange,
     broker_list_in_effect,
     changed_texts,
+    check_are_dynamic,
 )
 from isotherm.broker.dispatch.forwarding import Forward
 from isotherm.broker.metadata.cluster_metadata import ALL_BROKERS, ClusterMetadata
 from isotherm.broker.requests.context import RequestContext
 from isotherm.broker.requests.served_api import Handler
-from isotherm.config.definition import config_keys
 from isotherm.config.dynamic import (
-    CONFIG_GROUPS,
     check_connection_limits,
     check_for_all,
     check_thread_pools,
@@ -109,9 +108,7 @@ def check_broker_changes(
 
     A key that this broker does not know is accepted: it may belong to brokers of another kind.
     """
-    fixed = [each.name for each in changes if each.name in _fixed_keys()]
-    if fixed:
-        raise InvalidRequestError(f"keys cannot be changed while running keys={fixed}")
+    check_are_dynamic(changes)
     config, current = metadata.broker_config, metadata.broker_texts(broker)
     try:
         changed = changed_texts(current, changes, lambda name: broker_list_in_effect(name, config))
@@ -129,8 +126,3 @@ def check_broker_changes(
         check_key_material(config, after)
     except ConfigError as error:
         raise InvalidRequestError(str(error)) from error
-
-
-def _fixed_keys() -> set[str]:
-    declared = {name for group in CONFIG_GROUPS.values() for name in config_keys(group)}
-    return declared - dynamic_broker_keys().keys()

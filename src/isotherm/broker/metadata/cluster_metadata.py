@@ -16,6 +16,7 @@ from isotherm.broker.metadata.metadata_records import BROKER_RESOURCE, TOPIC_RES
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.dynamic import with_dynamic_texts
 from isotherm.config.reload import ReloadedConfig, reload_config
+from isotherm.config.server_properties import warn_of_inert_keys
 from isotherm.config.topic import TopicConfig
 
 ALL_BROKERS = ""  # the name of the resource with the settings of all brokers
@@ -65,6 +66,7 @@ class ClusterMetadata:
         self._config = self._effective_config(
             self.broker_texts(ALL_BROKERS), self.broker_texts(str(config.node_id))
         )
+        warn_of_inert_keys({**self._config.dynamic_for_all, **self._config.dynamic_for_this})
         # Parsed at once: an illegal setting must end the start, not the
         # first request for its topic.
         for topic in image.topics_by_name:

@@ -17,6 +17,7 @@ from isotherm.broker.metadata.image_difference import change_between, is_empty
 from isotherm.broker.metadata.metadata_records import BROKER_RESOURCE
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.dynamic import dynamic_broker_keys, with_dynamic_texts
+from isotherm.config.server_properties import takes_effect_at_a_start, warn_of_inert_keys
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import ConfigError
 
@@ -36,6 +37,7 @@ class QuorumMetadata(ClusterMetadata):
                 self.broker_texts(ALL_BROKERS), self.broker_texts(str(self._config.node_id))
             )
             self._config = config
+            warn_of_inert_keys({**config.dynamic_for_all, **config.dynamic_for_this})
             change = change._replace(broker_config=config)
         if not is_empty(change):
             self._notify_listeners(change)
@@ -75,6 +77,9 @@ def _understood(texts: Mapping[str, str]) -> dict[str, str]:
 
 def _is_understood(name: str, text: str) -> bool:
     known = dynamic_broker_keys().get(name)
+    if known is None and not takes_effect_at_a_start(name):
+        # Kept, to be described: it may belong to brokers of another kind.
+        return True
     reason = "it cannot be changed while running"
     if known is not None:
         try:

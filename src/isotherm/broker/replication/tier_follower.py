@@ -15,6 +15,7 @@ KIP-1023.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from isotherm.broker.replication.leader_endpoint import (
     EARLIEST,
@@ -48,8 +49,9 @@ class TierHistoryFollower:
         log_manager: LogManager,
         metadata: RemoteLogMetadataManager,
         storage: RemoteStorageManager,
-        config: ReplicationConfig,
+        config: Callable[[], ReplicationConfig],
     ) -> None:
+        """`config` returns the present configuration: its key of KIP-1023 may change at any time."""
         self._log_manager = log_manager
         self._metadata = metadata
         self._storage = storage
@@ -58,7 +60,7 @@ class TierHistoryFollower:
     def begins_behind_uploads(self, log: PartitionLog, leader_end_offset: Offset) -> bool:
         """True only for an empty log whose leader's log is not empty (KIP-1023)."""
         return (
-            self._config.follower_fetch_last_tiered_offset_enable
+            self._config().follower_fetch_last_tiered_offset_enable
             and log.remote_log_enabled
             and log.log_end_offset == 0
             and leader_end_offset != 0

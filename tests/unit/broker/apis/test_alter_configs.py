@@ -127,10 +127,37 @@ def test_validating_only_changes_nothing(hosted):
         (BROKER, "1", ("node.id", SET, "2"), ErrorCode.invalid_request),
         (BROKER, "1", ("log.retention.ms", SET, "x"), ErrorCode.invalid_request),
         (BROKER, "", ("message.max.bytes", SET, "-1"), ErrorCode.invalid_request),
+        # Kafka has these, and does not change them while it runs.
+        (BROKER, "1", ("queued.max.requests", SET, "9"), ErrorCode.invalid_request),
+        (BROKER, "1", ("authorizer.class.name", SET, ""), ErrorCode.invalid_request),
+        (BROKER, "1", ("listener.name.x.sasl.jaas.config", SET, "x"), ErrorCode.invalid_request),
+        (BROKER, "1", ("config.providers", SET, "file"), ErrorCode.invalid_request),
+        (BROKER, "1", ("rsm.config.secret", SET, "x"), ErrorCode.invalid_request),
+        # Without an effect, but with Kafka's checks.
+        (BROKER, "1", ("num.io.threads", SET, "many"), ErrorCode.invalid_request),
+        (BROKER, "1", ("num.io.threads", SET, "0"), ErrorCode.invalid_request),
+        (BROKER, "1", ("num.network.threads", SET, "7"), ErrorCode.invalid_request),
+        (BROKER, "1", ("background.threads", SET, "4"), ErrorCode.invalid_request),
+        (BROKER, "", ("cordoned.log.dirs", SET, "*"), ErrorCode.invalid_request),
         (GROUP, "g", ("consumer.session.timeout.ms", SET, "1"), ErrorCode.invalid_config),
         (GROUP, "g", ("consumer.session.timeout.ms", SET, "60001"), ErrorCode.invalid_config),
         (GROUP, "g", ("consumer.heartbeat.interval.ms", SET, "15001"), ErrorCode.invalid_config),
         (GROUP, "g", ("no.such.key", SET, "1"), ErrorCode.invalid_config),
+        (GROUP, "g", ("consumer.assignment.interval.ms", SET, "15001"), ErrorCode.invalid_config),
+        (GROUP, "g", ("consumer.assignment.interval.ms", SET, "-1"), ErrorCode.invalid_config),
+        (GROUP, "g", ("share.delivery.count.limit", SET, "11"), ErrorCode.invalid_config),
+        (GROUP, "g", ("share.record.lock.duration.ms", SET, "14999"), ErrorCode.invalid_config),
+        (GROUP, "g", ("share.auto.offset.reset", SET, "none"), ErrorCode.invalid_config),
+        (GROUP, "g", ("share.auto.offset.reset", SET, "by_duration:P"), ErrorCode.invalid_config),
+        (
+            GROUP,
+            "g",
+            ("share.auto.offset.reset", SET, "by_duration:-PT1S"),
+            ErrorCode.invalid_config,
+        ),
+        (GROUP, "g", ("share.isolation.level", SET, "none"), ErrorCode.invalid_config),
+        (GROUP, "g", ("streams.num.standby.replicas", SET, "3"), ErrorCode.invalid_config),
+        (GROUP, "g", ("streams.session.timeout.ms", SET, "44999"), ErrorCode.invalid_config),
         (GROUP, "", ("consumer.session.timeout.ms", SET, "50000"), ErrorCode.invalid_request),
         (CLIENT_METRICS, "s", ("interval.ms", SET, "99"), ErrorCode.invalid_request),
         (CLIENT_METRICS, "s", ("no.such.key", SET, "1"), ErrorCode.invalid_request),
@@ -212,6 +239,56 @@ def test_broker_keys_hold_after_a_restart_and_over_the_file(hosted, cluster_meta
     assert config.max_connections == 8
 
 
+@pytest.mark.parametrize("name", ["", "1"])
+def test_keys_without_effect_are_stored_and_described(hosted, cluster_metadata, caplog, name):
+    """A tool that sets them on Kafka goes on here. An unknown key may be a secret: Kafka shows no value."""
+    own = {"kind": BROKER, "name": name}
+    texts = {
+        "num.io.threads": "16",
+        "metric.reporters": "org.Reporter",
+        "follower.fetch.last.tiered.offset.enable": "true",
+        "log.retentoin.ms": "5",
+        "some.vendor.key": "x",
+        "zookeeper.connect": "z:1",
+    }
+    assert alter(hosted, *((key, SET, text) for key, text in texts.items()), **own) == DONE
+    assert hosted.controller.broker_texts(name) == texts
+    warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    inert = "configuration key has no effect"
+    assert sorted(warnings) == [
+        f"{inert} key=metric.reporters reason=prometheus.listener serves the metrics",
+        f"{inert} key=num.io.threads reason=one event loop serves the network",
+        f"{inert} key=zookeeper.connect reason=there is no ZooKeeper",
+        "unknown configuration key is passed over key=log.retentoin.ms nearest=log.retention.ms",
+        "unknown configuration key is passed over key=some.vendor.key",
+    ]
+    hosted.services.config = hosted.controller.broker_config
+    source = 2 if name else 3
+    for described_name in {name, "1"}:
+        configs = described(hosted, BROKER, described_name)
+        io = configs["num.io.threads"]
+        assert (io.value, io.config_source, io.read_only, io.config_type) == (
+            "16",
+            source,
+            False,
+            3,
+        )
+        vendor = configs["some.vendor.key"]
+        assert (vendor.value, vendor.config_source, vendor.is_sensitive) == (None, source, True)
+        assert (vendor.read_only, vendor.config_type) == (True, 0)
+        assert synonyms(vendor) == [("some.vendor.key", None, source)]
+    assert hosted.controller.broker_config.replication.follower_fetch_last_tiered_offset_enable
+    # A start finds them stored, and goes on too.
+    caplog.clear()
+    assert (
+        cluster_metadata.replayed(parse_broker_config({})).broker_config.inert.num_io_threads == 16
+    )
+    assert "nearest=log.retention.ms" in caplog.text
+    assert alter(hosted, *((key, DELETE, None) for key in texts), **own) == DONE
+    hosted.services.config = hosted.controller.broker_config
+    assert "some.vendor.key" not in described(hosted, BROKER, name)
+
+
 @pytest.mark.parametrize("name", ["__remote_log_metadata", "__remote_log_metadata_audit"])
 def test_policy_of_the_metadata_topics_follows_their_feature(broker, name):
     configs = {"cleanup.policy": "compact", "segment.ms": "3600000"}
@@ -240,6 +317,15 @@ def test_groups_have_settings_of_their_own(hosted):
     ]
     assert configs["consumer.heartbeat.interval.ms"].config_source == 5
     assert described(hosted, GROUP, "other")["consumer.session.timeout.ms"].value == "45000"
+    accepted = {
+        "share.auto.offset.reset": "by_duration:P1DT2H3M4.5S",
+        "streams.num.standby.replicas": "2",
+        "consumer.assignment.interval.ms": "0",
+        "share.renew.acknowledge.enable": "false",
+    }
+    for key, text in accepted.items():
+        assert alter(hosted, (key, SET, text), **own) == DONE
+        assert described(hosted, GROUP, "g")[key].value == text
     assert alter(hosted, ("consumer.session.timeout.ms", DELETE, None), **own) == DONE
     assert described(hosted, GROUP, "g")["consumer.session.timeout.ms"].value == "45000"
 

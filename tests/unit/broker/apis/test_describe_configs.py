@@ -119,6 +119,39 @@ def test_resource_that_cannot_be_described_has_its_own_error(broker, kind, name,
     assert result.error_message
 
 
+# Kafka 4.3.1: kafka-configs.sh --describe --all --entity-type groups --entity-name new
+GROUP_KEYS = """
+consumer.assignment.interval.ms=1000 {DEFAULT_CONFIG:group.consumer.assignment.interval.ms=1000}
+consumer.heartbeat.interval.ms=5000 {DEFAULT_CONFIG:group.consumer.heartbeat.interval.ms=5000}
+consumer.session.timeout.ms=45000 {DEFAULT_CONFIG:group.consumer.session.timeout.ms=45000}
+share.assignment.interval.ms=1000 {DEFAULT_CONFIG:group.share.assignment.interval.ms=1000}
+share.auto.offset.reset=latest {DEFAULT_CONFIG:share.auto.offset.reset=latest}
+share.delivery.count.limit=5 {DEFAULT_CONFIG:group.share.delivery.count.limit=5}
+share.heartbeat.interval.ms=5000 {DEFAULT_CONFIG:group.share.heartbeat.interval.ms=5000}
+share.isolation.level=read_uncommitted {DEFAULT_CONFIG:share.isolation.level=read_uncommitted}
+share.partition.max.record.locks=2000 {DEFAULT_CONFIG:group.share.partition.max.record.locks=2000}
+share.record.lock.duration.ms=30000 {DEFAULT_CONFIG:group.share.record.lock.duration.ms=30000}
+share.renew.acknowledge.enable=true {DEFAULT_CONFIG:share.renew.acknowledge.enable=true}
+share.session.timeout.ms=45000 {DEFAULT_CONFIG:group.share.session.timeout.ms=45000}
+streams.assignment.interval.ms=1000 {DEFAULT_CONFIG:group.streams.assignment.interval.ms=1000}
+streams.heartbeat.interval.ms=5000 {DEFAULT_CONFIG:group.streams.heartbeat.interval.ms=5000}
+streams.initial.rebalance.delay.ms=3000 {DEFAULT_CONFIG:group.streams.initial.rebalance.delay.ms=3000}
+streams.num.standby.replicas=0 {DEFAULT_CONFIG:group.streams.num.standby.replicas=0}
+streams.session.timeout.ms=45000 {DEFAULT_CONFIG:group.streams.session.timeout.ms=45000}
+"""
+
+
+def test_group_has_kafkas_keys_defaults_and_synonyms(broker):
+    shown = []
+    for config in sorted(describe(broker, GROUP, "new").configs, key=lambda each: each.name):
+        (synonym,) = config.synonyms
+        assert (config.config_source, synonym.source, config.read_only) == (5, 5, False)
+        shown.append(
+            f"{config.name}={config.value} {{DEFAULT_CONFIG:{synonym.name}={synonym.value}}}"
+        )
+    assert shown == GROUP_KEYS.split("\n")[1:-1]
+
+
 def test_settings_of_all_brokers_at_once_are_none(broker):
     result = describe(broker, BROKER, "")
     assert (result.error_code, result.configs) == (ErrorCode.none, ())

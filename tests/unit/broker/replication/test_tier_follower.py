@@ -70,7 +70,7 @@ class Setup:
     def follow(self, *, has_metadata: bool = True, **config: Any) -> ReplicaFetcher:
         settings = ReplicationConfig(**config)
         metadata: Any = self.tiered.metadata if has_metadata else NotReady()
-        tier = TierHistoryFollower(self.manager, metadata, self.tiered.store, settings)
+        tier = TierHistoryFollower(self.manager, metadata, self.tiered.store, lambda: settings)
         context = FetcherContext(self.manager, settings, 2, self.clock, tier=tier)
         fetcher = ReplicaFetcher("fetcher", self.leader, context)
         self.leader.epochs[self.place] = self.tiered.leader_epoch
