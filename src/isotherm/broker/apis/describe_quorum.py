@@ -2,7 +2,8 @@
 
 Versions  0-2. 1 times of the replicas · 2 directories, nodes, messages.
 Behaviour The embedded controller's quorum of `__cluster_metadata-0` has one voter, this broker, which leads it
-          and is always caught up. Another partition gets UNKNOWN_TOPIC_OR_PARTITION, as in Kafka.
+          and is always caught up. Its endpoints are the controller listeners of the configuration, as in Kafka,
+          though they are not opened: the controller is in this process. Another partition gets UNKNOWN_TOPIC_OR_PARTITION, as in Kafka.
 Not done  -
 KIPs      595 · 836 times · 853 directories, nodes
 """
@@ -30,9 +31,9 @@ def handle(context: RequestContext, request: Any) -> Any:
     services = context.services
     controller, node_id = services.controller, services.config.node_id
     now_ms, end_offset = services.clock.now_ms(), services.metadata.image.end_offset
-    endpoint = services.endpoint(context.listener_name)
     voter = {
         "replica_id": node_id,
+        "replica_directory_id": controller.directory_id,
         "log_end_offset": end_offset,
         "last_fetch_timestamp": now_ms,
         "last_caught_up_timestamp": now_ms,
@@ -45,9 +46,8 @@ def handle(context: RequestContext, request: Any) -> Any:
         "current_voters": [voter],
     }
     listeners = [
-        {"name": each.listener_name, "host": each.host, "port": each.port}
-        for each in [endpoint]
-        if each
+        {"name": each.name, "host": each.host, "port": each.port}
+        for each in services.config.listener_layout.controllers
     ]
     return _response(
         context,

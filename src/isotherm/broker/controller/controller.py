@@ -123,14 +123,18 @@ class Controller(ClusterMetadata):
         clock: Clock,
         new_id: Callable[[], uuid.UUID],
         first_records: Callable[[], Sequence[MetadataRecord]] = tuple,
+        directory_id: uuid.UUID | None = None,
     ) -> None:
         """Replay `log`. Raises CorruptMetadataError for a record that cannot be understood.
+
+        `directory_id` is that of the log directory that has `log`; None if it has none.
 
         `first_records` is called at the cluster's first start only. It returns the records that the metadata
         gets besides the features.
         """
         self._log = MetadataLog(log, clock)
         self._new_id = new_id
+        self.directory_id = directory_id
         self._first_records = first_records
         self._producer_ids = iter(range(0))
         delta = MetadataDelta(MetadataImage())

@@ -62,6 +62,15 @@ def establish_identity(
     return cluster_id
 
 
+def directory_id_of(fs: FileSystem, directory: Path) -> uuid.UUID | None:
+    """The id of a directory; None if it was formatted by Kafka before 3.7. Raises CorruptCheckpointError and
+    OSError."""
+    properties = load_meta_properties(fs, directory)
+    if properties is None or properties.directory_id is None:
+        return None
+    return uuid_from_text(properties.directory_id)
+
+
 def read_identity(
     fs: FileSystem,
     log_dirs: Iterable[LogDir],

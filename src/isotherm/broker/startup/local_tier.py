@@ -11,7 +11,7 @@ from isotherm.broker.controller.controller import Controller
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.metadata.metadata_topic import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
 from isotherm.broker.startup.bootstrap_metadata import read_bootstrap_credentials
-from isotherm.broker.startup.identity import establish_identity
+from isotherm.broker.startup.identity import directory_id_of, establish_identity
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import ConfigError
@@ -63,6 +63,7 @@ def open_local_tier(
             config=config,
             clock=clock,
             new_id=lambda: new_id(rng),
+            directory_id=directory_id_of(fs, metadata_log.log_dir.path),
             first_records=lambda: read_bootstrap_credentials(fs, config.metadata_log_dir),
         )
         check_tiered_topics(controller)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import uuid
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.config.server_properties import parse_broker_config
 from isotherm.protocol.api_keys import ApiKey
 
 SECOND = datetime.timedelta(seconds=1)
@@ -30,7 +32,29 @@ def test_quorum_has_one_voter_that_is_caught_up(broker, version):
     end = broker.controller.image.end_offset
     assert (partition.high_watermark, voter.log_end_offset) == (end, end)
     if version >= 2:
-        assert [(n.node_id, n.listeners[0].port) for n in answer.nodes] == [(1, 9092)]
+        # No listener is for controllers, and a client's listener is none.
+        assert [(node.node_id, node.listeners) for node in answer.nodes] == [(1, ())]
+
+
+def test_quorum_shows_the_directory_and_the_controllers_listener(broker):
+    """As Kafka with its controller in the process."""
+    directory_id = uuid.UUID(int=77)
+    broker.configure(
+        parse_broker_config(
+            {
+                "node.id": "1",
+                "listeners": "PLAINTEXT://:9092,CONTROLLER://localhost:9093",
+                "controller.listener.names": "CONTROLLER",
+            }
+        )
+    )
+    broker.controller.directory_id = directory_id
+    topics = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
+    answer = broker.call(ApiKey.DESCRIBE_QUORUM, 2, topics=topics)
+    (voter,) = answer.topics[0].partitions[0].current_voters
+    assert voter.replica_directory_id == directory_id
+    ((listener,),) = [node.listeners for node in answer.nodes]
+    assert (listener.name, listener.host, listener.port) == ("CONTROLLER", "localhost", 9093)
 
 
 def test_quorum_of_another_partition_is_unknown(broker):
