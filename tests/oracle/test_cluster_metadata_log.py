@@ -85,6 +85,8 @@ def test_kafka_reads_every_record_under_its_own_name_and_version(written) -> Non
         ("FEATURE_LEVEL_RECORD", 0),
         ("FEATURE_LEVEL_RECORD", 0),
         ("FEATURE_LEVEL_RECORD", 0),
+        ("FEATURE_LEVEL_RECORD", 0),
+        ("CONFIG_RECORD", 0),
         ("REGISTER_BROKER_RECORD", 4),
         ("TOPIC_RECORD", 0),
         ("CONFIG_RECORD", 0),
@@ -105,13 +107,19 @@ def test_kafka_reads_the_fields_that_were_written(written) -> None:
     controller, dump = written
     data = [payload["data"] for payload in payloads(dump)]
     topic_id = uuid_to_text(controller.image.topics_by_name["kept"].topic_id)
-    assert [data.pop(0) for _ in range(4)] == [
+    assert [data.pop(0) for _ in range(5)] == [
         {"name": "metadata.version", "featureLevel": 30},
         {"name": "group.version", "featureLevel": 1},
         {"name": "transaction.version", "featureLevel": 2},
+        {"name": "eligible.leader.replicas.version", "featureLevel": 1},
         {"name": "remote.log.metadata.compaction", "featureLevel": 1},
     ]
-    data.insert(0, None)
+    assert data[0] == {
+        "resourceType": 4,
+        "resourceName": "",
+        "name": "min.insync.replicas",
+        "value": "1",
+    }
     assert data[1]["endPoints"] == [
         {"name": "PLAINTEXT", "host": "localhost", "port": 9092, "securityProtocol": 0}
     ]
@@ -134,5 +142,5 @@ def test_kafka_reads_the_fields_that_were_written(written) -> None:
 
 def test_kafka_sees_one_batch_per_change(written) -> None:
     _, dump = written
-    assert [int(batch["count"]) for batch in dump.batches] == [5, 4, 2, 1, 1, 1, 3]
+    assert [int(batch["count"]) for batch in dump.batches] == [7, 4, 2, 1, 1, 1, 3]
     assert [batch["partitionLeaderEpoch"] for batch in dump.batches] == ["1"] * 6 + ["2"]

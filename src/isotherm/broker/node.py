@@ -186,6 +186,8 @@ class BrokerNode:
         replica_manager, roles = await self._open_replicas(
             started, cluster, purgatory, control_executor
         )
+        # The registration of a new cluster stores settings of all brokers.
+        self._config = metadata.broker_config
         remote_log_manager = self._open_remote_tier(
             started, cluster, replica_manager, roles, control_executor
         )

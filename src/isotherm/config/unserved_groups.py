@@ -64,7 +64,6 @@ class UnservedGroupConfig:
         dynamic=True,
         no_effect=_AT_ONCE,
     )
-
     group_consumer_max_assignment_interval_ms: int = key(
         INT,
         15000,
@@ -72,7 +71,6 @@ class UnservedGroupConfig:
         check=at_least(0),
         no_effect=_AT_ONCE,
     )
-
     group_consumer_min_assignment_interval_ms: int = key(
         INT,
         0,
@@ -80,7 +78,6 @@ class UnservedGroupConfig:
         check=at_least(0),
         no_effect=_AT_ONCE,
     )
-
     group_share_assignment_interval_ms: int = key(
         INT,
         1000,
@@ -89,7 +86,6 @@ class UnservedGroupConfig:
         dynamic=True,
         no_effect=NO_SHARE_GROUPS,
     )
-
     group_share_delivery_count_limit: int = key(
         INT,
         5,
@@ -97,7 +93,6 @@ class UnservedGroupConfig:
         check=between(2, 10),
         no_effect=NO_SHARE_GROUPS,
     )
-
     group_share_heartbeat_interval_ms: int = key(
         INT,
         5000,
@@ -105,7 +100,6 @@ class UnservedGroupConfig:
         check=at_least(1),
         no_effect=NO_SHARE_GROUPS,
     )
-
     group_share_max_assignment_interval_ms: int = key(
         INT,
         15000,
@@ -113,7 +107,6 @@ class UnservedGroupConfig:
         check=at_least(0),
         no_effect=NO_SHARE_GROUPS,
     )
-
     group_share_max_delivery_count_limit: int = key(
         INT,
         10,
@@ -121,7 +114,6 @@ class UnservedGroupConfig:
         check=between(5, 25),
         no_effect=NO_SHARE_GROUPS,
     )
-
     group_share_max_heartbeat_interval_ms: int = key(
         INT,
         15000,
@@ -129,7 +121,6 @@ class UnservedGroupConfig:
         check=at_least(1),
         no_effect=NO_SHARE_GROUPS,
     )
-
     group_share_max_partition_max_record_locks: int = key(
         INT,
         4000,
@@ -137,7 +128,6 @@ class UnservedGroupConfig:
         check=between(2000, 10000),
         no_effect=NO_SHARE_GROUPS,
     )
-
     group_share_max_record_lock_duration_ms: int = key(
         INT,
         60000,
@@ -145,7 +135,6 @@ class UnservedGroupConfig:
         check=between(30000, 3600000),
         no_effect=NO_SHARE_GROUPS,
     )
-
     group_share_max_session_timeout_ms: int = key(
         INT,
         60000,
@@ -153,7 +142,6 @@ class UnservedGroupConfig:
         check=at_least(1),
         no_effect=NO_SHARE_GROUPS,
     )
-
     group_share_min_assignment_interval_ms: int = key(
         INT,
         0,
@@ -161,7 +149,6 @@ class UnservedGroupConfig:
         check=at_least(0),
         no_effect=NO_SHARE_GROUPS,
     )
-
     group_share_min_delivery_count_limit: int = key(
         INT,
         2,
@@ -169,7 +156,6 @@ class UnservedGroupConfig:
         check=between(2, 5),
         no_effect=NO_SHARE_GROUPS,
     )
-
     group_share_min_heartbeat_interval_ms: int = key(
         INT,
         5000,
@@ -177,7 +163,6 @@ class UnservedGroupConfig:
         check=at_least(1),
         no_effect=NO_SHARE_GROUPS,
     )
-
     group_share_min_partition_max_record_locks: int = key(
         INT,
         100,
@@ -185,7 +170,6 @@ class UnservedGroupConfig:
         check=between(100, 2000),
         no_effect=NO_SHARE_GROUPS,
     )
-
     group_share_min_record_lock_duration_ms: int = key(
         INT,
         15000,
@@ -193,7 +177,6 @@ class UnservedGroupConfig:
         check=between(1000, 30000),
         no_effect=NO_SHARE_GROUPS,
     )
-
     group_share_min_session_timeout_ms: int = key(
         INT,
         45000,
@@ -201,7 +184,6 @@ class UnservedGroupConfig:
         check=at_least(1),
         no_effect=NO_SHARE_GROUPS,
     )
-
     group_share_partition_max_record_locks: int = key(
         INT,
         2000,
@@ -209,7 +191,6 @@ class UnservedGroupConfig:
         check=between(100, 10000),
         no_effect=NO_SHARE_GROUPS,
     )
-
     group_share_record_lock_duration_ms: int = key(
         INT,
         30000,
@@ -217,7 +198,6 @@ class UnservedGroupConfig:
         check=between(1000, 3600000),
         no_effect=NO_SHARE_GROUPS,
     )
-
     group_share_session_timeout_ms: int = key(
         INT,
         45000,
@@ -225,7 +205,6 @@ class UnservedGroupConfig:
         check=at_least(1),
         no_effect=NO_SHARE_GROUPS,
     )
-
     group_streams_assignment_interval_ms: int = key(
         INT,
         1000,
@@ -234,7 +213,6 @@ class UnservedGroupConfig:
         dynamic=True,
         no_effect=_NO_STREAMS_GROUPS,
     )
-
     group_streams_heartbeat_interval_ms: int = key(
         INT,
         5000,
@@ -242,7 +220,6 @@ class UnservedGroupConfig:
         check=at_least(1),
         no_effect=_NO_STREAMS_GROUPS,
     )
-
     group_streams_initial_rebalance_delay_ms: int = key(
         INT,
         3000,
@@ -250,7 +227,6 @@ class UnservedGroupConfig:
         check=at_least(0),
         no_effect=_NO_STREAMS_GROUPS,
     )
-
     group_streams_max_assignment_interval_ms: int = key(
         INT,
         15000,
@@ -258,7 +234,6 @@ class UnservedGroupConfig:
         check=at_least(0),
         no_effect=_NO_STREAMS_GROUPS,
     )
-
     group_streams_max_heartbeat_interval_ms: int = key(
         INT,
         15000,
@@ -266,7 +241,6 @@ class UnservedGroupConfig:
         check=at_least(1),
         no_effect=_NO_STREAMS_GROUPS,
     )
-
     group_streams_max_session_timeout_ms: int = key(
         INT,
         60000,
@@ -274,7 +248,6 @@ class UnservedGroupConfig:
         check=at_least(1),
         no_effect=_NO_STREAMS_GROUPS,
     )
-
     group_streams_max_standby_replicas: int = key(
         INT,
         2,
@@ -282,7 +255,6 @@ class UnservedGroupConfig:
         check=at_least(0),
         no_effect=_NO_STREAMS_GROUPS,
     )
-
     group_streams_min_assignment_interval_ms: int = key(
         INT,
         0,
@@ -290,7 +262,6 @@ class UnservedGroupConfig:
         check=at_least(0),
         no_effect=_NO_STREAMS_GROUPS,
     )
-
     group_streams_min_heartbeat_interval_ms: int = key(
         INT,
         5000,
@@ -298,7 +269,6 @@ class UnservedGroupConfig:
         check=at_least(1),
         no_effect=_NO_STREAMS_GROUPS,
     )
-
     group_streams_min_session_timeout_ms: int = key(
         INT,
         45000,
@@ -306,7 +276,6 @@ class UnservedGroupConfig:
         check=at_least(1),
         no_effect=_NO_STREAMS_GROUPS,
     )
-
     group_streams_num_standby_replicas: int = key(
         INT,
         0,
@@ -314,7 +283,6 @@ class UnservedGroupConfig:
         check=at_least(0),
         no_effect=_NO_STREAMS_GROUPS,
     )
-
     group_streams_session_timeout_ms: int = key(
         INT,
         45000,
@@ -346,7 +314,6 @@ class UnservedGroupLevelConfig:
         synonyms=["group.consumer.assignment.interval.ms"],
         no_effect=_AT_ONCE,
     )
-
     share_assignment_interval_ms: int = key(
         INT,
         1000,
@@ -355,7 +322,6 @@ class UnservedGroupLevelConfig:
         synonyms=["group.share.assignment.interval.ms"],
         no_effect=NO_SHARE_GROUPS,
     )
-
     share_auto_offset_reset: str = key(
         STRING,
         "latest",
@@ -363,7 +329,6 @@ class UnservedGroupLevelConfig:
         check=_OFFSET_RESET,
         no_effect=NO_SHARE_GROUPS,
     )
-
     share_delivery_count_limit: int = key(
         INT,
         5,
@@ -372,7 +337,6 @@ class UnservedGroupLevelConfig:
         synonyms=["group.share.delivery.count.limit"],
         no_effect=NO_SHARE_GROUPS,
     )
-
     share_heartbeat_interval_ms: int = key(
         INT,
         5000,
@@ -381,7 +345,6 @@ class UnservedGroupLevelConfig:
         synonyms=["group.share.heartbeat.interval.ms"],
         no_effect=NO_SHARE_GROUPS,
     )
-
     share_isolation_level: str = key(
         STRING,
         "read_uncommitted",
@@ -389,7 +352,6 @@ class UnservedGroupLevelConfig:
         check=one_of("read_committed", "read_uncommitted"),
         no_effect=NO_SHARE_GROUPS,
     )
-
     share_partition_max_record_locks: int = key(
         INT,
         2000,
@@ -398,7 +360,6 @@ class UnservedGroupLevelConfig:
         synonyms=["group.share.partition.max.record.locks"],
         no_effect=NO_SHARE_GROUPS,
     )
-
     share_record_lock_duration_ms: int = key(
         INT,
         30000,
@@ -407,14 +368,12 @@ class UnservedGroupLevelConfig:
         synonyms=["group.share.record.lock.duration.ms"],
         no_effect=NO_SHARE_GROUPS,
     )
-
     share_renew_acknowledge_enable: bool = key(
         BOOLEAN,
         True,
         "Whether members may renew their hold of a record.",
         no_effect=NO_SHARE_GROUPS,
     )
-
     share_session_timeout_ms: int = key(
         INT,
         45000,
@@ -423,7 +382,6 @@ class UnservedGroupLevelConfig:
         synonyms=["group.share.session.timeout.ms"],
         no_effect=NO_SHARE_GROUPS,
     )
-
     streams_assignment_interval_ms: int = key(
         INT,
         1000,
@@ -432,7 +390,6 @@ class UnservedGroupLevelConfig:
         synonyms=["group.streams.assignment.interval.ms"],
         no_effect=_NO_STREAMS_GROUPS,
     )
-
     streams_heartbeat_interval_ms: int = key(
         INT,
         5000,
@@ -441,7 +398,6 @@ class UnservedGroupLevelConfig:
         synonyms=["group.streams.heartbeat.interval.ms"],
         no_effect=_NO_STREAMS_GROUPS,
     )
-
     streams_initial_rebalance_delay_ms: int = key(
         INT,
         3000,
@@ -450,7 +406,6 @@ class UnservedGroupLevelConfig:
         synonyms=["group.streams.initial.rebalance.delay.ms"],
         no_effect=_NO_STREAMS_GROUPS,
     )
-
     streams_num_standby_replicas: int = key(
         INT,
         0,
@@ -459,7 +414,6 @@ class UnservedGroupLevelConfig:
         synonyms=["group.streams.num.standby.replicas"],
         no_effect=_NO_STREAMS_GROUPS,
     )
-
     streams_session_timeout_ms: int = key(
         INT,
         45000,

@@ -43,6 +43,10 @@ from isotherm.broker.controller.config_changes import (
     check_remote_storage_change,
     topic_list_in_effect,
 )
+from isotherm.broker.controller.eligible_replicas import (
+    check_min_insync_change,
+    eligible_replicas_records,
+)
 from isotherm.broker.controller.metadata_log import MetadataLog
 from isotherm.broker.controller.partition_growth import NewPartitions, plan_growth
 from isotherm.broker.controller.registration import registration_record
@@ -83,6 +87,8 @@ from isotherm.broker.metadata.metadata_records import (
     METADATA_VERSION_FEATURE,
     TOPIC_RESOURCE,
     AccessControlEntryRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
     MetadataRecord,
     PartitionChangeRecord,
     ProducerIdsRecord,
@@ -166,9 +172,11 @@ class Controller(ClusterMetadata):
                 f" found={sorted(strangers)}"
             )
         records: list[MetadataRecord] = []
-        if METADATA_VERSION_FEATURE not in self._image.features:
+        is_known = METADATA_VERSION_FEATURE in self._image.features
+        if not is_known:
             initial = self._config.remote.remote_log_metadata_compaction_initial_level
-            records += [*new_cluster_features(initial), *self._first_records()]
+            features = new_cluster_features(initial)
+            records += [*features, *self._records_for_elr(features), *self._first_records()]
         # As in Kafka, the broker epoch is an offset of the metadata log, so each registration has a higher one.
         records.append(
             registration_record(
@@ -188,6 +196,8 @@ class Controller(ClusterMetadata):
         # that was raised and not used is raised again by the next start.
         for start in range(0, len(records), RECORDS_PER_BATCH_MAX):
             self._commit(records[start : start + RECORDS_PER_BATCH_MAX])
+        if not is_known:
+            self._take_broker_texts()
 
     def create_topics(
         self,
@@ -322,6 +332,10 @@ class Controller(ClusterMetadata):
             self._commit(config_records(TOPIC_RESOURCE, topic, effective))
             self._notify_listeners(MetadataChange(self._image, reconfigured=(topic,)))
 
+    def _records_for_elr(self, raised: Sequence[FeatureLevelRecord]) -> list[ConfigRecord]:
+        static = self._static_config.topic_defaults.min_insync_replicas
+        return eligible_replicas_records(raised, self._image.configs, static)
+
     def alter_broker_config(
         self, broker: str, changes: Sequence[ConfigChange], *, validate_only: bool = False
     ) -> None:
@@ -352,6 +366,7 @@ class Controller(ClusterMetadata):
             check_key_material(self._config, new_config)
         except ConfigError as error:
             raise InvalidRequestError(str(error)) from error
+        check_min_insync_change(broker, changed, self._image.features)
         effective = {key: text for key, text in changed.items() if current.get(key) != text}
         if effective and not validate_only:
             self._commit(config_records(BROKER_RESOURCE, broker, effective))
@@ -385,9 +400,20 @@ class Controller(ClusterMetadata):
         """Set levels of features, all or none. Raises what `plan_feature_updates` raises."""
         records = plan_feature_updates(updates, self._image.features)
         if records and not validate_only:
-            self._commit(records)
+            settings = self._records_for_elr(records)
+            self._commit([*settings, *records])
             logger.info("features are updated features=%s", dict(self._image.features))
-            self._notify_listeners(MetadataChange(self._image, features_changed=True))
+            change = MetadataChange(self._image, features_changed=True)
+            if settings:
+                self._take_broker_texts()
+                change = change._replace(broker_config=self._config)
+            self._notify_listeners(change)
+
+    def _take_broker_texts(self) -> None:
+        """Apply the stored settings of this broker and of all."""
+        self._config = self._effective_config(
+            self.broker_texts(ALL_BROKERS), self.broker_texts(str(self._config.node_id))
+        )
 
     def alter_client_quotas(
         self,

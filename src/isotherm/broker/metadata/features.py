@@ -17,6 +17,8 @@ METADATA_VERSION = 30  # of Kafka 4.3: the version whose record formats are writ
 
 GROUP_VERSION_FEATURE = "group.version"  # 1: the consumer protocol (KIP-848)
 TRANSACTION_VERSION_FEATURE = "transaction.version"  # 2: an epoch per transaction (KIP-890)
+# 1: eligible leader replicas (KIP-966). min.insync.replicas is one setting of the cluster then.
+ELIGIBLE_LEADER_REPLICAS_FEATURE = "eligible.leader.replicas.version"
 METADATA_COMPACTION_FEATURE = "remote.log.metadata.compaction"  # 1: keyed, compacted (KIP-1266)
 
 
@@ -31,6 +33,7 @@ SUPPORTED_FEATURES: Mapping[str, SupportedLevels] = {
     METADATA_VERSION_FEATURE: SupportedLevels(METADATA_VERSION_MIN, METADATA_VERSION),
     GROUP_VERSION_FEATURE: SupportedLevels(0, 1),
     TRANSACTION_VERSION_FEATURE: SupportedLevels(0, 2),
+    ELIGIBLE_LEADER_REPLICAS_FEATURE: SupportedLevels(0, 1),
     METADATA_COMPACTION_FEATURE: SupportedLevels(0, 1),
 }
 

@@ -214,11 +214,16 @@ def test_broker_keys_are_applied_and_described_with_their_sources(hosted):
     assert not own["log.retention.ms"].read_only
     assert own["node.id"].read_only
     for_all = described(hosted, BROKER, "")
-    assert {name: each.value for name, each in for_all.items()} == {"log.retention.ms": "50"}
+    assert {name: each.value for name, each in for_all.items()} == {
+        "log.retention.ms": "50",
+        "min.insync.replicas": "1",
+    }
 
     assert alter(hosted, ("log.retention.ms", DELETE, None), kind=BROKER, name="1") == DONE
     assert log_config(hosted).retention_ms == 50
-    assert replace(hosted, [], kind=BROKER, name="") == DONE
+    # As in Kafka, the cluster keeps this one.
+    assert replace(hosted, [], kind=BROKER, name="")[0] is ErrorCode.invalid_config
+    assert replace(hosted, [("min.insync.replicas", "1")], kind=BROKER, name="") == DONE
     assert log_config(hosted).retention_ms == 604_800_000
 
 
@@ -252,7 +257,9 @@ def test_keys_without_effect_are_stored_and_described(hosted, cluster_metadata, 
         "zookeeper.connect": "z:1",
     }
     assert alter(hosted, *((key, SET, text) for key, text in texts.items()), **own) == DONE
-    assert hosted.controller.broker_texts(name) == texts
+    stored = dict(hosted.controller.broker_texts(name))
+    stored.pop("min.insync.replicas", None)
+    assert stored == texts
     warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     inert = "configuration key has no effect"
     assert sorted(warnings) == [

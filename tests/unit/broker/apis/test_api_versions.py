@@ -35,6 +35,7 @@ def test_features_are_those_of_the_metadata_log(broker):
         "metadata.version": 30,
         "group.version": 1,
         "transaction.version": 2,
+        "eligible.leader.replicas.version": 1,
         "remote.log.metadata.compaction": 1,
     }
     assert response.finalized_features_epoch == broker.controller.image.end_offset - 1
@@ -49,6 +50,7 @@ def test_features_with_a_level_0_are_shown_from_version_4_on(broker):
         "metadata.version": (7, 30),
         "group.version": (0, 1),
         "transaction.version": (0, 2),
+        "eligible.leader.replicas.version": (0, 1),
         "remote.log.metadata.compaction": (0, 1),
     }
 

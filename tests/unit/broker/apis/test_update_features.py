@@ -12,6 +12,7 @@ FEATURES = {
     "metadata.version": 30,
     "group.version": 1,
     "transaction.version": 2,
+    "eligible.leader.replicas.version": 1,
     "remote.log.metadata.compaction": 1,
 }
 

@@ -11,7 +11,7 @@ from isotherm.broker.controller.config_changes import ConfigChange, ConfigOperat
 from isotherm.broker.controller.controller import PRODUCER_ID_BLOCK_SIZE
 from isotherm.broker.controller.topic_rules import NewTopic
 from isotherm.broker.metadata.cluster_metadata import MetadataChange
-from isotherm.broker.metadata.features import FeatureUpdate
+from isotherm.broker.metadata.features import FeatureUpdate, UpgradeType
 from isotherm.broker.metadata.image import ConfigResource
 from isotherm.broker.metadata.metadata_records import (
     TOPIC_RESOURCE,
@@ -22,6 +22,7 @@ from isotherm.broker.metadata.metadata_records import (
 from isotherm.broker.metadata.metadata_topic import METADATA_TOPIC_PARTITION
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.remote import RemoteLogManagerConfig
+from isotherm.config.server_properties import parse_broker_config
 from isotherm.errors import (
     ConfigError,
     CorruptMetadataError,
@@ -46,8 +47,10 @@ FEATURES = {
     "metadata.version": 30,
     "group.version": 1,
     "transaction.version": 2,
+    "eligible.leader.replicas.version": 1,
     "remote.log.metadata.compaction": 1,
 }
+MIN_INSYNC_OF_ALL = {ConfigResource(4, ""): {"min.insync.replicas": "1"}}
 TIERED = BrokerConfig(remote=RemoteLogManagerConfig(remote_log_storage_system_enable=True))
 
 
@@ -63,7 +66,43 @@ def test_first_start_records_the_features_and_the_broker(cluster_metadata):
     image = controller.image
     assert image.features == FEATURES
     assert image.brokers[1].fenced is False
-    assert image.end_offset == len(FEATURES) + 1
+    assert image.configs == MIN_INSYNC_OF_ALL
+    assert image.end_offset == len(FEATURES) + 2
+
+
+def test_min_insync_replicas_of_the_file_becomes_the_clusters(cluster_metadata):
+    """Kafka writes it with eligible leader replicas, so that all brokers agree on it (KIP-966)."""
+    file = parse_broker_config({"min.insync.replicas": "2"})
+    controller = cluster_metadata.start(file)
+    assert controller.broker_texts("") == {"min.insync.replicas": "2"}
+    assert controller.broker_config.dynamic_for_all == {"min.insync.replicas": "2"}
+    # From then on it is the cluster's, whatever the file says.
+    later = cluster_metadata.start(parse_broker_config({"min.insync.replicas": "1"}))
+    assert later.broker_config.topic_defaults.min_insync_replicas == 2
+    for broker, change, words in (
+        ("", ConfigChange("min.insync.replicas", ConfigOperation.DELETE, None), "removed"),
+        ("1", ConfigChange("min.insync.replicas", ConfigOperation.SET, "1"), "altered"),
+    ):
+        with pytest.raises(ConfigError, match=f"cannot be {words} while ELR is enabled"):
+            later.alter_broker_config(broker, [change])
+
+
+def test_cluster_that_turns_eligible_replicas_on_gets_the_setting(cluster_metadata):
+    """A cluster of an earlier release does not have the feature, and a broker's own value is dropped."""
+    controller = cluster_metadata.start()
+    name = "eligible.leader.replicas.version"
+    controller.update_features([FeatureUpdate(name, 0, UpgradeType.SAFE_DOWNGRADE)])
+    controller.alter_broker_config(
+        "", [ConfigChange("min.insync.replicas", ConfigOperation.DELETE, None)]
+    )
+    controller.alter_broker_config(
+        "1", [ConfigChange("min.insync.replicas", ConfigOperation.SET, "3")]
+    )
+    assert controller.broker_config.topic_defaults.min_insync_replicas == 3
+    controller.update_features([FeatureUpdate(name, 1, UpgradeType.UPGRADE)])
+    assert controller.image.features[name] == 1
+    assert controller.image.configs == MIN_INSYNC_OF_ALL
+    assert controller.broker_config.topic_defaults.min_insync_replicas == 1
 
 
 @pytest.mark.parametrize(("level", "recorded"), [(0, None), (1, 1)])
@@ -289,7 +328,7 @@ def test_topic_is_deleted_by_name_or_id_with_its_settings(cluster_metadata):
     results = controller.delete_topics(["a", topic.topic_id])
     assert [(r.name, r.error) for r in results] == [("a", None), ("b", None)]
     assert controller.image.topics_by_id == {}
-    assert controller.image.configs == {}
+    assert controller.image.configs == MIN_INSYNC_OF_ALL
     create(controller, "a")
     assert controller.topic_config("a") == BrokerConfig().topic_defaults
 
@@ -446,5 +485,5 @@ def test_log_that_cannot_be_understood_stops_the_start(cluster_metadata, value):
 def test_damaged_record_is_named_by_its_offset(cluster_metadata):
     cluster_metadata.start()
     append_raw(cluster_metadata, b"\x01\x63\x00\x00")
-    with pytest.raises(CorruptMetadataError, match=f"{METADATA_TOPIC_PARTITION} offset=5"):
+    with pytest.raises(CorruptMetadataError, match=f"{METADATA_TOPIC_PARTITION} offset=7"):
         cluster_metadata.replayed()
