@@ -54,8 +54,6 @@ DIFFERENT: Mapping[str, str] = {
     "topics --list --exclude-internal": _METADATA_TOPICS,
     "configs --entity-type topics --describe": _METADATA_TOPICS,
     "configs --topic filled --describe --all": _COPY_LAG,
-    "configs --entity-type groups --entity-name readers --alter"
-    " --add-config share.auto.offset.reset=earliest": _NO_SHARE_GROUPS,
     "configs --entity-type broker-loggers --entity-name 1 --describe": "the loggers are Isotherm's",
     "share-groups --describe --group strangers": _NO_SHARE_GROUPS,
     "streams-groups --describe --group strangers": _NO_SHARE_GROUPS,
