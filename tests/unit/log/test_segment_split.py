@@ -120,6 +120,12 @@ def test_far_offset_that_a_later_batch_contradicts_is_damage(directory: Path, af
     assert (bases(log), offsets_in(log)) == ([0], [0])
 
 
+def test_batch_below_the_records_before_a_far_one_contradicts_nothing(directory: Path) -> None:
+    plant(directory, batch(0), batch(FAR * 8), batch(0))
+    log = reopen(directory)
+    assert (bases(log), offsets_in(log)) == ([0, FAR * 8], [0, FAR * 8])
+
+
 def test_contradiction_beyond_a_sound_split_is_cut_alone(directory: Path) -> None:
     plant(directory, batch(0), batch(FAR), batch(FAR * 9), batch(FAR + 2))
     log = reopen(directory)
