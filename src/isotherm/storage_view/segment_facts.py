@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from isotherm.errors import CorruptMetadataError
-from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
+from isotherm.remote.storage.layout.local_tiered_storage import INDEX_SUFFIXES
 from isotherm.remote.storage.layout.segment_layout import Layout
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.types import uuid_to_text
@@ -22,12 +23,22 @@ def named_layout(layout: str, key_prefix: str | None) -> Layout:
 
 
 def object_keys(metadata: RemoteLogSegmentMetadata, layout: Layout) -> tuple[list[str], str | None]:
-    """The object keys, and the custom metadata in hex if it is not of this layout."""
+    """The keys of the objects that the segment has by its metadata, and the custom metadata in hex
+    if it is not of this layout."""
     try:
-        return list(layout.object_keys(metadata)), None
+        return _existing(metadata, layout), None
     except CorruptMetadataError:
         plain = replace(metadata, custom_metadata=None)
-        return list(layout.object_keys(plain)), (metadata.custom_metadata or b"").hex()
+        return _existing(plain, layout), (metadata.custom_metadata or b"").hex()
+
+
+def _existing(metadata: RemoteLogSegmentMetadata, layout: Layout) -> list[str]:
+    keys = layout.object_keys(metadata)
+    if metadata.txn_index_empty:
+        # In the Aiven layout it is a part of another object.
+        of_none = f".{INDEX_SUFFIXES[IndexType.TRANSACTION]}"
+        return [key for key in keys if not key.endswith(of_none)]
+    return list(keys)
 
 
 def segment_facts(metadata: RemoteLogSegmentMetadata, layout: Layout) -> dict[str, Any]:

@@ -42,6 +42,7 @@ def copy(
     custom_metadata: bytes | None = None,
     *,
     number: int = 0,
+    txn_index_empty: bool = False,
 ) -> None:
     """Append the two events of a finished copy."""
     segment_id = RemoteLogSegmentId(partition, uuid.UUID(int=(start + 1) << 70))
@@ -54,6 +55,7 @@ def copy(
         event_timestamp_ms=0,
         segment_size_in_bytes=1,
         segment_leader_epochs={0: start},
+        txn_index_empty=txn_index_empty,
     )
     finished = RemoteLogSegmentMetadataUpdate(
         segment_id=segment_id,
@@ -113,6 +115,23 @@ def test_foreign_custom_metadata_is_shown_as_it_is(topic: MemoryMetadataTopic, r
     assert foreign["objects"]
     assert "custom_metadata" not in own
     assert FOREIGN.hex() in run("segments", "flights").stdout
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+@pytest.mark.parametrize("layout", ["aiven", "local-tiered-storage"])
+def test_objects_that_the_segment_has_are_listed(
+    topic: MemoryMetadataTopic, run: Run, layout: str, *, is_empty: bool
+) -> None:
+    """A transaction index is an object of its own in one layout, and need not exist."""
+    copy(topic, FLIGHTS, 0, 99, txn_index_empty=is_empty)
+    done = run("segments", "flights", "--json", "--layout", layout)
+    (row,) = rows_of(done)
+    suffixes = {key.rpartition(".")[2] for key in row["objects"]}
+    whole = {"log", "indexes", "rsm-manifest"}
+    if layout == "local-tiered-storage":
+        whole = {"log", "index", "timeindex", "snapshot", "leader_epoch_checkpoint"}
+        whole |= set() if is_empty else {"txnindex"}
+    assert suffixes == whole
 
 
 def test_long_object_keys_stay_whole_outside_of_a_terminal(

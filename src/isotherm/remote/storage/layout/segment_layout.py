@@ -78,7 +78,8 @@ class Layout(Protocol):
         """
 
     def object_keys(self, metadata: RemoteLogSegmentMetadata) -> tuple[str, ...]:
-        """Every object this segment may have, in upload order."""
+        """Every object this segment may have, in upload order. A transaction index that the
+        metadata calls empty is among them: the flag may be wrong, and a deletion leaves nothing."""
 
     def log_key(self, metadata: RemoteLogSegmentMetadata) -> str: ...
 
