@@ -24,7 +24,8 @@
     │   └── TableOvertakenError               another run has written to the table
     ├── RejectedError                     the request or the configuration is wrong: change it
     │   ├── ConfigError
-    │   │   └── UnknownConfigError
+    │   │   ├── UnknownConfigError
+    │   │   └── KeyPairNotConfiguredError         of an encrypted segment; an UnreadableDataError too
     │   ├── OffsetOutOfRangeError · UnknownTopicOrPartitionError · UnknownTopicIdError
     │   │   InvalidTopicError · TopicAlreadyExistsError · InvalidPartitionsError
     │   │   InvalidReplicationFactorError · InvalidReplicaAssignmentError
@@ -42,16 +43,19 @@
     │   │   InvalidTransactionTimeoutError · TransactionalIdNotFoundError
     │   │   TransactionalIdAuthorizationError · InvalidRegularExpressionError
     │   ├── SaslAuthenticationError · IllegalSaslStateError
-    │   ├── UnsupportedVersionError · InvalidUpdateVersionError · InvalidGroupIdError
-    │   └── RemoteResourceNotFoundError       the remote tier lacks this segment or index
-    ├── CorruptDataError                  stored data is damaged: quarantine or rebuild it
-    │   ├── CorruptRecordError                a batch on disk or in the bucket
-    │   │   └── DecompressedSizeError            larger than allowed when decompressed
-    │   ├── CorruptLogError                   files of a partition's log: only it is offline
-    │   ├── CorruptIndexError · CorruptSnapshotError · CorruptCheckpointError
-    │   ├── CorruptMetadataError              a metadata record or manifest
-    │   ├── CorruptObjectError                an object is missing bytes or disagrees with metadata
-    │   └── RemoteHoleError                   no segment of the remote tier has an offset of the log
+    │   ├── UnsupportedVersionError
+    │   │   └── UnknownObjectVersionError         an object's; an UnreadableDataError too
+    │   └── InvalidUpdateVersionError · InvalidGroupIdError
+    ├── UnreadableDataError               this piece of stored data cannot be used: report it, go on
+    │   ├── RemoteResourceNotFoundError       the remote tier lacks this segment or index
+    │   └── CorruptDataError                  stored data is damaged: quarantine or rebuild it
+    │       ├── CorruptRecordError                a batch on disk or in the bucket
+    │       │   └── DecompressedSizeError            larger than allowed when decompressed
+    │       ├── CorruptLogError                   files of a partition's log: only it is offline
+    │       ├── CorruptIndexError · CorruptSnapshotError · CorruptCheckpointError
+    │       ├── CorruptMetadataError              a metadata record or manifest
+    │       ├── CorruptObjectError                an object is missing bytes or disagrees with metadata
+    │       └── RemoteHoleError                   no segment of the remote tier has an offset of the log
     ├── LogDirFailedError                 a log directory cannot be used: take it offline
     └── SparkJobError                     Spark or one of its tasks failed: see the reason
 
@@ -376,11 +380,26 @@ class InvalidGroupIdError(RejectedError):
     """The group id is not legal."""
 
 
-class RemoteResourceNotFoundError(RejectedError):
+class UnreadableDataError(IsothermError):
+    """A piece of stored data cannot be used. What one object of a bucket contains, or its absence,
+    raises nothing else: a job reports it and goes on with the other objects."""
+
+
+class RemoteResourceNotFoundError(UnreadableDataError):
     """The remote tier does not have this segment or index."""
 
 
-class CorruptDataError(IsothermError):
+class UnknownObjectVersionError(UnsupportedVersionError, UnreadableDataError):
+    """An object has a version that this software does not know. It is not damaged: newer software
+    may read it."""
+
+
+class KeyPairNotConfiguredError(ConfigError, UnreadableDataError):
+    """A segment is encrypted under a key pair that the settings lack. With the key pair it can be
+    read, so a query never leaves its records out."""
+
+
+class CorruptDataError(UnreadableDataError):
     """Stored data is damaged: the caller quarantines or rebuilds it."""
 
 

@@ -18,8 +18,10 @@ from isotherm.remote.scrub.findings import FindingKind
 from isotherm.remote.segment_metadata import (
     IndexType,
     RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
+from isotherm.remote.storage.layout.aiven_custom_metadata import AivenCustomMetadata
 from isotherm.remote.storage.manifest.aiven_manifest import read_manifest
 from isotherm.segment.producer_snapshot import encode_producer_snapshot, read_producer_snapshot
 from isotherm.types import TopicIdPartition
@@ -188,14 +190,34 @@ def _retell(topic: PlantedTopic, **changes: object) -> None:
     changed = replace(topic.middle, **changes)  # type: ignore[arg-type]
     events = topic.bucket.events
     for index, event in enumerate(events):
-        if isinstance(event, RemoteLogSegmentMetadata) and event.segment_id == changed.segment_id:
-            events[index] = replace(changed, state=_STATE.COPY_SEGMENT_STARTED)
+        if getattr(event, "segment_id", None) != changed.segment_id:
+            continue
+        if isinstance(event, RemoteLogSegmentMetadata):
+            events[index] = replace(
+                changed, state=_STATE.COPY_SEGMENT_STARTED, custom_metadata=None
+            )
+        elif isinstance(event, RemoteLogSegmentMetadataUpdate):
+            events[index] = replace(event, custom_metadata=changed.custom_metadata)
     topic.segments[1] = changed
 
 
 def _break_manifest(topic: PlantedTopic) -> None:
     path = topic.path(topic.middle, "rsm-manifest")
     path.write_bytes(path.read_bytes()[:-20])
+
+
+def _newer_manifest(topic: PlantedTopic) -> None:
+    path = topic.path(topic.middle, "rsm-manifest")
+    path.write_bytes(path.read_bytes().replace(b'{"version":"1"', b'{"version":"2"', 1))
+
+
+def _broken_custom_metadata(topic: PlantedTopic) -> None:
+    _retell(topic, custom_metadata=b"\x05")
+
+
+def _key_outside_the_bucket(topic: PlantedTopic) -> None:
+    custom = AivenCustomMetadata(object_key="../../etc/\0passwd").encode()
+    _retell(topic, custom_metadata=custom)
 
 
 def _two_manifests(topic: PlantedTopic) -> None:
@@ -437,6 +459,20 @@ PLANTED: tuple[Damage, ...] = (
     ),
     _damage("end-at-the-limit-in-manifest", _endless_manifest, scrub=_KIND.DAMAGED_MANIFEST),
     _damage("manifest-damaged", _break_manifest, scrub=_KIND.DAMAGED_MANIFEST),
+    _damage("manifest-of-a-newer-version", _newer_manifest, scrub=_KIND.DAMAGED_MANIFEST),
+    _damage(
+        "custom-metadata-broken",
+        _broken_custom_metadata,
+        scrub=_KIND.DAMAGED_OBJECT,
+        verify="different",
+    ),
+    _damage(
+        "object-key-outside-the-bucket",
+        _key_outside_the_bucket,
+        sweep=(_KIND.MISSING_OBJECT, _KIND.MISPLACED_OBJECT),
+        scrub=_KIND.DAMAGED_OBJECT,
+        verify="different",
+    ),
     _damage("two-manifests", _two_manifests, sweep=_KIND.MISPLACED_OBJECT),
     _damage(
         "stale-prefix",

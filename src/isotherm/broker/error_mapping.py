@@ -72,9 +72,11 @@ ERROR_CODES: dict[type[BaseException], ErrorCode] = {
     errors.SaslAuthenticationError: ErrorCode.sasl_authentication_failed,
     errors.IllegalSaslStateError: ErrorCode.illegal_sasl_state,
     errors.UnsupportedVersionError: ErrorCode.unsupported_version,
-    errors.RemoteResourceNotFoundError: ErrorCode.unknown_server_error,
     errors.RejectedError: ErrorCode.invalid_request,
-    # Damaged data and disks.
+    # Damaged data and disks. Only an operator makes the other version or the key readable: consumers wait for it.
+    errors.RemoteResourceNotFoundError: ErrorCode.unknown_server_error,
+    errors.UnknownObjectVersionError: ErrorCode.kafka_storage_error,
+    errors.KeyPairNotConfiguredError: ErrorCode.kafka_storage_error,
     errors.CorruptDataError: ErrorCode.corrupt_message,
     errors.LogDirFailedError: ErrorCode.kafka_storage_error,
 }

@@ -226,6 +226,32 @@ def test_base_offset_that_goes_back_is_found_where_a_reader_goes_on(cold: Tiered
         cold.read(1, 1)
 
 
+@pytest.mark.parametrize("change", ["garbage", "version", "another"])
+def test_index_is_done_without_if_its_manifest_cannot_be_believed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: str
+) -> None:
+    """An index is a hint: the log is read from its start. A manifest of another segment tells
+    positions in other objects."""
+    cold = TieredPartition(tmp_path, index_interval_bytes=1)
+    for number in range(30):
+        cold.append(value(number))
+    cold.copy_task.run()
+    cold.delete_local_segments()
+    cold.damage_declared = "manifest"
+    first, second, *_ = sorted(tmp_path.rglob("*.rsm-manifest"))
+    content = {
+        "garbage": b"{",
+        "version": first.read_bytes().replace(b'"version":"1"', b'"version":"2"'),
+        "another": second.read_bytes(),
+    }
+    first.write_bytes(content[change])
+    cold.restart()
+    for offset in range(1, int(second.name[:20])):
+        (record, *_) = records_of(cold.read_bytes(offset, 1))
+        assert (record.offset, record.value) == (offset, value(offset))
+    assert "index cannot be used, segment is read from its start" in caplog.text
+
+
 def test_missing_object_is_damage_while_the_metadata_promises_it(cold: TieredPartition) -> None:
     cold.store.fail_always(Operation.FETCH_LOG, Fault.MISSING)
     with pytest.raises(CorruptObjectError, match="flights"):

@@ -21,13 +21,12 @@ A copy to another bucket or prefix has its journal there. It replaces no segment
 from __future__ import annotations
 
 import base64
-import binascii
 import enum
 import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from isotherm.errors import CorruptDataError, CorruptMetadataError, UnsupportedVersionError
+from isotherm.errors import CorruptMetadataError, UnknownObjectVersionError, UnreadableDataError
 from isotherm.remote.metadata.wire.serde import decode_event, encode_keyed_event
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.remote.storage.layout.object_names import (
@@ -137,7 +136,7 @@ class CompactionJournals:
             key = self._folder(listed.partition, listed.run) + _JOURNAL
             try:
                 journal = decode_journal(self._client.get(key, JOURNAL_SIZE_MAX))
-            except (CorruptDataError, UnsupportedVersionError) as error:
+            except UnreadableDataError as error:
                 raise type(error)(f"{error} object={key}") from error
         return FoundRun(listed.partition, listed.run, journal, listed.staged, listed.modified_ms)
 
@@ -208,13 +207,18 @@ def encode_journal(journal: CompactionJournal) -> bytes:
 
 
 def decode_journal(data: bytes) -> CompactionJournal:
-    """Decode a journal. Raises CorruptMetadataError for anything else, and UnsupportedVersionError
+    """Decode a journal. Raises CorruptMetadataError for anything else, and UnknownObjectVersionError
     for a journal of another version. The caller adds the object's key to the error."""
     try:
         members = json.loads(data)
         version = members["version"]
         if version != JOURNAL_VERSION:
-            raise UnsupportedVersionError(f"compaction journal has another version {version=}")
+            raise UnknownObjectVersionError(
+                f"compaction journal has another version version={ascii(version)[:80]}"
+            )
+        wrong = [name for name, kind in _MEMBERS.items() if type(members[name]) is not kind]
+        if wrong:
+            raise CorruptMetadataError(f"compaction journal has wrong members names={wrong}")
         replacements = tuple(map(_replacement, members["replacements"]))
         return CompactionJournal(
             run=members["run"],
@@ -227,8 +231,18 @@ def decode_journal(data: bytes) -> CompactionJournal:
             keep_old_ms=members["keepOldMs"],
             replacements=replacements,
         )
-    except (ValueError, KeyError, TypeError, binascii.Error) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptMetadataError("object is no compaction journal") from error
+
+
+_MEMBERS = {
+    "run": str,
+    "topic": str,
+    "partition": int,
+    "timeMs": int,
+    "inPlace": bool,
+    "keepOldMs": int,
+}
 
 
 def _replacement(members: dict[str, str]) -> SegmentReplacement:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from isotherm.errors import (
-    CorruptDataError,
     CorruptObjectError,
     CorruptRecordError,
-    RemoteResourceNotFoundError,
+    KeyPairNotConfiguredError,
+    UnreadableDataError,
 )
 from isotherm.record.header_contradictions import header_contradictions
 from isotherm.remote.reading.segment_blocks import (
@@ -133,7 +133,9 @@ def located(piece: Piece) -> Iterator[None]:
     """Raise lost or damaged data as a CorruptObjectError that names the records."""
     try:
         yield
-    except (RemoteResourceNotFoundError, CorruptDataError) as error:
+    except KeyPairNotConfiguredError:
+        raise  # a setting is missing, and no record is lost
+    except UnreadableDataError as error:
         raise CorruptObjectError(
             unreadable_records(piece.segment, piece.start_offset, piece.end_offset, error)
         ) from error

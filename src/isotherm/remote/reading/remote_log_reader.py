@@ -24,11 +24,11 @@ from typing import NamedTuple
 
 from isotherm.errors import (
     CorruptDataError,
-    CorruptIndexError,
     OffsetOutOfRangeError,
     RemoteHoleError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
+    UnreadableDataError,
 )
 from isotherm.log.log_read import FetchIsolation, aborted_transactions
 from isotherm.log.log_segment import LogSegment
@@ -336,9 +336,11 @@ class RemoteLogReader:
         _check_may_fetch_index(asked)
         try:
             hint = self._index_cache.get(metadata).lookup_offset(offset)
-        except CorruptIndexError as error:
+        except RemoteResourceNotFoundError:
+            raise  # the segment may be deleted
+        except UnreadableDataError as error:
             _logger.warning(
-                "index is damaged, segment is read from its start segment=%s reason=%r",
+                "index cannot be used, segment is read from its start segment=%s reason=%r",
                 metadata.segment_id,
                 str(error),
             )

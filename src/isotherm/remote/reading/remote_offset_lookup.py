@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from isotherm.errors import CorruptIndexError
+from isotherm.errors import CorruptIndexError, CorruptMetadataError, UnknownObjectVersionError
 from isotherm.log.log_segment import LogSegment, TimestampAndOffset
 from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import read_batch_header, read_records
@@ -144,9 +144,10 @@ class RemoteOffsetLookup:
             hint = indexes.lookup_offset(max(start, starting_offset))
             position = self._segments.proven(metadata, hint, ReadWait())
             return self._search(metadata, position, timestamp_ms, starting_offset, skipped_by)
-        except CorruptIndexError as error:
+        except (CorruptIndexError, CorruptMetadataError, UnknownObjectVersionError) as error:
+            # The last two: the manifest, which says where the indexes are.
             _logger.warning(
-                "index is damaged, segment is searched from its start segment=%s reason=%r",
+                "index cannot be used, segment is searched from its start segment=%s reason=%r",
                 metadata.segment_id,
                 str(error),
             )

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from isotherm.errors import (
-    ConfigError,
-    CorruptDataError,
     RemoteResourceNotFoundError,
-    UnsupportedVersionError,
+    UnreadableDataError,
 )
 from isotherm.remote.reading.segment_blocks import segment_blocks_ahead
 from isotherm.remote.scrub.findings import Finding, FindingKind, Problem, segment_finding
@@ -45,7 +43,11 @@ from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.manifest.aiven_manifest import SegmentManifest
 from isotherm.remote.storage.manifest.chunk_index import stored_file_size
-from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager, fetch_manifest
+from isotherm.remote.storage.object_store import (
+    ObjectStoreRemoteStorageManager,
+    describes_another,
+    fetch_manifest,
+)
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.segment.producer_snapshot import read_producer_snapshot
 from isotherm.types import uuid_to_text
@@ -92,10 +94,12 @@ class StoredObjects:
     def check(
         self, segment: RemoteLogSegmentMetadata, found: Callable[..., None]
     ) -> Described | None:
-        """Check the objects of a segment. None if its log cannot be read."""
+        """Check the objects of a segment. None if its log cannot be read. Raises CorruptMetadataError
+        for custom metadata that names no place."""
         log_key = self.layout.log_key(segment)
-        manifest = self._manifest(segment, found)
+        # First: it raises for custom metadata that is no key, which would look like damaged objects.
         log_size = self._size(log_key, found)
+        manifest = self._manifest(segment, found)
         expected = segment.segment_size_in_bytes
         if manifest is not None:
             expected = stored_file_size(manifest.chunk_index)
@@ -119,7 +123,7 @@ class StoredObjects:
         except RemoteResourceNotFoundError:
             found(Problem(FindingKind.MISSING_OBJECT, "object is not there"), key)
             return None
-        except (CorruptDataError, UnsupportedVersionError) as error:
+        except UnreadableDataError as error:
             found(Problem(FindingKind.DAMAGED_MANIFEST, str(error)), key)
             return None
         for problem in compare_manifest(manifest, segment):
@@ -205,7 +209,12 @@ class SegmentScrubber:
 
         described: Described | None = Described(None, None, segment.segment_size_in_bytes)
         if self._objects is not None:
-            described = self._objects.check(segment, found)
+            try:
+                described = self._objects.check(segment, found)
+            except UnreadableDataError as error:
+                # Custom metadata that is no place: each object of the segment would fail for it.
+                found(Problem(FindingKind.DAMAGED_OBJECT, str(error)))
+                described = None
         if described is None:
             return SegmentScrub(tuple(findings))
         log_key, manifest, expected = described
@@ -219,7 +228,9 @@ class SegmentScrubber:
             transactions = Transactions(batches, self._producers_before(segment, previous))
             for problem in check_producer_batches(batches, transactions):
                 found(problem, log_key)
-            self._check_indexes(segment, manifest, found, batches, transactions)
+            # Else its positions are those of other indexes, and a finding says so.
+            if manifest is None or not describes_another(segment, manifest):
+                self._check_indexes(segment, manifest, found, batches, transactions)
         return SegmentScrub(tuple(findings), expected, len(batches.rows))
 
     def _conflicts(
@@ -243,8 +254,7 @@ class SegmentScrubber:
                 )
         except RemoteResourceNotFoundError:
             found(Problem(FindingKind.MISSING_OBJECT, "object went away meanwhile"), log_key)
-        except (CorruptDataError, ConfigError) as error:
-            # ConfigError: the key pair in the manifest is not configured.
+        except UnreadableDataError as error:
             found(Problem(FindingKind.DAMAGED_OBJECT, str(error)), log_key)
         return None
 
@@ -288,7 +298,7 @@ class SegmentScrubber:
         try:
             snapshot = self._storage.fetch_index(previous, IndexType.PRODUCER_SNAPSHOT)
             return ProducersBefore.of(read_producer_snapshot(snapshot))
-        except (RemoteResourceNotFoundError, CorruptDataError, ConfigError):
+        except UnreadableDataError:
             return None
 
     def _check_indexes(
@@ -312,7 +322,7 @@ class SegmentScrubber:
                     found_problems = _index_problems(kind, index, batches, transactions, segment)
                 except RemoteResourceNotFoundError:
                     found_problems = self._absent(kind, batches, transactions, segment)
-                except CorruptDataError as error:
+                except UnreadableDataError as error:
                     detail = f"index cannot be read reason={str(error)!r}"
                     found_problems = [Problem(_INDEX_PROBLEMS[kind], detail)]
             for problem in found_problems:

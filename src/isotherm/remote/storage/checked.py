@@ -12,10 +12,9 @@ from typing import cast
 
 from isotherm.clock import Clock
 from isotherm.errors import (
-    CorruptDataError,
     CorruptObjectError,
-    RemoteResourceNotFoundError,
     RetriableError,
+    UnreadableDataError,
 )
 from isotherm.remote.plugin import PluginCalls, PluginKind, load_plugin
 from isotherm.remote.segment_metadata import IndexType, LogSegmentData, RemoteLogSegmentMetadata
@@ -25,7 +24,7 @@ from isotherm.types import Position
 STORAGE_MANAGER = PluginKind(
     "remote storage manager", "remote.log.storage.manager.class.name", RemoteStorageManager
 )
-_EXPECTED = (RetriableError, RemoteResourceNotFoundError, CorruptDataError)
+_EXPECTED = (RetriableError, UnreadableDataError)
 
 
 def load_storage_manager(class_name: str, config: Mapping[str, str]) -> RemoteStorageManager:

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from isotherm.errors import (
-    CorruptDataError,
     CorruptMetadataError,
     CorruptObjectError,
-    IsothermError,
     RemoteResourceNotFoundError,
-    UnsupportedVersionError,
+    UnreadableDataError,
 )
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.remote.storage.layout.segment_layout import LOG_SUFFIX, Layout
@@ -59,7 +57,7 @@ class DamagedSegment:
     its manifest, if only the other objects are damaged."""
 
     objects: SegmentObjects
-    error: IsothermError
+    error: UnreadableDataError
     segment: RemoteLogSegmentMetadata | None = None
 
 
@@ -151,7 +149,7 @@ def read_segment(
         _check_size(objects, manifest_key, stored_file_size(manifest.chunk_index))
     except RemoteResourceNotFoundError:
         return None
-    except (CorruptDataError, UnsupportedVersionError) as error:
+    except UnreadableDataError as error:
         return DamagedSegment(objects, error, described)
     return segment
 

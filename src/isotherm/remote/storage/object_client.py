@@ -28,6 +28,7 @@ from obstore.store import LocalStore, ObjectStore, from_url
 from isotherm.clock import Clock, SystemClock
 from isotherm.errors import (
     ConfigError,
+    CorruptMetadataError,
     CorruptObjectError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
@@ -44,6 +45,16 @@ _THROTTLED = re.compile(r"status code: (429|503)|SlowDown|TooManyRequests")
 _RANGE_REFUSED = re.compile("range", re.IGNORECASE)
 
 
+KEY_SIZE_MAX = 1024
+"""Size limit of an object's key in UTF-8: that of S3, GCS and Azure."""
+_NAME_SIZE_MAX = 255
+_KEY_SHOWN_MAX = 100
+# What `object_store`, the library below obstore, refuses in a path: empty and relative names, and
+# control characters. A folder is named with a slash at its end.
+_KEY_FAULT = re.compile(r"(?:^|/)(?:\.\.?)?/|(?:^|/)\.\.?$|[\x00-\x1f\x7f\ud800-\udfff]")
+_UNFINISHED = re.compile(r"#\d+$")
+# A file stands where a folder of the key would be, or a folder where the object would be.
+_OTHER_FILE = re.compile(r"os error (20|21)\b|\[Errno (20|21)\]")
 _FILLED_SIZE = 2 * 1024 * 1024
 """Bytes between two calls of `on_filled`: few enough to be still in the processor's cache when
 their batches are checked."""
@@ -245,8 +256,8 @@ class ObjectClient:
     def exists(self, key: str) -> bool:
         try:
             self.object_size(key)
-        except RemoteResourceNotFoundError:
-            return False
+        except (RemoteResourceNotFoundError, CorruptMetadataError):
+            return False  # no store has an object of an impossible key
         return True
 
     def copy(self, key: str, target: str) -> None:
@@ -310,8 +321,10 @@ class ObjectClient:
         """Turn obstore's exceptions into ours.
 
         For a read or a deletion a missing object is an answer. A missing bucket or folder is a
-        failure, and so is either of them for a write.
+        failure, and so is either of them for a write. Raises CorruptMetadataError for a key that no
+        store accepts: an object or a record that names it is wrong, and not the store.
         """
+        self._check_key(key)
         try:
             yield
         except FileNotFoundError as error:
@@ -319,7 +332,23 @@ class ObjectClient:
                 raise RemoteResourceNotFoundError(f"object does not exist object={key}") from error
             raise _failure(fact, self._place_of(key), error) from error
         except (BaseError, OSError) as error:
+            if absent_is_an_answer and self._folder is not None and _OTHER_FILE.search(str(error)):
+                raise RemoteResourceNotFoundError(f"object does not exist object={key}") from error
             raise _failure(fact, self._place_of(key), error) from error
+
+    def _check_key(self, key: str) -> None:
+        fault = _KEY_FAULT.search(key)
+        is_long = len(key.encode(errors="surrogatepass")) > KEY_SIZE_MAX
+        if self._folder is not None and fault is None:
+            # A name that a file system has not, or that the store keeps for unfinished uploads.
+            fault = _UNFINISHED.search(key)
+            is_long |= any(len(os.fsencode(name)) > _NAME_SIZE_MAX for name in key.split("/"))
+        if fault is not None or is_long:
+            shown = ascii(key[:_KEY_SHOWN_MAX])
+            raise CorruptMetadataError(
+                f"no store has an object of this key object={shown} size={len(key)}"
+                f" size_max={KEY_SIZE_MAX}"
+            )
 
     def _place_of(self, key: str) -> str:
         return f"object={key}" if key else f"url={self._url}"

@@ -17,17 +17,17 @@ from typing import NamedTuple, Self
 from obstore.store import ObjectStore
 
 from isotherm.errors import (
-    ConfigError,
-    CorruptDataError,
     CorruptMetadataError,
     CorruptObjectError,
     RemoteResourceNotFoundError,
+    UnreadableDataError,
     UnsupportedVersionError,
 )
 from isotherm.remote.plugin import PLACE_KEYS
 from isotherm.remote.segment_metadata import IndexType, LogSegmentData, RemoteLogSegmentMetadata
 from isotherm.remote.storage.layout.segment_layout import IndexLocation
 from isotherm.remote.storage.manifest.aiven_manifest import (
+    INDEX_SIZE_MAX,
     MANIFEST_SIZE_MAX,
     SegmentManifest,
     read_manifest,
@@ -39,9 +39,6 @@ from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.remote.storage.store_check import check_store
 from isotherm.remote.storage.transform.chunks import ChunkReader
 from isotherm.types import Position
-
-INDEX_SIZE_MAX = 256 * 1024 * 1024
-"""Size limit of an index: none of a segment below 2 GiB is larger. A larger object is not read."""
 
 
 class StagedSegment(NamedTuple):
@@ -361,18 +358,33 @@ class ObjectStoreRemoteStorageManager:
         # Without the cache's lock: no reader waits for another's GET. Two may fetch one manifest.
         with _located(metadata):
             manifest = fetch_manifest(self._client, key)
+            if describes_another(metadata, manifest):
+                raise CorruptMetadataError(f"manifest describes another segment object={key}")
         self._manifests.put(metadata, manifest)
         return manifest
 
 
 def fetch_manifest(client: ObjectClient, key: str) -> SegmentManifest:
-    """Read one manifest. Raises CorruptMetadataError or UnsupportedVersionError with the object's
-    key."""
+    """Read one manifest. Raises UnreadableDataError with the object's key."""
     data = client.get(key, MANIFEST_SIZE_MAX)
     try:
         return read_manifest(data)
-    except (CorruptMetadataError, UnsupportedVersionError) as error:
+    except UnreadableDataError as error:
         raise type(error)(f"{error} object={key}") from error
+
+
+def describes_another(metadata: RemoteLogSegmentMetadata, manifest: SegmentManifest) -> bool:
+    """Whether the manifest names another segment: its sizes, positions and key are not those of this
+    one. Under custom metadata the topic id may be another: `isotherm pipeline rebuild` gives the
+    objects of a topic to a new one of its name."""
+    named = manifest.segment
+    if named is None:
+        return False
+    own, other = metadata.topic_id_partition, named.topic_id_partition
+    if metadata.custom_metadata is not None:
+        other = other._replace(topic_id=own.topic_id)
+    expected = (own, metadata.segment_id.id, metadata.start_offset)
+    return (other, named.segment_id.id, named.start_offset) != expected
 
 
 class _ManifestCache:
@@ -418,10 +430,5 @@ def _located(metadata: RemoteLogSegmentMetadata) -> Iterator[None]:
     """Add the affected records to errors about an object."""
     try:
         yield
-    except (
-        RemoteResourceNotFoundError,
-        CorruptDataError,
-        UnsupportedVersionError,
-        ConfigError,
-    ) as error:
+    except UnreadableDataError as error:
         raise type(error)(f"{error} {_place(metadata)}") from error

@@ -27,7 +27,7 @@ from isotherm.errors import (
     ConfigError,
     CorruptObjectError,
     RemoteResourceNotFoundError,
-    UnsupportedVersionError,
+    UnknownObjectVersionError,
 )
 from isotherm.remote.metadata.folding.segment_fold import SEGMENTS, FoldState, OtherKey
 from isotherm.remote.storage.inventory import open_for_reading
@@ -70,18 +70,18 @@ class Projection:
 
     def identity(self) -> LogIdentity | None:
         """The identity of the topic, or None if there is no projection yet. Raises
-        UnsupportedVersionError for another version, CorruptObjectError for a damaged projection."""
+        UnknownObjectVersionError for another version, CorruptObjectError for a damaged projection."""
         try:
             head = json.loads(self._client.get(_HEAD, 1 << 20))
             if head["version"] != VERSION:
-                raise UnsupportedVersionError(
+                raise UnknownObjectVersionError(
                     f"projection is of another version url={self._settings.url}"
                     f" version={head['version']} known={VERSION}"
                 )
             return LogIdentity(**head["source"])
         except RemoteResourceNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CorruptObjectError(
                 f"projection cannot be read url={self._settings.url} object={_HEAD}"
             ) from error
@@ -156,7 +156,14 @@ class Projection:
     def _translated(self, key: str) -> Iterator[None]:
         try:
             yield
-        except (pa.ArrowException, ValueError, KeyError, TypeError) as error:
+        except (
+            pa.ArrowException,
+            ValueError,
+            KeyError,
+            TypeError,
+            OverflowError,
+            RecursionError,
+        ) as error:
             raise CorruptObjectError(
                 f"projection cannot be read url={self._settings.url} object={key}"
             ) from error

@@ -27,8 +27,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from isotherm.errors import (
     ConfigError,
-    CorruptDataError,
-    RemoteResourceNotFoundError,
+    UnreadableDataError,
     UnsupportedVersionError,
 )
 from isotherm.remote.history.lineage import segment_epochs
@@ -198,7 +197,7 @@ def _producer_snapshot(
     try:
         snapshot = storage_of_job(store).fetch_index(segment, IndexType.PRODUCER_SNAPSHOT)
         read_producer_snapshot(snapshot)
-    except (CorruptDataError, RemoteResourceNotFoundError):
+    except UnreadableDataError:
         return None
     return snapshot
 

@@ -84,7 +84,14 @@ def read_inventory_manifest(store: ObjectStoreSettings, place: str) -> Inventory
             tuple(each["key"] for each in members["files"]),
             folder,
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise CorruptMetadataError(f"not the manifest of an S3 Inventory file={place}") from error
     if file_format not in ("CSV", "Parquet"):
         raise UnsupportedVersionError(

@@ -12,7 +12,7 @@ has refusals.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,13 +21,16 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from isotherm.clock import SystemClock
 from isotherm.errors import (
-    CorruptDataError,
     RemoteResourceNotFoundError,
-    UnsupportedVersionError,
+    UnreadableDataError,
 )
 from isotherm.remote.compaction.journal import CompactionJournals
 from isotherm.remote.scrub.findings import FindingKind
-from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentState
+from isotherm.remote.segment_metadata import (
+    IndexType,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+)
 from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.layout.local_tiered_storage import INDEX_SUFFIXES
 from isotherm.remote.storage.layout.segment_layout import LOG_SUFFIX, Layout
@@ -230,11 +233,20 @@ def expected_objects(segments: DataFrame, store: ObjectStoreSettings | SourceOpt
         for batch in batches:
             rows: list[dict[str, Any]] = []
             for row in batch.to_pylist():
-                for key in layout.object_keys(segment_of_row(row)):
+                for key in _keys_of(segment_of_row(row), layout):
                     rows.append(_expected_row(row, key))  # noqa: PERF401 - two loops read better
             yield pa.RecordBatch.from_pylist(rows, schema=_EXPECTED)
 
     return segments.mapInArrow(name_objects, from_arrow_schema(_EXPECTED))
+
+
+def _keys_of(segment: RemoteLogSegmentMetadata, layout: Layout | UsersLayout) -> Sequence[str]:
+    """Custom metadata that cannot be read names no place: the objects are looked for where the layout
+    has them without. The segment is known, so wherever else they lie they are not deletable."""
+    try:
+        return layout.object_keys(segment)
+    except UnreadableDataError:
+        return layout.object_keys(replace(segment, custom_metadata=None))
 
 
 def _expected_row(row: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -422,7 +434,7 @@ def _sized(client: ObjectClient, suffix: str | None, row: dict[str, Any]) -> dic
             expected = stored_file_size(fetch_manifest(client, manifest_key).chunk_index)
         except RemoteResourceNotFoundError:
             return None
-        except (CorruptDataError, UnsupportedVersionError) as error:
+        except UnreadableDataError as error:
             damaged = {"key": manifest_key, "size": None, "modified_ms": None}
             finding = {"kind": FindingKind.DAMAGED_MANIFEST.value, "detail": str(error)}
             return row | damaged | finding

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.errors import CorruptMetadataError, UnsupportedVersionError
+from isotherm.errors import CorruptMetadataError, UnreadableDataError, UnsupportedVersionError
 from isotherm.remote.compaction.journal import (
     CompactionJournal,
     CompactionJournals,
@@ -46,6 +46,25 @@ def journals(tmp_path: Path) -> CompactionJournals:
     settings = ObjectStoreSettings(url=tmp_path.as_uri())
     client = ObjectClient(settings, open_object_store(settings, create_folder=True))
     return CompactionJournals(client, "kafka/")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("run", 5), ("run", None), ("partition", "4"), ("timeMs", "soon"), ("timeMs", True),
+     ("inPlace", 1), ("keepOldMs", 1.5), ("topic", ["a"]), ("replacements", {"a": 1}),
+     ("replacements", [{"old": 1, "new": 2, "manifest": 3}]), ("topicId", 5), ("state", [])],
+)  # fmt: skip
+def test_member_of_another_type_is_corrupt(name: str, value: object) -> None:
+    members = json.loads(encode_journal(journal()))
+    with pytest.raises(CorruptMetadataError):
+        decode_journal(json.dumps({**members, name: value}).encode())
+
+
+@pytest.mark.parametrize("data", [b"[" * 100_000, b'{"version": {"a": 1}}', b'{"version": null}'])
+def test_json_of_another_form_is_unreadable(data: bytes) -> None:
+    with pytest.raises(UnreadableDataError) as raised:
+        decode_journal(data)
+    assert len(str(raised.value)) < 200
 
 
 def test_journal_is_read_as_it_was_written() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.errors import CorruptMetadataError, UnsupportedVersionError
+from isotherm.errors import CorruptMetadataError, UnreadableDataError, UnsupportedVersionError
 from isotherm.remote.segment_metadata import (
     IndexType,
     RemoteLogSegmentId,
@@ -18,6 +18,8 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentState,
 )
 from isotherm.remote.storage.manifest.aiven_manifest import (
+    INDEX_SIZE_MAX,
+    KEY_TEXT_SIZE_MAX,
     SegmentEncryption,
     SegmentManifest,
     StoredIndex,
@@ -133,6 +135,58 @@ def test_highest_leader_epoch_is_read() -> None:
     )
     assert manifest.segment is not None
     assert manifest.segment.segment_leader_epochs == {2**31 - 1: 100}
+
+
+LONG = "x" * 10_000
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("segmentIndexes", "offset", "size"), INDEX_SIZE_MAX + 1),
+        (("segmentIndexes", "offset", "size"), 2**31 - 1),
+        (("chunkIndex", "originalChunkSize"), 2**30),
+        (("chunkIndex", "transformedChunkSize"), 2**31 - 1),
+        (("chunkIndex", "finalTransformedChunkSize"), 2**31 - 1),
+        (("encryption",), {"dataKey": "a:" + "A" * KEY_TEXT_SIZE_MAX, "aad": "AAAA"}),
+        (("encryption",), {"dataKey": "a:AAAA", "aad": "A" * (KEY_TEXT_SIZE_MAX + 1)}),
+    ],
+)
+def test_size_that_would_take_memory_is_corrupt(path: tuple[str, ...], value: object) -> None:
+    with pytest.raises(CorruptMetadataError, match="size"):
+        read_manifest(changed(*path, value=value))
+
+
+def test_largest_sizes_are_read() -> None:
+    key = {"dataKey": "a:" + "A" * (KEY_TEXT_SIZE_MAX - 2), "aad": "A" * KEY_TEXT_SIZE_MAX}
+    assert read_manifest(changed("encryption", value=key)).encryption is not None
+    path = ("segmentIndexes", "offset", "size")
+    manifest = read_manifest(changed(*path, value=INDEX_SIZE_MAX))
+    assert manifest.indexes[IndexType.OFFSET].size == INDEX_SIZE_MAX
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("version",), LONG),
+        (("version",), "2\nERROR forged"),
+        (("chunkIndex", "type"), LONG),
+        (("remoteLogSegmentMetadata", "segmentLeaderEpochs"), {LONG: 100}),
+        (
+            ("remoteLogSegmentMetadata", "segmentLeaderEpochs"),
+            {str(n): 900 - n for n in range(800)},
+        ),
+        (("compression",), LONG),
+        (("encryption",), {"dataKey": "\u00e9" * 10_000, "aad": ""}),
+    ],
+)
+def test_message_is_one_short_line_whatever_the_object_contains(
+    path: tuple[str, ...], value: object
+) -> None:
+    with pytest.raises(UnreadableDataError) as raised:
+        read_manifest(changed(*path, value=value))
+    assert len(str(raised.value)) < 400
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("version", ["2", "", "1.0"])

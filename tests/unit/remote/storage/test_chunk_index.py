@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import random
 
 import pytest
 import zstandard
@@ -17,6 +18,7 @@ from isotherm.remote.storage.manifest.chunk_index import (
     decode_chunk_sizes,
     encode_chunk_sizes,
     plain_chunk_index,
+    stored_chunk_size_max,
     stored_file_size,
     stored_range,
 )
@@ -78,10 +80,33 @@ def test_number_of_sizes_must_fit_the_file() -> None:
         VariableChunkIndex(100, 250, (10, 20))
 
 
-@pytest.mark.parametrize(("chunk_size", "file_size"), [(0, 5), (-1, 5), (5, -1)])
+@pytest.mark.parametrize(
+    ("chunk_size", "file_size"), [(0, 5), (-1, 5), (5, -1), (2**30, 5), (2**31 - 1, 2**31 - 1)]
+)
 def test_impossible_sizes_are_corrupt(chunk_size: int, file_size: int) -> None:
     with pytest.raises(CorruptMetadataError):
         FixedChunkIndex(chunk_size, file_size, 1, 1)
+
+
+@pytest.mark.parametrize("stored", [-1, 6 + 1024, 2**31 - 1])
+def test_stored_chunk_is_no_larger_than_a_transformation_makes_it(stored: int) -> None:
+    """A reader would take memory for it."""
+    for sizes in ((stored, 5), (5, stored)):
+        with pytest.raises(CorruptMetadataError, match="impossible size"):
+            FixedChunkIndex(5, 10, *sizes)
+    with pytest.raises(CorruptMetadataError, match="impossible size"):
+        VariableChunkIndex(5, 10, (5, max(stored, 6 + 1024)))
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 128 * 1024, 4 * 1024 * 1024])
+def test_chunk_that_does_not_compress_is_within_the_bound(size: int) -> None:
+    encrypted = len(zstandard.compress(random.Random(size).randbytes(size))) + 28
+    assert encrypted <= stored_chunk_size_max(size)
+
+
+def test_sizes_beyond_an_int_are_corrupt() -> None:
+    with pytest.raises(CorruptMetadataError, match="malformed"):
+        decode_chunk_sizes(packed(bytes.fromhex("000000027fffffff04ffffffff00000001")))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,12 @@ from isotherm.errors import (
     ConfigError,
     CorruptMetadataError,
     CorruptObjectError,
+    RemoteResourceNotFoundError,
     RemoteStorageError,
     RemoteStorageThrottledError,
 )
 from isotherm.remote.segment_metadata import IndexType
+from isotherm.remote.storage.layout.aiven_custom_metadata import AivenCustomMetadata
 from isotherm.remote.storage.manifest.aiven_manifest import (
     read_manifest,
     write_manifest,
@@ -462,3 +465,102 @@ def test_one_of_several_writers_creates_an_object(tmp_path: Path, store: str) ->
     assert client.get("commits/7", 100) == b"first"
     assert [each.key for each in client.list_objects("commits/")] == ["commits/7"]
     assert not list(tmp_path.rglob("*#*")), "nothing of the second is left"
+
+
+@pytest.mark.parametrize("change", ["topic", "topic_id", "partition", "id", "start"])
+def test_manifest_that_names_another_segment_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Its positions are those of other indexes."""
+    setup = Setup(tmp_path, monkeypatch)
+    segment = setup.copied()
+    metadata = segment.metadata
+    owner = metadata.topic_id_partition
+    others = {
+        "topic": owner._replace(topic="other"),
+        "topic_id": owner._replace(topic_id=uuid.UUID(int=7)),
+        "partition": owner._replace(partition=owner.partition + 1),
+    }
+    named = replace(metadata.segment_id, topic_id_partition=others.get(change, owner))
+    if change == "id":
+        named = replace(named, id=uuid.UUID(int=8))
+    told = replace(metadata, segment_id=named)
+    if change == "start":
+        told = replace(told, start_offset=metadata.start_offset + 1)
+    key = setup.manager._layout.manifest_key(metadata)
+    assert key is not None
+    manifest = read_manifest(bytes(obstore.get(setup.memory, key).bytes()))
+    obstore.put(setup.memory, key, write_manifest(replace(manifest, segment=told)))
+    for each in (metadata, replace(metadata, custom_metadata=b"")):
+        # `rebuild` gives objects of an earlier topic id to a new one, by custom metadata.
+        if change == "topic_id" and each.custom_metadata is not None:
+            assert setup.manager.fetch_index(each, IndexType.OFFSET)
+            continue
+        with pytest.raises(CorruptMetadataError, match=f"another segment object={key}"):
+            setup.manager.fetch_index(each, IndexType.OFFSET)
+        setup.manager._manifests.forget(each)
+
+
+IMPOSSIBLE_KEYS = [
+    "../outside", "a/../../outside", "a/./b", "/outside", "a//b", "a\0b", "a\nb", "a\x7fb",
+    "a" * 1025, "é" * 600,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("url", ["memory://", "folder"])
+@pytest.mark.parametrize("key", IMPOSSIBLE_KEYS, ids=ascii)
+def test_object_key_that_no_store_accepts_is_corrupt_metadata(
+    tmp_path: Path, url: str, key: str
+) -> None:
+    """Nothing outside of the store's folder is read, written or deleted."""
+    outside = tmp_path / "outside.log"
+    outside.write_bytes(b"precious")
+    segment = SegmentMaker(tmp_path / "segments").segment()
+    place = (tmp_path / "bucket").as_uri() if url == "folder" else url
+    manager = ObjectStoreRemoteStorageManager(ObjectStoreSettings.from_config({"url": place}))
+    custom = AivenCustomMetadata(object_key=key).encode()
+    metadata = replace(segment.metadata, custom_metadata=custom)
+    buffer = memoryview(bytearray(8))
+    attempts: list[Callable[[], object]] = [
+        lambda: manager.fetch_log_segment(metadata, 0, 7),
+        lambda: manager.fetch_log_segment_into(metadata, 0, buffer, lambda _: None),
+        lambda: manager.fetch_index(metadata, IndexType.OFFSET),
+        lambda: manager.copy_log_segment_data(metadata, segment.data),
+        lambda: manager.delete_log_segment_data(metadata),
+    ]
+    for attempt in attempts:
+        with pytest.raises(
+            CorruptMetadataError, match="no store has an object of this key"
+        ) as raised:
+            attempt()
+        assert len(str(raised.value)) < 800
+    assert outside.read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("key", ["file/below", "file/below/it", "n" * 250, "folder"])
+def test_key_that_a_folder_cannot_have_is_an_object_that_does_not_exist(
+    tmp_path: Path, key: str
+) -> None:
+    """A file stands where a folder would be, or a folder where the object would be."""
+    (tmp_path / "bucket" / "folder.log").mkdir(parents=True)
+    (tmp_path / "bucket" / "file").write_bytes(b"x")
+    client = ObjectClient(
+        settings := ObjectStoreSettings.from_config({"url": (tmp_path / "bucket").as_uri()}),
+        open_object_store(settings, create_folder=False),
+    )
+    for attempt in (
+        lambda: client.get(f"{key}.log", 10),
+        lambda: client.object_size(f"{key}.log"),
+        lambda: client.get_range(f"{key}.log", 0, 2),
+    ):
+        with pytest.raises(RemoteResourceNotFoundError):
+            attempt()
+    assert not client.exists(f"{key}.log")
+
+
+@pytest.mark.parametrize("key", ["n" * 300, "a#1"])
+def test_name_that_a_file_system_cannot_have_is_corrupt_metadata(tmp_path: Path, key: str) -> None:
+    settings = ObjectStoreSettings.from_config({"url": tmp_path.as_uri()})
+    client = ObjectClient(settings, open_object_store(settings, create_folder=False))
+    with pytest.raises(CorruptMetadataError, match="no store"):
+        client.get(key, 10)

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from isotherm.errors import CorruptMetadataError, UnsupportedVersionError
+from isotherm.errors import CorruptMetadataError, UnknownObjectVersionError
 from isotherm.remote.segment_metadata import (
     IndexType,
     RemoteLogSegmentId,
@@ -40,6 +40,11 @@ from isotherm.types import NO_TIMESTAMP, Position, TopicIdPartition, uuid_from_t
 MANIFEST_VERSION = "1"
 MANIFEST_SIZE_MAX = 16 * 1024 * 1024
 """Size limit of a manifest: 10 MiB of chunk sizes in base64, and some. A larger one is not read."""
+INDEX_SIZE_MAX = 256 * 1024 * 1024
+"""Size limit of an index: none of a segment below 2 GiB is larger. A larger one is not read."""
+KEY_TEXT_SIZE_MAX = 16 * 1024
+"""Size limit of the texts of a segment's key: readers keep them. An RSA key of 16,384 bits wraps a
+data key into 2,732 characters."""
 
 INDEX_MEMBERS = {
     IndexType.OFFSET: "offset",
@@ -50,6 +55,7 @@ INDEX_MEMBERS = {
 }
 """Index types in the order in which the `.indexes` object holds them."""
 
+_TEXT_SHOWN_MAX = 80
 _INT_MAX = 2**31 - 1
 _LONG_MAX = 2**63 - 1
 
@@ -113,7 +119,7 @@ def write_manifest(manifest: SegmentManifest) -> bytes:
 def read_manifest(data: bytes) -> SegmentManifest:
     """Decode a manifest.
 
-    Raises UnsupportedVersionError for another version, and CorruptMetadataError for anything that
+    Raises UnknownObjectVersionError for another version, and CorruptMetadataError for anything that
     is not a manifest. The caller adds the object's key to the error.
     """
     try:
@@ -124,8 +130,8 @@ def read_manifest(data: bytes) -> SegmentManifest:
         raise CorruptMetadataError("manifest is not a JSON object")
     version = _text(members, "version")
     if version != MANIFEST_VERSION:
-        raise UnsupportedVersionError(
-            f"manifest version is not known version={version!r} known={MANIFEST_VERSION}"
+        raise UnknownObjectVersionError(
+            f"manifest version is not known version='{escaped(version)}' known={MANIFEST_VERSION}"
             " hint='a later version of this software may read it'"
         )
     chunk_index = _read_chunk_index(_object(members, "chunkIndex"))
@@ -186,7 +192,7 @@ def _read_chunk_index(members: dict[str, Any]) -> ChunkIndex:
     if kind == "variable":
         sizes = decode_chunk_sizes(_text(members, "transformedChunks"))
         return VariableChunkIndex(chunk_size, file_size, sizes)
-    raise CorruptMetadataError(f"chunk index has an unknown type type={kind!r}")
+    raise CorruptMetadataError(f"chunk index has an unknown type type='{escaped(kind)}'")
 
 
 _CHUNK_INDEX_SIZES = ("originalChunkSize", "originalFileSize")
@@ -204,6 +210,11 @@ def _read_indexes(members: dict[str, Any]) -> dict[IndexType, StoredIndex]:
                 f"index location is negative index={name}"
                 f" position={index.position} size={index.size}"
             )
+        if index.size > INDEX_SIZE_MAX:
+            raise CorruptMetadataError(
+                f"index is larger than an index can be index={name}"
+                f" size={index.size} size_max={INDEX_SIZE_MAX}"
+            )
         indexes[kind] = index
     return indexes
 
@@ -212,7 +223,13 @@ def _read_encryption(members: dict[str, Any]) -> SegmentEncryption | None:
     if members.get("encryption") is None:
         return None
     encryption = _object(members, "encryption")
-    return SegmentEncryption(_text(encryption, "dataKey"), _text(encryption, "aad"))
+    texts = SegmentEncryption(_text(encryption, "dataKey"), _text(encryption, "aad"))
+    size = max(len(texts.data_key), len(texts.aad))
+    if size > KEY_TEXT_SIZE_MAX:
+        raise CorruptMetadataError(
+            f"key of a segment is longer than a key can be size={size} size_max={KEY_TEXT_SIZE_MAX}"
+        )
+    return texts
 
 
 def _read_segment(
@@ -267,16 +284,21 @@ def _plausible(segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
     if starts != sorted(starts) or starts[0] < 0 or starts[-1] > segment.end_offset_inclusive:
         raise ValueError(
             "leader epochs do not rise within the segment"
-            f" epochs={dict(segment.segment_leader_epochs)}"
+            f" epochs={escaped(str(dict(segment.segment_leader_epochs)))}"
             f" end_offset={segment.end_offset_inclusive}"
         )
     return segment
 
 
+def escaped(text: str) -> str:
+    """A text of a manifest for a message: one line, and short, whatever an object contains."""
+    return ascii(text if len(text) <= _TEXT_SHOWN_MAX else f"{text[:_TEXT_SHOWN_MAX]}...")[1:-1]
+
+
 def _epoch(text: str) -> int:
     # The length first: the time of int() grows with the digits, which nothing bounds.
     if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= _INT_MAX):
-        raise CorruptMetadataError(f"manifest has a malformed leader epoch epoch={text!r}")
+        raise CorruptMetadataError(f"manifest has a malformed leader epoch epoch='{escaped(text)}'")
     return int(text)
 
 
@@ -298,7 +320,9 @@ def _object(members: dict[str, Any], name: str) -> dict[str, Any]:
 def _text(members: dict[str, Any], name: str) -> str:
     value: str = _member(members, name, str)
     if not value.isascii():
-        raise CorruptMetadataError(f"manifest member is not ASCII member={name} value={value!a}")
+        raise CorruptMetadataError(
+            f"manifest member is not ASCII member={name} value='{escaped(value)}'"
+        )
     return value
 
 

@@ -20,21 +20,29 @@ Source: the Aiven plugin's manifest.index package.
 from __future__ import annotations
 
 import base64
-import itertools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+import numpy as np
 import zstandard
 
 from isotherm.errors import CorruptMetadataError
 from isotherm.types import Position
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Int64Array: TypeAlias = npt.NDArray[np.int64]
+
 ENCODED_SIZE_MAX = 10 * 1024 * 1024
 """Chunk sizes that decode to more than this are refused, as the plugin does."""
+CHUNK_SIZE_MAX = 2**30 - 1
+"""The largest `chunk.size` of the plugin. A read takes memory for whole chunks."""
 
 _INT = struct.Struct(">i")
+_INT_MAX = 2**31 - 1
 _VARIABLE_HEADER = struct.Struct(">iiB")
 
 
@@ -51,9 +59,11 @@ class FixedChunkIndex:
 
     def __post_init__(self) -> None:
         _check_sizes(self.original_chunk_size, self.original_file_size)
-        if self.transformed_chunk_size < 0 or self.final_transformed_chunk_size < 0:
+        sizes = (self.transformed_chunk_size, self.final_transformed_chunk_size)
+        if min(sizes) < 0 or max(sizes) > stored_chunk_size_max(self.original_chunk_size):
             raise CorruptMetadataError(
-                "chunk index has a negative chunk size"
+                "chunk index has an impossible size of stored chunks"
+                f" original_chunk_size={self.original_chunk_size}"
                 f" transformed_chunk_size={self.transformed_chunk_size}"
                 f" final_transformed_chunk_size={self.final_transformed_chunk_size}"
             )
@@ -77,7 +87,7 @@ class VariableChunkIndex:
     original_chunk_size: int
     original_file_size: int
     transformed_sizes: tuple[int, ...]
-    _positions: tuple[Position, ...] = field(init=False, repr=False, compare=False)
+    _positions: Int64Array = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_sizes(self.original_chunk_size, self.original_file_size)
@@ -86,8 +96,16 @@ class VariableChunkIndex:
                 "chunk index has another number of chunks than the file"
                 f" chunks={len(self.transformed_sizes)} expected={self.chunk_count}"
             )
+        largest = max(self.transformed_sizes, default=0)
+        if largest > stored_chunk_size_max(self.original_chunk_size):
+            raise CorruptMetadataError(
+                "chunk index has an impossible size of stored chunks"
+                f" original_chunk_size={self.original_chunk_size} stored_chunk_size={largest}"
+            )
         # Summed up once: the manifest is cached, and each read of a range looks up two positions.
-        positions = tuple(itertools.accumulate(self.transformed_sizes, initial=0))
+        # Packed: a small manifest may describe millions of chunks.
+        positions = np.zeros(len(self.transformed_sizes) + 1, np.int64)
+        np.cumsum(self.transformed_sizes, out=positions[1:])
         object.__setattr__(self, "_positions", positions)
 
     @property
@@ -96,7 +114,7 @@ class VariableChunkIndex:
 
     def stored_position(self, chunk: int) -> Position:
         """The start of a chunk in the stored object, or the object's end for `chunk_count`."""
-        return self._positions[chunk]
+        return int(self._positions[chunk])
 
 
 ChunkIndex: TypeAlias = FixedChunkIndex | VariableChunkIndex
@@ -135,11 +153,17 @@ def chunk_count(file_size: int, chunk_size: int) -> int:
 
 
 def _check_sizes(original_chunk_size: int, original_file_size: int) -> None:
-    if original_chunk_size <= 0 or original_file_size < 0:
+    if not 0 < original_chunk_size <= CHUNK_SIZE_MAX or original_file_size < 0:
         raise CorruptMetadataError(
             "chunk index has an impossible size"
             f" original_chunk_size={original_chunk_size} original_file_size={original_file_size}"
         )
+
+
+def stored_chunk_size_max(original_chunk_size: int) -> int:
+    """The largest chunk that a transformation makes of one of this size. zstd adds 1/256 of it and
+    64 bytes at most (ZSTD_compressBound), encryption 28 bytes."""
+    return original_chunk_size + original_chunk_size // 128 + 1024
 
 
 def encode_chunk_sizes(sizes: Sequence[int]) -> str:
@@ -177,18 +201,21 @@ def _encode_binary(sizes: Sequence[int]) -> bytes:
 def _decode_binary(data: bytes) -> tuple[int, ...]:
     (count,) = _INT.unpack_from(data)
     if count <= 1:
-        sizes = [value for (value,) in _INT.iter_unpack(data[_INT.size :])]
+        sizes = np.array([value for (value,) in _INT.iter_unpack(data[_INT.size :])], np.int64)
     else:
         _, base, width = _VARIABLE_HEADER.unpack_from(data)
-        sizes = _decode_deltas(data[_VARIABLE_HEADER.size : -_INT.size], base, width)
-        sizes.extend(_INT.unpack(data[-_INT.size :]))
-    if len(sizes) != count or min(sizes, default=0) < 0:
+        leading = _decode_deltas(data[_VARIABLE_HEADER.size : -_INT.size], base, width)
+        sizes = np.append(leading, _INT.unpack(data[-_INT.size :]))
+    if len(sizes) != count or sizes.min(initial=0) < 0 or sizes.max(initial=0) > _INT_MAX:
         raise CorruptMetadataError(f"chunk sizes are malformed count={count} found={len(sizes)}")
-    return tuple(sizes)
+    return tuple(sizes.tolist())
 
 
-def _decode_deltas(data: bytes, base: int, width: int) -> list[int]:
+def _decode_deltas(data: bytes, base: int, width: int) -> Int64Array:
     if not 1 <= width <= 4 or len(data) % width:
         raise CorruptMetadataError(f"chunk sizes have an impossible width width={width}")
-    starts = range(0, len(data), width)
-    return [base + int.from_bytes(data[start : start + width], "big") for start in starts]
+    digits = np.frombuffer(data, np.uint8).reshape(-1, width)
+    sizes: Int64Array = np.full(len(digits), 0, np.int64)
+    for column in range(width):
+        sizes = sizes * 256 + digits[:, column]
+    return sizes + base

@@ -19,8 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from isotherm.errors import ConfigError, CorruptMetadataError, CorruptObjectError
-from isotherm.remote.storage.manifest.aiven_manifest import SegmentEncryption
+from isotherm.errors import (
+    ConfigError,
+    CorruptMetadataError,
+    CorruptObjectError,
+    KeyPairNotConfiguredError,
+)
+from isotherm.remote.storage.manifest.aiven_manifest import SegmentEncryption, escaped
 
 if TYPE_CHECKING:
     from Crypto.Cipher.PKCS1_OAEP import PKCS1OAEP_Cipher
@@ -104,8 +109,8 @@ class KeyRing:
         return encryption, AesGcmStep(data_key, aad, random_bytes)
 
     def step(self, encryption: SegmentEncryption) -> AesGcmStep:
-        """The step that reads a segment. Raises ConfigError for a key pair that is not in the
-        ring."""
+        """The step that reads a segment. Raises KeyPairNotConfiguredError for a key pair
+        that is not in the ring, and CorruptMetadataError."""
         return self._known_step(encryption)
 
     def _unwrapped_step(self, encryption: SegmentEncryption) -> AesGcmStep:
@@ -114,9 +119,9 @@ class KeyRing:
             raise CorruptMetadataError("wrapped data key names no key pair")
         private = self._private.get(key_id)
         if private is None:
-            raise ConfigError(
+            raise KeyPairNotConfiguredError(
                 "segment is encrypted under a key pair that is not configured"
-                f" key_pair={key_id} configured={','.join(sorted(self._private)) or 'none'}"
+                f" key_pair={escaped(key_id)} configured={','.join(sorted(self._private)) or 'none'}"
                 f" hint='add it to encryption.key.pairs, with its private.key.file'"
             )
         try:
@@ -125,7 +130,9 @@ class KeyRing:
             data_key = _key_cipher(private).decrypt(wrapped)
             return AesGcmStep(data_key, aad)
         except (binascii.Error, ValueError, TypeError) as error:
-            raise CorruptMetadataError(f"data key cannot be unwrapped key_pair={key_id}") from error
+            raise CorruptMetadataError(
+                f"data key cannot be unwrapped key_pair={escaped(key_id)}"
+            ) from error
 
 
 # Imported where keys are used: it takes longer than the rest of the remote tier, and most buckets

@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from isotherm.errors import ConfigError
-from isotherm.remote.storage.manifest.aiven_manifest import SegmentEncryption, SegmentManifest
+from isotherm.errors import KeyPairNotConfiguredError
+from isotherm.remote.storage.manifest.aiven_manifest import (
+    SegmentEncryption,
+    SegmentManifest,
+    escaped,
+)
 from isotherm.remote.storage.segment_sources import Source
 from isotherm.remote.storage.transform.chunks import ChunkStep
 from isotherm.remote.storage.transform.compression import ZstdStep, starts_compressed
@@ -59,12 +63,13 @@ class SegmentTransforms:
         return self._transform(compression, encryption, (step,))
 
     def for_read(self, manifest: SegmentManifest) -> SegmentTransform:
-        """The steps that read a segment. Raises ConfigError if its key pair is not configured."""
+        """The steps that read a segment. Raises KeyPairNotConfiguredError, and
+        CorruptMetadataError for a key that cannot be unwrapped."""
         if manifest.encryption is None:
             return self._transform(manifest.compression, None, ())
         if self._key_ring is None:
-            key_id = manifest.encryption.data_key.partition(":")[0]
-            raise ConfigError(
+            key_id = escaped(manifest.encryption.data_key.rpartition(":")[0])
+            raise KeyPairNotConfiguredError(
                 "segment is encrypted and no key pair is configured key=encryption.key.pairs"
                 f" key_pair={key_id}"
                 f" hint='name it there, and encryption.key.pairs.{key_id}.private.key.file'"
