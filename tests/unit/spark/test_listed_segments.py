@@ -3,10 +3,8 @@ manifests."""
 
 from __future__ import annotations
 
-import os
 import pickle
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,103 +20,14 @@ from isotherm.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
-from isotherm.record.batch import NewRecord, build_batch
-from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
-from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.driver.batch_query import BatchQuery
-from isotherm.spark.driver.sources_of_metadata import BucketSegmentSource
-from isotherm.spark.driver.tiered_log import TieredLog
-from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.plan.listed_segments import ListedSegment
 from isotherm.spark.plan.planning import ReadTask, SegmentRead
-from isotherm.spark.reading.readers import ReadSettings
-from isotherm.spark.reading.task_codec import decode_task, encode_task
-from isotherm.spark.reading.task_reading import WhenMissing, read_task
-from isotherm.spark.rows import arrow_schema, schema_of
 from isotherm.spark.source_task import TaskPartition
 from isotherm.types import TopicIdPartition
+from tests.support.bucket_queries import QueriedBucket
 from tests.support.record_segments import RecordSegmentMaker
-
-Row = tuple[int, bytes]
-SCHEMA = arrow_schema(schema_of(["offset", "value"]))
-
-
-@dataclass
-class Bucket:
-    """A folder as bucket whose objects have set times. `manifests_read` are the manifests that
-    planning read."""
-
-    settings: ObjectStoreSettings
-    storage: ObjectStoreRemoteStorageManager
-    maker: RecordSegmentMaker
-    owner: TopicIdPartition
-    stored: int = 0
-    manifests_read: list[str] = field(default_factory=list)
-
-    def store(
-        self, start: int, end: int, *, epochs: dict[int, int] | None = None
-    ) -> RemoteLogSegmentMetadata:
-        """Store a segment that is newer than all others. Each value is the epoch of its record."""
-        epochs = epochs or {0: start}
-        records = [
-            NewRecord(offset, None, b"%d" % max(e for e, at in epochs.items() if at <= offset))
-            for offset in range(start, end)
-        ]
-        batches = [build_batch([record], base_offset=start + n) for n, record in enumerate(records)]
-        segment = self.maker.tier(self.owner, batches, leader_epochs=epochs)
-        self.stored += 1
-        self.set_time(segment, self.stored)
-        return segment
-
-    def set_time(self, segment: RemoteLogSegmentMetadata, seconds: int) -> None:
-        os.utime(self.path(segment), (1_700_000_000 + seconds,) * 2)
-
-    def path(self, segment: RemoteLogSegmentMetadata, suffix: str = "log") -> Path:
-        folder = Path(self.settings.url.removeprefix("file://"))
-        return (folder / self.settings.create_layout().log_key(segment)).with_suffix(f".{suffix}")
-
-    def log(self, *, by_name: bool, **given: str) -> TieredLog:
-        client = open_for_reading(self.settings)
-        fetched = client.get
-
-        def counted(key: str, size_max: int) -> bytes:
-            self.manifests_read.append(key)
-            return fetched(key, size_max)
-
-        client.get = counted  # type: ignore[method-assign]
-        options = parse_options({"path": self.settings.url, "subscribe": "a"} | given)
-        source = BucketSegmentSource(
-            client,
-            self.settings.create_layout(),
-            fail_on_data_loss=options.fail_on_data_loss,
-            by_name=by_name,
-        )
-        return TieredLog(options, self.storage, source, None)
-
-    def plan(self, *, by_name: bool = True, **given: str) -> list[ReadTask]:
-        options = parse_options({"path": self.settings.url, "subscribe": "a"} | given)
-        tasks = BatchQuery(options, self.log(by_name=by_name, **given)).plan()
-        return [decode_task(encode_task(task)) for task in tasks]
-
-    def rows(self, tasks: list[ReadTask], **given: str) -> list[Row]:
-        return [row for task in tasks for row in self._rows(task, **given)]
-
-    def _rows(self, task: ReadTask, **given: str) -> Iterator[Row]:
-        batches = read_task(
-            task,
-            self.storage,
-            SCHEMA,
-            settings=ReadSettings(),
-            read_tail=lambda read: pytest.fail(f"there is no tail {read}"),
-            when_missing=WhenMissing(
-                read_again=self.log(by_name=False, **given).read_again,
-                fail_on_data_loss=given.get("failOnDataLoss") != "false",
-            ),
-        )
-        for batch in batches:
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 @pytest.fixture
@@ -127,8 +36,8 @@ def bucket(
     storage: ObjectStoreRemoteStorageManager,
     maker: RecordSegmentMaker,
     owner: TopicIdPartition,
-) -> Bucket:
-    return Bucket(storage_settings, storage, maker, owner)
+) -> QueriedBucket:
+    return QueriedBucket(storage_settings, storage, maker, owner)
 
 
 def listed(tasks: list[ReadTask]) -> list[bool]:
@@ -140,7 +49,7 @@ def listed(tasks: list[ReadTask]) -> list[bool]:
     ]
 
 
-def test_history_in_order_is_planned_with_two_manifests_a_partition(bucket: Bucket) -> None:
+def test_history_in_order_is_planned_with_two_manifests_a_partition(bucket: QueriedBucket) -> None:
     for start in range(0, 200, 20):
         bucket.store(start, start + 20, epochs={start // 100: start})
     tasks = bucket.plan(startingOffsets='{"a":{"0":25}}')
@@ -152,13 +61,13 @@ def test_history_in_order_is_planned_with_two_manifests_a_partition(bucket: Buck
     )
 
 
-def store_same_start_twice(bucket: Bucket) -> None:
+def store_same_start_twice(bucket: QueriedBucket) -> None:
     bucket.store(0, 20)
     bucket.store(0, 30)
     bucket.store(30, 40)
 
 
-def store_replaced_branch(bucket: Bucket) -> None:
+def store_replaced_branch(bucket: QueriedBucket) -> None:
     """An unclean election dropped what the old leader had stored beyond offset 15."""
     bucket.store(0, 10)
     bucket.store(10, 20)
@@ -167,7 +76,7 @@ def store_replaced_branch(bucket: Bucket) -> None:
     bucket.store(25, 40, epochs={1: 25})
 
 
-def store_without_order(bucket: Bucket) -> None:
+def store_without_order(bucket: QueriedBucket) -> None:
     """The times have no order, as after a copy of the bucket."""
     segments = [bucket.store(start, start + 10) for start in (0, 10, 20)]
     bucket.set_time(segments[0], 99)
@@ -177,7 +86,7 @@ def store_without_order(bucket: Bucket) -> None:
     "store", [store_same_start_twice, store_replaced_branch, store_without_order]
 )
 def test_history_that_names_do_not_tell_is_planned_from_its_manifests(
-    bucket: Bucket, store: Callable[[Bucket], None]
+    bucket: QueriedBucket, store: Callable[[QueriedBucket], None]
 ) -> None:
     store(bucket)
     tasks = bucket.plan()
@@ -186,7 +95,7 @@ def test_history_that_names_do_not_tell_is_planned_from_its_manifests(
     assert bucket.rows(tasks) == bucket.rows(exact)
 
 
-def test_overlap_of_a_clean_election_is_read_once(bucket: Bucket) -> None:
+def test_overlap_of_a_clean_election_is_read_once(bucket: QueriedBucket) -> None:
     bucket.store(0, 20)
     bucket.store(20, 50)
     bucket.store(30, 60, epochs={0: 30, 1: 50})
@@ -195,7 +104,9 @@ def test_overlap_of_a_clean_election_is_read_once(bucket: Bucket) -> None:
     assert bucket.rows(bucket.plan()) == [(o, b"%d" % (o >= 50)) for o in range(70)]
 
 
-def test_segment_that_a_deposed_leader_stored_late_is_reported_by_its_epoch(bucket: Bucket) -> None:
+def test_segment_that_a_deposed_leader_stored_late_is_reported_by_its_epoch(
+    bucket: QueriedBucket,
+) -> None:
     bucket.store(0, 20)
     bucket.store(20, 60, epochs={0: 20, 1: 25})
     bucket.store(40, 50, epochs={0: 40})  # dropped: epoch 1 begins at 25
@@ -206,7 +117,7 @@ def test_segment_that_a_deposed_leader_stored_late_is_reported_by_its_epoch(buck
 
 
 def test_late_segments_in_a_row_are_reported_by_what_their_task_reads_before(
-    bucket: Bucket,
+    bucket: QueriedBucket,
 ) -> None:
     store_two_late_segments(bucket)
     tasks = bucket.plan()
@@ -214,7 +125,9 @@ def test_late_segments_in_a_row_are_reported_by_what_their_task_reads_before(
     assert bucket.rows(tasks) == [(o, b"%d" % (o >= 25)) for o in range(70)]
 
 
-def test_read_that_begins_between_late_segments_is_not_reported_by_names(bucket: Bucket) -> None:
+def test_read_that_begins_between_late_segments_is_not_reported_by_names(
+    bucket: QueriedBucket,
+) -> None:
     """The known limit of decision 42: only a plan from all manifests is right here."""
     store_two_late_segments(bucket)
     start = {"startingOffsets": '{"a":{"0":50}}'}
@@ -226,7 +139,7 @@ def test_read_that_begins_between_late_segments_is_not_reported_by_names(bucket:
     assert bucket.rows(tasks) == [(o, b"1") for o in range(50, 70)]
 
 
-def store_two_late_segments(bucket: Bucket) -> None:
+def store_two_late_segments(bucket: QueriedBucket) -> None:
     """Epoch 1 was elected uncleanly at 25. The leader of epoch 0 stored two more segments after
     that."""
     bucket.store(0, 20)
@@ -237,7 +150,7 @@ def store_two_late_segments(bucket: Bucket) -> None:
     bucket.store(65, 70, epochs={1: 65})
 
 
-def test_hole_is_data_loss_where_it_is_read(bucket: Bucket) -> None:
+def test_hole_is_data_loss_where_it_is_read(bucket: QueriedBucket) -> None:
     for start in (0, 10, 30, 40):
         bucket.store(start, start + 10)
     tasks = bucket.plan()
@@ -247,7 +160,9 @@ def test_hole_is_data_loss_where_it_is_read(bucket: Bucket) -> None:
     assert [offset for offset, _ in rows] == [*range(20), *range(30, 50)]
 
 
-def test_deletion_after_planning_is_data_loss_and_a_lost_object_is_damage(bucket: Bucket) -> None:
+def test_deletion_after_planning_is_data_loss_and_a_lost_object_is_damage(
+    bucket: QueriedBucket,
+) -> None:
     segments = [bucket.store(start, start + 10) for start in (0, 10, 20, 30)]
     tasks = bucket.plan()
     bucket.path(segments[1]).unlink()
@@ -266,7 +181,7 @@ def test_deletion_after_planning_is_data_loss_and_a_lost_object_is_damage(bucket
 )
 @pytest.mark.parametrize("number", [1, 3])
 def test_damaged_or_newer_manifest_is_named(
-    bucket: Bucket, number: int, content: bytes, words: str
+    bucket: QueriedBucket, number: int, content: bytes, words: str
 ) -> None:
     segments = [bucket.store(start, start + 10) for start in (0, 10, 20, 30)]
     path = bucket.path(segments[number], "rsm-manifest")
@@ -275,7 +190,7 @@ def test_damaged_or_newer_manifest_is_named(
         bucket.rows(bucket.plan())
 
 
-def test_a_stream_reads_the_manifests_that_have_come_since(bucket: Bucket) -> None:
+def test_a_stream_reads_the_manifests_that_have_come_since(bucket: QueriedBucket) -> None:
     for start in (0, 10, 20):
         bucket.store(start, start + 10)
     for by_name, again in ((True, 1), (False, 1)):
@@ -290,7 +205,7 @@ def test_a_stream_reads_the_manifests_that_have_come_since(bucket: Bucket) -> No
         assert len(bucket.manifests_read) == again
 
 
-def test_listed_segments_travel_to_executors(bucket: Bucket) -> None:
+def test_listed_segments_travel_to_executors(bucket: QueriedBucket) -> None:
     for start in (0, 10, 20):
         bucket.store(start, start + 10)
     task = bucket.plan()[0]
@@ -298,7 +213,7 @@ def test_listed_segments_travel_to_executors(bucket: Bucket) -> None:
 
 
 def test_topic_that_is_not_in_the_bucket_is_refused_with_those_that_are(
-    bucket: Bucket,
+    bucket: QueriedBucket,
 ) -> None:
     bucket.store(0, 10)
     options = {"path": bucket.settings.url, "subscribe": "ab"}
@@ -307,7 +222,7 @@ def test_topic_that_is_not_in_the_bucket_is_refused_with_those_that_are(
 
 
 def test_bucket_without_the_layout_is_refused_with_what_to_look_at(
-    bucket: Bucket, tmp_path: Path
+    bucket: QueriedBucket, tmp_path: Path
 ) -> None:
     segment = bucket.store(0, 10)
     bucket.path(segment).rename(bucket.path(segment).with_name("elsewhere"))
@@ -321,7 +236,7 @@ def test_bucket_without_the_layout_is_refused_with_what_to_look_at(
         isotherm.spark.count(options)
 
 
-def test_missing_key_is_named_by_its_id(bucket: Bucket, tmp_path: Path) -> None:
+def test_missing_key_is_named_by_its_id(bucket: QueriedBucket, tmp_path: Path) -> None:
     key = RSA.generate(2048)
     (tmp_path / "public.pem").write_bytes(key.public_key().export_key())
     (tmp_path / "private.pem").write_bytes(key.export_key(pkcs=8))

@@ -27,13 +27,18 @@ if TYPE_CHECKING:
     from isotherm.record.varint import ReadBuffer
 
 
+_OTHER_EPOCH = "batch has another leader epoch than its segment"
+
+
 class ChainFault(NamedTuple):
     """The fault of a batch, `row` of the table, as a fact without its place. `missing` are the
-    offsets [first, end) that are missing there, if nothing else is wrong."""
+    offsets [first, end) that are missing there, if nothing else is wrong. With `is_other_epoch` the
+    batch is sound, and the segment's metadata give its offset another leader epoch."""
 
     row: int
     fact: str
     missing: tuple[Offset, Offset] | None = None
+    is_other_epoch: bool = False
 
 
 class BatchChain:
@@ -79,7 +84,7 @@ class BatchChain:
         row, fact = _first_fact(
             [
                 ("batch has other offsets than its segment", (base < expected) | (nexts > end)),
-                ("batch has another leader epoch than its segment", is_other_epoch),
+                (_OTHER_EPOCH, is_other_epoch),
                 ("batch has more records than offsets", counts > sizes),
                 *contradictions,
                 (
@@ -100,6 +105,7 @@ class BatchChain:
             f"{fact} base_offset={at} next_offset={int(nexts[row])} records_count={int(counts[row])}"
             f" expected_from={int(expected[row])} expected_to={end} epoch={int(epochs[row])}"
             f" expected_epoch={int(self._epochs.at(base[row : row + 1])[0])}",
+            is_other_epoch=fact == _OTHER_EPOCH,
         )
 
     def _missing(self, table: BatchTable, next_offset: Offset) -> ChainFault | None:

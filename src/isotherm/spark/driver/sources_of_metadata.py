@@ -22,6 +22,7 @@ from isotherm.remote.metadata.api import MetadataTopic
 from isotherm.remote.metadata.folding.fold import COLUMNAR_RECORDS_MIN
 from isotherm.remote.metadata.folding.followed_partition import FollowedPartition
 from isotherm.remote.metadata.wire.keys import metadata_partition
+from isotherm.remote.reading.described_log import describe_log
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -34,7 +35,7 @@ from isotherm.remote.storage.inventory import (
     list_segment_objects,
     read_segment,
 )
-from isotherm.remote.storage.layout.segment_layout import Layout
+from isotherm.remote.storage.layout.segment_layout import LOG_SUFFIX, Layout
 from isotherm.remote.storage.object_client import ObjectClient
 from isotherm.spark.plan.listed_segments import follow_one_another, is_in_order, is_succeeded_by
 from isotherm.spark.plan.planning import BlankSegment
@@ -135,7 +136,7 @@ class UsersSegmentSource:
 class BucketSegmentSource:
     """`SegmentSource` over the objects in the bucket. A segment with a commit mark that is not
     complete raises CorruptObjectError, or with failOnDataLoss=false logs a warning. A `BlankSegment`
-    then takes the place of a segment whose manifest cannot be read.
+    then takes the place of a segment whose manifest cannot be read. Its log is read, to describe it.
 
     With `by_name`, and if the listing allows it, only the manifests of the last two segments of each
     partition are read; all but the last segment are `ListedSegment`s. A later call reads only
@@ -211,12 +212,19 @@ class BucketSegmentSource:
                 self._report(outcome)
                 # It stays part of the history. Otherwise records of an older leader would be read in
                 # its place.
-                objects = outcome.objects
-                blank = BlankSegment.named(objects.segment_id, objects.start_offset)
-                described[objects.segment_id] = outcome.segment or blank
+                segment = outcome.segment or self._blank(outcome.objects)
+                described[outcome.objects.segment_id] = segment
             elif outcome is not None:
                 described[outcome.segment_id] = outcome
         return described
+
+    def _blank(self, objects: SegmentObjects) -> BlankSegment:
+        blank = BlankSegment.named(objects.segment_id, objects.start_offset)
+        log = objects.objects.get(LOG_SUFFIX)
+        if log is None:
+            return blank
+        found = describe_log(self._client, log.key, log.size, objects.start_offset)
+        return blank if found is None else blank.described(*found)
 
     def _report(self, damaged: DamagedSegment) -> None:
         partition = damaged.objects.segment_id.topic_id_partition

@@ -25,6 +25,7 @@ from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.spark.driver.sources_of_metadata import SegmentSource
 from isotherm.spark.options import SourceOptions
+from isotherm.spark.plan.epoch_claims import EpochClaim, contested_epochs
 from isotherm.spark.plan.listed_segments import ListedSegment
 from isotherm.spark.plan.offsets import (
     OffsetBounds,
@@ -40,18 +41,20 @@ from isotherm.spark.plan.planning import (
     ReadTask,
     SegmentPiece,
     SegmentRead,
-    contested_epochs,
+    blanks_of,
     limit_range_sizes,
     lineage_pieces,
+    lost_offsets,
     plan_reads,
     plan_tasks,
     split_ranges,
 )
 from isotherm.spark.reading.brokers import Brokers
-from isotherm.spark.reading.readers import SegmentGoneError, prove_epoch
+from isotherm.spark.reading.epoch_proof import prove_epoch
+from isotherm.spark.reading.readers import SegmentGoneError, SegmentReadError, WrongRowsError
 from isotherm.spark.reading.time_lookup import first_offset_not_before
 from isotherm.spark.reading.transactions import CommittedHistory
-from isotherm.types import Offset, TimestampMs, TopicIdPartition, TopicPartition
+from isotherm.types import LeaderEpoch, Offset, TimestampMs, TopicIdPartition, TopicPartition
 
 _logger = logging.getLogger(__name__)
 
@@ -63,12 +66,12 @@ REPLANS_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """The readable part of a partition: the pieces of its history, and its offsets. `blank` is the
-    start offset of the first segment whose manifest cannot be read; None without such a segment."""
+    """The readable part of a partition: the pieces of its history, and its offsets. `blanks` are the
+    segments whose manifest cannot be read, ascending by start offset."""
 
     pieces: Sequence[SegmentPiece]
     bounds: OffsetBounds
-    blank: Offset | None = None
+    blanks: Sequence[BlankSegment] = ()
 
 
 Views: TypeAlias = Mapping[TopicPartition, PartitionView]
@@ -91,6 +94,7 @@ class TieredLog:
         self._brokers = brokers
         self._transactions: CommittedHistory | None = None
         self._proven_ends: set[uuid.UUID] = set()
+        self._proven_claims: frozenset[tuple[uuid.UUID, Offset, LeaderEpoch]] = frozenset()
 
     def views(self, *, may_lack_topics: bool = False) -> dict[TopicPartition, PartitionView]:
         """The current view of each partition of the query, from new requests.
@@ -116,14 +120,15 @@ class TieredLog:
             known=seen,
             may_lack_topics=may_lack_topics,
         )
-        pieces = {partition: self._pieces(histories.get(partition, ())) for partition in chosen}
+        self._prove_claims([histories.get(partition, ()) for partition in chosen])
+        pieces = {partition: lineage_pieces(histories.get(partition, ())) for partition in chosen}
         if options.reads_committed:
             self._transactions = self._committed(pieces)
             pieces = self._transactions.stable_pieces()
         if self._brokers is None:
             return {
                 p: PartitionView(
-                    pieces[p], _bucket_bounds(pieces[p], 0), _first_blank(histories.get(p, ()))
+                    pieces[p], _bucket_bounds(pieces[p], 0), blanks_of(histories.get(p, ()))
                 )
                 for p in chosen
             }
@@ -135,13 +140,34 @@ class TieredLog:
             for p in chosen
         }
 
-    def _pieces(self, segments: Sequence[RemoteLogSegmentMetadata]) -> list[SegmentPiece]:
-        """The lineage. Before records are left out because of a leader epoch in the metadata, that
-        epoch is compared with the batches."""
-        # Costs no request unless there was an unclean election: then no epoch supersedes another.
-        for claim in contested_epochs(segments):
+    def _prove_claims(self, histories: Iterable[Sequence[RemoteLogSegmentMetadata]]) -> None:
+        """Before records are left out because of a leader epoch in the metadata, compare that epoch
+        with the batches. Costs no request unless segments overlap; a later call compares only what
+        is new.
+
+        Raises WrongEpochsError, and SegmentReadError for a segment that supersedes others, or is
+        superseded, and cannot be read. With failOnDataLoss=false that is a warning.
+        """
+        claims = {
+            (each.segment.segment_id.id, each.offset, each.epoch): each
+            for segments in histories
+            for each in contested_epochs(segments)
+        }
+        fresh = [each for key, each in claims.items() if key not in self._proven_claims]
+        with ThreadPoolExecutor(_LOOKUP_THREADS, thread_name_prefix="isotherm-epochs") as pool:
+            list(pool.map(self._prove_claim, fresh))
+        self._proven_claims = frozenset(claims)
+
+    def _prove_claim(self, claim: EpochClaim) -> None:
+        try:
             prove_epoch(claim, self._storage)
-        return lineage_pieces(segments)
+        except WrongRowsError:
+            raise
+        except SegmentReadError as error:
+            # The records of a copy are read from another segment, whose epochs its read compares.
+            if self._options.fail_on_data_loss and not claim.is_of_copy:
+                raise
+            _logger.warning("leader epochs of the metadata are used without a proof: %s", error)
 
     def _committed(
         self, pieces: Mapping[TopicPartition, Sequence[SegmentPiece]]
@@ -164,10 +190,13 @@ class TieredLog:
 
         Raises CorruptObjectError if the metadata still names the deleted segment.
         """
+        return self._replanned(lambda: plan(self.views(may_lack_topics=may_lack_topics)))
+
+    def _replanned(self, plan: Callable[[], _Planned]) -> _Planned:
         replans_left = REPLANS_MAX
         while True:
             try:
-                return plan(self.views(may_lack_topics=may_lack_topics))
+                return plan()
             except SegmentGoneError as error:
                 if not replans_left or self._is_named(error.read):
                     raise CorruptObjectError(f"{error} {cause_when_gone(self._options)}") from error
@@ -249,21 +278,27 @@ class TieredLog:
         *,
         merge_ranges: bool,
     ) -> list[ReadTask]:
-        reads = [self._reads(views[wanted.topic_partition].pieces, wanted) for wanted in ranges]
+        reads = []
+        for wanted in ranges:
+            view = views[wanted.topic_partition]
+            reads.append(self._reads(view.pieces, wanted, view.blanks))
         if self._transactions is not None:
             reads = self._transactions.with_aborted(reads)
         return plan_tasks(reads, self._options.target_bytes_per_task, merge_ranges=merge_ranges)
 
-    def _reads(self, pieces: Sequence[SegmentPiece], wanted: OffsetRange) -> list[Read]:
+    def _reads(
+        self, pieces: Sequence[SegmentPiece], wanted: OffsetRange, blanks: Sequence[BlankSegment]
+    ) -> list[Read]:
         reads = plan_reads(pieces, wanted)
         if self._options.reads_tail:
             return reads
         for read in reads:
             if isinstance(read, BrokerRead):
-                self.report_data_loss(
-                    f"no segment in the bucket holds these offsets partition={read.topic_partition}"
-                    f" start_offset={read.start_offset} end_offset={read.end_offset}"
-                )
+                for cause, lost in lost_offsets(read.offsets, blanks):
+                    self.report_data_loss(
+                        f"{cause} partition={lost.topic_partition}"
+                        f" start_offset={lost.start} end_offset={lost.end}"
+                    )
         return [read for read in reads if not isinstance(read, BrokerRead)]
 
     def find_times(
@@ -286,8 +321,9 @@ class TieredLog:
             found = first_offset_not_before(
                 kept, self._storage, times[partition], gaps=self._options.gaps
             )
-            if is_end and view.blank is not None and (found is None or view.blank < found):
-                return max(view.blank, view.bounds.start)
+            blank = min((each.start_offset for each in view.blanks), default=None)
+            if is_end and blank is not None and (found is None or blank < found):
+                return max(blank, view.bounds.start)
             return found
 
         with ThreadPoolExecutor(_LOOKUP_THREADS, thread_name_prefix="isotherm-lookup") as pool:
@@ -304,17 +340,22 @@ class TieredLog:
         None if the metadata still names the segment: it is then not deleted but damaged. Only the
         name of a `ListedSegment` was known, so it is always planned again, from the manifests.
         Offsets without a segment are read from the brokers, or are lost (see `report_data_loss`).
+        Raises as `planned`.
         """
+        return self._replanned(lambda: self._read_again(read))
+
+    def _read_again(self, read: SegmentRead) -> list[Read] | None:
         partition = read.topic_partition
         segments = self._segments_now(read)
         is_listed = isinstance(read.segment, ListedSegment)
         if not is_listed and any(each.segment_id == read.segment.segment_id for each in segments):
             return None
-        pieces = self._pieces(segments)
+        self._prove_claims([segments])
+        pieces = lineage_pieces(segments)
         if self._options.reads_committed:
             self._transactions = self._committed({partition: pieces})
         wanted = OffsetRange(partition, read.start_offset, read.end_offset)
-        found = self._reads(pieces, wanted)
+        found = self._reads(pieces, wanted, blanks_of(segments))
         return found if self._transactions is None else self._transactions.with_aborted([found])[0]
 
     def read_elsewhere(self, read: SegmentRead) -> list[Read] | None:
@@ -355,11 +396,6 @@ def cause_when_gone(options: SourceOptions) -> str:
         "cause='the metadata still has this segment: its objects were taken away by other means"
         " than retention, `isotherm pipeline sweep` tells which are missing'"
     )
-
-
-def _first_blank(segments: Iterable[RemoteLogSegmentMetadata]) -> Offset | None:
-    blanks = (each.start_offset for each in segments if isinstance(each, BlankSegment))
-    return min(blanks, default=None)
 
 
 def _alone(read: SegmentRead, instead: SegmentRead) -> Beside | None:

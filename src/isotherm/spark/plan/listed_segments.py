@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from isotherm.errors import CorruptDataError, RemoteResourceNotFoundError
+from isotherm.errors import RemoteResourceNotFoundError, UnreadableDataError
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -32,12 +32,12 @@ from isotherm.types import LeaderEpoch, Offset, TopicIdPartition
 # Manifests are small: a task fetches several in parallel.
 _MANIFEST_THREADS = 8
 
-# Reads the manifest of a segment; raises RemoteResourceNotFoundError if it is deleted.
+# Reads the manifest of a segment; raises UnreadableDataError.
 FetchMetadata: TypeAlias = Callable[[RemoteLogSegmentMetadata], RemoteLogSegmentMetadata]
 # Plans a read again, from the present metadata (see task_reading.py).
 ReadAgain: TypeAlias = Callable[[SegmentRead], "Sequence[Read] | None"]
 
-_Fact: TypeAlias = RemoteLogSegmentMetadata | RemoteResourceNotFoundError | CorruptDataError
+_Fact: TypeAlias = RemoteLogSegmentMetadata | UnreadableDataError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +110,8 @@ def follow_one_another(segments: Sequence[SegmentObjects]) -> Iterator[ListedSeg
 def settle(
     reads: Sequence[SegmentRead], fetch_metadata: FetchMetadata, read_again: ReadAgain
 ) -> list[Read]:
-    """The same reads with the metadata of the manifests. Reads that the manifests contradict are
-    planned again.
-
-    Raises CorruptDataError if the manifest of a segment that is read is damaged.
-    """
+    """The same reads with the metadata of the manifests. Reads that the manifests contradict, or
+    whose manifest cannot be read, are planned again."""
     named: dict[uuid.UUID, ListedSegment] = {}
     for read in reads:
         segment = read.segment
@@ -129,7 +126,7 @@ def settle(
     def fetched(segment: ListedSegment) -> _Fact:
         try:
             return fetch_metadata(segment)
-        except (RemoteResourceNotFoundError, CorruptDataError) as error:
+        except UnreadableDataError as error:
             return error
 
     with ThreadPoolExecutor(_MANIFEST_THREADS, "isotherm-manifests") as pool:
@@ -160,9 +157,8 @@ def _settled(
     if not isinstance(listed, ListedSegment):
         return read
     segment = facts[listed.segment_id.id]
-    if isinstance(segment, CorruptDataError):
-        raise segment
-    if isinstance(segment, RemoteResourceNotFoundError):
+    # Planned again from all manifests: others may hold its offsets, and a plan reports the rest.
+    if isinstance(segment, UnreadableDataError):
         return None
     # `<`: a segment may reach into the next one, which is read from its start on.
     if segment.end_offset_inclusive < listed.end_offset_inclusive:
@@ -170,9 +166,11 @@ def _settled(
     if min(segment.segment_leader_epochs) < led_to:
         return None
     before = facts[listed.previous.segment_uuid] if listed.previous is not None else None
-    if isinstance(before, CorruptDataError):
-        return None
     # If the previous segment is deleted, the task that reads it reports that.
+    if isinstance(before, UnreadableDataError) and not isinstance(
+        before, RemoteResourceNotFoundError
+    ):
+        return None
     if isinstance(before, RemoteLogSegmentMetadata) and not _is_led_later(before, segment):
         return None
     return replace(read, segment=segment)

@@ -36,12 +36,18 @@ ASSUMED_RECORD_SIZE = 1024
 # Reads of different partitions share a task only while it is smaller than the target size divided by
 # this: a small task costs little, and users of Kafka expect partitions to be read in parallel.
 _SHARED_TASK_SHARE = 8
+_NO_SEGMENT = "no segment in the bucket holds these offsets"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlankSegment(RemoteLogSegmentMetadata):
-    """A segment known by name only: its manifest, with its end offset and leader epochs, cannot be
-    read."""
+    """A segment whose manifest, with its end offset and leader epochs, cannot be read. It is not read,
+    but may be the history of its offsets.
+
+    With `is_described` its log shows both; else only its name is known.
+    """
+
+    is_described: bool = False
 
     @classmethod
     def named(cls, segment_id: RemoteLogSegmentId, start_offset: Offset) -> BlankSegment:
@@ -55,6 +61,17 @@ class BlankSegment(RemoteLogSegmentMetadata):
             segment_size_in_bytes=0,
             segment_leader_epochs={0: start_offset},
             state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+        )
+
+    def described(
+        self, end_offset_inclusive: Offset, epochs: Mapping[LeaderEpoch, Offset]
+    ) -> BlankSegment:
+        """This segment with what the batches of its log say."""
+        return replace(
+            self,
+            end_offset_inclusive=end_offset_inclusive,
+            segment_leader_epochs=epochs,
+            is_described=True,
         )
 
 
@@ -135,6 +152,10 @@ class BrokerRead:
     record_size: int = ASSUMED_RECORD_SIZE
 
     @property
+    def offsets(self) -> OffsetRange:
+        return OffsetRange(self.topic_partition, self.start_offset, self.end_offset)
+
+    @property
     def size_in_bytes(self) -> int:
         return (self.end_offset - self.start_offset) * self.record_size
 
@@ -170,9 +191,11 @@ def lineage_pieces(
     without a segment are a gap between two pieces.
 
     Segments with `unreadable` ids are not read, but belong to the lineage: records of an older
-    leader do not replace them. Nothing replaces a `BlankSegment` either: see `_around_blank`.
+    leader do not replace them. The same goes for a described `BlankSegment`. Around one that is not
+    described more is left out: see `_around_blank`.
     """
-    spans, blanks = _spans_by_epoch(segments)
+    spans, blanks = spans_by_epoch(segments)
+    unreadable = {*unreadable, *(each.segment_id.id for each in blanks)}
     pieces: list[SegmentPiece] = []
     # From the newest epoch down, so that `epoch_end` is the lowest start of any later epoch.
     epoch_end: Offset | None = None
@@ -181,51 +204,28 @@ def lineage_pieces(
         epoch_start = min(span.start_offset for span in spans[epoch])
         readable = [span for span in spans[epoch] if span.segment.segment_id.id not in unreadable]
         if readable:
-            pieces.extend(_cover(readable, epoch_end))
+            pieces.extend(cover(readable, epoch_end))
         epoch_end = epoch_start if epoch_end is None else min(epoch_end, epoch_start)
     pieces.sort(key=lambda piece: piece.start_offset)
     for blank in blanks:
+        if blank.is_described:
+            continue
         pieces = _around_blank(pieces, blank.start_offset, spans)
     return _join_neighbours(pieces)
 
 
-class EpochClaim(NamedTuple):
-    """The metadata claim that the batch at `offset` in `segment` is of `epoch`."""
-
-    segment: RemoteLogSegmentMetadata
-    offset: Offset
-    epoch: LeaderEpoch
-
-
-def contested_epochs(segments: Iterable[RemoteLogSegmentMetadata]) -> list[EpochClaim]:
-    """The claims because of which records are left out of the log: the leader epoch of these
-    records, and the later epoch of the records that supersede them.
-
-    Empty unless there was an unclean election, or the metadata is wrong.
-    """
-    spans, _ = _spans_by_epoch(segments)
-    claims: dict[tuple[uuid.UUID, Offset], EpochClaim] = {}
-    superseding: EpochClaim | None = None
-    for epoch in sorted(spans, reverse=True):
-        first = min(spans[epoch], key=lambda span: span.start_offset)
-        for span in spans[epoch]:
-            if superseding is not None and span.end_offset > superseding.offset:
-                for claim in (EpochClaim(span.segment, span.start_offset, epoch), superseding):
-                    claims[claim.segment.segment_id.id, claim.offset] = claim
-        if superseding is None or first.start_offset < superseding.offset:
-            superseding = EpochClaim(first.segment, first.start_offset, epoch)
-    return list(claims.values())
-
-
-def _spans_by_epoch(
+def spans_by_epoch(
     segments: Iterable[RemoteLogSegmentMetadata],
 ) -> tuple[dict[LeaderEpoch, list[SegmentPiece]], list[BlankSegment]]:
+    """The part of each segment of each leader epoch, and the segments whose manifest cannot be
+    read. Of these only the described ones have parts."""
     spans: dict[LeaderEpoch, list[SegmentPiece]] = defaultdict(list)
     blanks: list[BlankSegment] = []
     for segment in segments:
         if isinstance(segment, BlankSegment):
             blanks.append(segment)
-            continue
+            if not segment.is_described:
+                continue
         for epoch, span in _pieces_by_epoch(segment):
             spans[epoch].append(span)
     return spans, blanks
@@ -258,6 +258,33 @@ def _around_blank(
             if piece.end_offset > resumed
         ]
     return kept
+
+
+def blanks_of(segments: Iterable[RemoteLogSegmentMetadata]) -> list[BlankSegment]:
+    """The segments whose manifest cannot be read, ascending by start offset."""
+    blanks = (each for each in segments if isinstance(each, BlankSegment))
+    return sorted(blanks, key=lambda blank: blank.start_offset)
+
+
+def lost_offsets(
+    hole: OffsetRange, blanks: Sequence[BlankSegment]
+) -> Iterator[tuple[str, OffsetRange]]:
+    """Yield the parts of a hole between pieces, ascending, each with its cause as a fact. A segment
+    that is not described may have all offsets of the hole from its start on."""
+    reached = hole.start
+    for blank in blanks:
+        held_to = blank.end_offset_inclusive + 1 if blank.is_described else hole.end
+        first, end = max(blank.start_offset, reached), min(held_to, hole.end)
+        if first >= end:
+            continue
+        if reached < first:
+            yield _NO_SEGMENT, OffsetRange(hole.topic_partition, reached, first)
+        holds = "held" if blank.is_described else "perhaps held or superseded"
+        fact = f"offsets are {holds} by a segment whose manifest cannot be read"
+        yield f"{fact} segment={blank.segment_id}", OffsetRange(hole.topic_partition, first, end)
+        reached = end
+    if reached < hole.end:
+        yield _NO_SEGMENT, OffsetRange(hole.topic_partition, reached, hole.end)
 
 
 def cut_pieces(pieces: Iterable[SegmentPiece], end: Offset) -> list[SegmentPiece]:
@@ -297,7 +324,7 @@ def _pieces_by_epoch(
             yield epoch, SegmentPiece(segment, start, end + 1)
 
 
-def _cover(spans: list[SegmentPiece], limit: Offset | None) -> Iterator[SegmentPiece]:
+def cover(spans: list[SegmentPiece], limit: Offset | None) -> Iterator[SegmentPiece]:
     """Yield disjoint pieces that cover every offset of `spans` below `limit`. At each offset the span
     that reaches farthest is taken, so the pieces are few."""
     spans.sort(key=lambda span: span.start_offset)

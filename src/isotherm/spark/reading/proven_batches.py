@@ -61,6 +61,10 @@ class MissingOffsetsError(CorruptObjectError):
         self.missing = missing
 
 
+class OtherEpochError(CorruptRecordError):
+    """A batch has another leader epoch than its segment's metadata give its offset."""
+
+
 class OtherRecordsError(CorruptObjectError):
     """The batches are sound, but not those that the metadata describes. Earlier rows may be of the
     wrong log."""
@@ -218,6 +222,8 @@ class _Chain:
 
     def _error(self, fault: ChainFault) -> CorruptDataError:
         message = f"{fault.fact} position={self._position}"
+        if fault.is_other_epoch:
+            return OtherEpochError(message)
         if fault.missing is None:
             return CorruptRecordError(message)
         return MissingOffsetsError(message, fault.missing)

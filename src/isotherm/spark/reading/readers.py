@@ -20,10 +20,11 @@ from itertools import groupby
 from typing import NamedTuple
 
 from isotherm.errors import (
-    CorruptDataError,
     CorruptObjectError,
     CorruptRecordError,
+    KeyPairNotConfiguredError,
     RemoteResourceNotFoundError,
+    UnreadableDataError,
 )
 from isotherm.record.batch import BatchHeader, read_batch_header
 from isotherm.record.batch_header import SEQUENCE_MASK
@@ -45,7 +46,7 @@ from isotherm.segment.offset_index import (
     lookup_offset,
 )
 from isotherm.segment.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
-from isotherm.spark.plan.planning import EpochClaim, ProducersAt, SegmentPiece, SegmentRead
+from isotherm.spark.plan.planning import ProducersAt, SegmentPiece, SegmentRead
 from isotherm.spark.reading.proven_batches import (
     MissingOffsetsError,
     OtherRecordsError,
@@ -196,7 +197,8 @@ def locate(read: SegmentRead, storage: RemoteStorageManager) -> PositionRange:
     """The byte range of a read, by the segment's offset index. A read of the whole segment fetches
     no index.
 
-    If the index is damaged, the segment is read from its start, so no data is lost.
+    The index is a hint. If it cannot be used, for whatever reason, the segment is read from its
+    start: if it is deleted, the log shows that.
     """
     size = read.segment.segment_size_in_bytes
     if not size:
@@ -208,7 +210,7 @@ def locate(read: SegmentRead, storage: RemoteStorageManager) -> PositionRange:
             index = storage.fetch_index(read.segment, IndexType.OFFSET)
             check_offset_index(index, read.segment.start_offset)
             located = positions_of(read, index)
-        except CorruptDataError as error:
+        except UnreadableDataError as error:
             _logger.warning("read without its offset index: %s", error)
             return PositionRange(0, size)
     # An index has no CRC: its positions may lie anywhere.
@@ -376,10 +378,8 @@ def prove_committed(
             return
         read = SegmentRead(piece.segment, piece.start_offset, piece.end_offset)
         with named(read):
-            # No blocks ahead: each small GET is made only while a transaction is undecided.
-            located = LocatedRead(read, PositionRange(0, 0))
-            for run in _proven(located, storage, (), _PROOF_SETTINGS):
-                verify_crcs(run.data, run.table)
+            # Each small GET is made only while a transaction is undecided.
+            for run in runs_of_proof(read, storage, PositionRange(0, 0)):
                 drop_ended(left, run.data, run.table)
                 if not left:
                     return
@@ -404,9 +404,7 @@ def prove_open(
     begun: dict[ProducerId, Offset] = {}
     located = locate(read, storage)
     with named(read):
-        ahead = LocatedRead(read, replace(located, end=located.start))
-        for run in _proven(ahead, storage, (), _PROOF_SETTINGS):
-            verify_crcs(run.data, run.table)
+        for run in runs_of_proof(read, storage, located):
             begun |= {p: expected_open[p] for p in check_open(expected_open, run.data, run.table)}
         here = {p: first for p, first in expected_open.items() if first >= last.start_offset}
         check_begun(here, begun)
@@ -468,6 +466,16 @@ def open_transactions(states: Iterable[ProducerSnapshotEntry]) -> dict[ProducerI
     }
 
 
+def runs_of_proof(
+    read: SegmentRead, storage: RemoteStorageManager, located: PositionRange
+) -> Iterator[ProvenRun]:
+    """The batches of a read from `located` on, with correct CRCs. Nothing is fetched ahead."""
+    ahead = LocatedRead(read, replace(located, end=located.start))
+    for run in _proven(ahead, storage, (), _PROOF_SETTINGS):
+        verify_crcs(run.data, run.table)
+        yield run
+
+
 def _proven(
     located: LocatedRead,
     storage: RemoteStorageManager,
@@ -497,9 +505,10 @@ def named(read: SegmentRead) -> Iterator[None]:
     """Turn lost or damaged data into a SegmentReadError that names the records."""
     try:
         yield
-    except SegmentReadError:
+    except (SegmentReadError, KeyPairNotConfiguredError):
+        # A setting that is missing is no lost data: failOnDataLoss=false leaves nothing out for it.
         raise
-    except (RemoteResourceNotFoundError, CorruptDataError) as error:
+    except UnreadableDataError as error:
         problem = unreadable_records(read.segment, read.start_offset, read.end_offset, error)
         if isinstance(error, RemoteResourceNotFoundError):
             raise SegmentGoneError(problem, read) from error
@@ -512,14 +521,6 @@ def named(read: SegmentRead) -> Iterator[None]:
         if isinstance(error, TransactionMismatchError):
             raise WrongTransactionsError(f"{problem} {_UNCOMMITTED_HINT}", read) from error
         raise SegmentReadError(problem, read) from error
-
-
-def prove_epoch(claim: EpochClaim, storage: RemoteStorageManager) -> None:
-    """Raise SegmentReadError if the batch at the claim's offset has another leader epoch."""
-    read = SegmentRead(claim.segment, claim.offset, claim.offset + 1)
-    with closing(batches_of(read, storage, Gaps.PERMITTED)) as batches:
-        # `_proven` has compared each batch with the epochs of the segment.
-        next(batches, None)
 
 
 def batches_of(

@@ -92,7 +92,7 @@ def _decode(
 ) -> Generator[Decoded | BrokerRead, None, None]:
     """Yield the decoded records of segments, and the reads of the broker, in order.
 
-    Raises CorruptDataError as `read_segments` and `settle` do. Without fail_on_data_loss the error
+    Raises CorruptDataError as `read_segments` does, and what `read_again` raises. Without fail_on_data_loss the error
     becomes a warning, and the rest of the read is left out. WrongRowsError is always raised, because
     rows that Spark has already cannot be taken back.
     """
@@ -108,22 +108,20 @@ def _decode(
         if first.start_offset >= first.end_offset:
             continue
         reads_of_run = _take_run(first, waiting, alone=not fail_on_data_loss)
+        # Planned from object names alone (docs/decisions/0042): manifests are read here, and reads
+        # that they contradict are planned again.
+        if any(isinstance(read.segment, ListedSegment) for read in reads_of_run):
+            settled = settle(reads_of_run, storage.fetch_segment_metadata, when_missing.read_again)
+            waiting.extendleft(reversed(settled))
+            continue
+        run = _Run(reads_of_run)
         try:
-            # Planned from object names alone (docs/decisions/0042): manifests are read here, and
-            # reads that they contradict are planned again.
-            if any(isinstance(read.segment, ListedSegment) for read in reads_of_run):
-                settled = settle(
-                    reads_of_run, storage.fetch_segment_metadata, when_missing.read_again
-                )
-                waiting.extendleft(reversed(settled))
-                continue
-            run = _Run(reads_of_run)
             decoded = read_segments(run.reads, storage, columns, settings=settings)
             with closing(decoded):
                 yield from run.followed(decoded)
         except SegmentGoneError as error:
             before, gone, after = run.unread(error.read)
-            instead = when_missing.read_again(gone) if rereads_left > 0 else None
+            instead = _read_instead(gone, when_missing) if rereads_left > 0 else None
             rereads_left -= 1
             if instead is None:
                 reported = CorruptObjectError(f"{error} {when_missing.cause_when_gone}".rstrip())
@@ -146,6 +144,13 @@ def _decode(
             # Without fail_on_data_loss the run has one read, so only the rest of that read is left
             # out.
             _report(error, fail_on_data_loss=fail_on_data_loss or is_fatal)
+
+
+def _read_instead(gone: SegmentRead, when_missing: WhenMissing) -> Sequence[Read] | None:
+    """The reads that replace `gone`, or None if the metadata still names its segment, and no other
+    segments have its offsets."""
+    instead = when_missing.read_again(gone)
+    return when_missing.read_elsewhere(gone) if instead is None else instead
 
 
 def _read_around(
@@ -206,7 +211,7 @@ class _Run:
 
         A read fails when it is fetched, so earlier reads may not be decoded yet.
         """
-        index = next(i for i, read in enumerate(self.reads) if read is gone)
+        index = [read is gone for read in self.reads].index(True)
         current = self.reads[self._at]
         reached = min(max(self._reached, current.start_offset), current.end_offset)
         left = [current.of(reached, current.end_offset), *self.reads[self._at + 1 :]]

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from contextlib import closing
 
 from isotherm.errors import (
-    CorruptDataError,
     CorruptIndexError,
+    UnreadableDataError,
 )
 from isotherm.record.batch import BatchHeader
 from isotherm.record.columns import decode_columns
@@ -91,13 +91,13 @@ def _first_young_offset(
 
 
 def _time_entries(whole: SegmentRead, storage: RemoteStorageManager) -> list[TimestampOffset]:
-    """The entries of a time index. Empty if it is damaged, so that the segment is searched from its
+    """The entries of a time index. Empty if it cannot be used, so that the segment is searched from its
     start."""
     with named(whole):
         try:
             index = storage.fetch_index(whole.segment, IndexType.TIMESTAMP)
             return read_time_index(index, whole.segment.start_offset)
-        except CorruptDataError as error:
+        except UnreadableDataError as error:
             _logger.warning("looked up without the time index: %s", error)
             return []
 

@@ -24,10 +24,11 @@ from dataclasses import replace
 from itertools import islice, pairwise
 
 from isotherm.errors import (
-    CorruptDataError,
     CorruptIndexError,
     CorruptObjectError,
+    KeyPairNotConfiguredError,
     RemoteResourceNotFoundError,
+    UnreadableDataError,
 )
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager
@@ -287,9 +288,9 @@ def _fetching() -> ThreadPoolExecutor:
 def _named(segment: RemoteLogSegmentMetadata) -> Iterator[None]:
     try:
         yield
-    except SegmentReadError:
+    except (SegmentReadError, KeyPairNotConfiguredError):
         raise
-    except (RemoteResourceNotFoundError, CorruptDataError) as error:
+    except UnreadableDataError as error:
         partition = segment.topic_id_partition
         problem = (
             f"transactions cannot be read from the tier topic={partition.topic}"
