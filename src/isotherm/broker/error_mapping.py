@@ -75,6 +75,7 @@ ERROR_CODES: dict[type[BaseException], ErrorCode] = {
     errors.RejectedError: ErrorCode.invalid_request,
     # Damaged data and disks. Only an operator makes the other version or the key readable: consumers wait for it.
     errors.RemoteResourceNotFoundError: ErrorCode.unknown_server_error,
+    errors.UnreadableDataError: ErrorCode.kafka_storage_error,
     errors.UnknownObjectVersionError: ErrorCode.kafka_storage_error,
     errors.KeyPairNotConfiguredError: ErrorCode.kafka_storage_error,
     errors.CorruptDataError: ErrorCode.corrupt_message,
