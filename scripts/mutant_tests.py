@@ -70,6 +70,11 @@ INDEX_CACHE = ("tests/unit/remote/test_index_cache.py",)
 COMPACTED = ("tests/unit/remote/test_compacted_history.py",)
 READER = ("tests/unit/remote/test_remote_log_reader.py", *COMPACTED)
 SCRUB = ("tests/unit/remote/scrub",)
+OVERLAPS = ("tests/unit/spark/test_overlapping_segments.py",)
+MANIFEST = (
+    "tests/unit/remote/storage/test_aiven_manifest.py",
+    "tests/unit/remote/storage/test_chunk_index.py",
+)
 COMPACTION = ("tests/unit/remote/compaction",)
 COMPACT_PLAN = (*COMPACTION, "tests/unit/spark/test_compact_plan.py")
 METADATA = ("tests/unit/remote/metadata",)
@@ -138,6 +143,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "spark/reading/tail.py": ("tests/unit/spark/test_tail.py",),
     "spark/streaming/stream_offsets.py": ("tests/unit/spark/test_stream_offsets.py",),
     "spark/streaming/stream_query.py": ("tests/unit/spark/test_stream_query.py",),
+    "spark/plan/epoch_claims.py": OVERLAPS,
+    "spark/reading/epoch_proof.py": OVERLAPS,
+    "remote/reading/described_log.py": ("tests/unit/remote/test_described_log.py",),
+    "remote/storage/manifest/aiven_manifest.py": MANIFEST,
+    "remote/storage/manifest/chunk_index.py": MANIFEST,
     "spark/jobs/quarantine.py": (
         "tests/spark/test_sweep_recheck.py",
         "tests/spark/test_bucket_pages.py",

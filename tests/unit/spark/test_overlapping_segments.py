@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.plan.epoch_claims import EpochClaim, contested_epochs
-from isotherm.spark.reading.epoch_proof import WrongEpochsError
+from isotherm.spark.reading.epoch_proof import WrongEpochsError, prove_epoch
 from isotherm.types import TopicIdPartition
 from tests.support.bucket_queries import QueriedBucket, Row
 from tests.support.record_segments import RecordSegmentMaker
@@ -256,6 +257,38 @@ def test_claims_are_about_the_last_record_that_is_left_out(bucket: QueriedBucket
         *copies(stored),
     }
     assert contested_epochs([stored["before"], stored["elected"], stored["after"]]) == []
+
+
+def test_two_segments_that_overlap_have_a_claim_and_neighbours_none(bucket: QueriedBucket) -> None:
+    first, second, third = bucket.store(0, 20), bucket.store(15, 40), bucket.store(40, 50)
+    assert set_of(contested_epochs([first, second])) == {(second.segment_id.id, 19, 0, True)}
+    assert contested_epochs([second, third]) == []
+    assert contested_epochs([first, third]) == []
+
+
+def test_record_that_a_later_leader_supersedes_has_a_claim_and_so_has_that_leader(
+    bucket: QueriedBucket,
+) -> None:
+    deposed, elected = bucket.store(0, 20), bucket.store(15, 40, epochs={1: 15})
+    after = bucket.store(40, 50, epochs={1: 40})
+    assert set_of(contested_epochs([deposed, elected, after])) == {
+        (deposed.segment_id.id, 19, 0, False),
+        (elected.segment_id.id, 15, 1, False),
+    }
+    exact = bucket.store(20, 30, epochs={1: 20})
+    assert contested_epochs([deposed, exact]) == []
+
+
+@pytest.mark.parametrize("begin", [10, 11])
+def test_proof_is_of_the_batch_at_the_offset_and_those_below(
+    bucket: QueriedBucket, begin: int
+) -> None:
+    stored = bucket.store(0, 20, epochs={0: 0, 1: begin})
+    told = replace(stored, segment_leader_epochs={0: 0})
+    prove_epoch(EpochClaim(told, begin - 1, 0), bucket.storage)
+    for offset in (begin, begin + 1, 19):
+        with pytest.raises(WrongEpochsError, match=str(stored.segment_id)):
+            prove_epoch(EpochClaim(told, offset, 0), bucket.storage)
 
 
 def set_of(claims: list[EpochClaim]) -> set[tuple[object, ...]]:

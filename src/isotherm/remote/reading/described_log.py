@@ -56,7 +56,8 @@ def _described(
             nexts = base + table["last_offset_delta"] + 1
             found = np.append(last_epoch, leader_epochs(part, table))
             if (
-                base[0] != next_offset
+                base[0] < next_offset
+                or (not epochs and base[0] != start_offset)
                 or (base[1:] < nexts[:-1]).any()
                 or (found[1:] < found[:-1]).any()
             ):
@@ -66,4 +67,6 @@ def _described(
             epochs.setdefault(int(found[1]), int(base[0]))
             last_epoch, next_offset = int(found[-1]), int(nexts[-1])
     joiner.end()
+    if joiner.position != size:
+        raise CorruptDataError(f"log is shorter than its listing says size={size}")
     return LogDescription(next_offset - 1, epochs) if epochs else None

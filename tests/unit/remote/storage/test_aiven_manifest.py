@@ -137,6 +137,22 @@ def test_highest_leader_epoch_is_read() -> None:
     assert manifest.segment.segment_leader_epochs == {2**31 - 1: 100}
 
 
+@pytest.mark.parametrize("epochs", [{"0": -1}, {"0": 100, "5": 2**40 + 1}, {"0": 150, "2": 100}])
+def test_leader_epochs_outside_of_the_segment_are_corrupt(epochs: dict[str, int]) -> None:
+    with pytest.raises(CorruptMetadataError, match="do not rise within"):
+        read_manifest(changed("remoteLogSegmentMetadata", "segmentLeaderEpochs", value=epochs))
+
+
+def test_numbers_at_the_limits_of_their_types_are_read() -> None:
+    epochs = {"0": 0, "5": 2**40}
+    path = ("remoteLogSegmentMetadata", "segmentLeaderEpochs")
+    assert read_manifest(changed(*path, value=epochs)).segment is not None
+    for number in (-(2**31), -1, 2**31 - 1):
+        found = read_manifest(changed("remoteLogSegmentMetadata", "brokerId", value=number))
+        assert found.segment is not None
+        assert found.segment.broker_id == number
+
+
 LONG = "x" * 10_000
 
 
