@@ -86,7 +86,11 @@ def test_time_after_the_last_record_is_the_end(broker: EmbeddedBroker) -> None:
 def test_header_whose_name_is_not_utf8_has_replacement_characters(broker: EmbeddedBroker) -> None:
     invoke(broker, "topics", "create", "odd", "--partitions", "1", "--config", "retention.ms=-1")
     headers = [(RawName(b"h\xff\xfe"), b"1"), (RawName(b"ok"), None)]
-    records = bytes(build_batch([NewRecord(_TIMES_MS[0], None, b"v", headers)] * 2))
+    # The interpreter checks a call's result differently after some calls of the same place.
+    sound = [NewRecord(_TIMES_MS[0], None, b"v", [(RawName(b"a"), b"")])] * 100
+    records = bytes(
+        build_batch([*sound, *[NewRecord(_TIMES_MS[0], None, b"v", headers)] * 100, *sound])
+    )
     with RawClient(broker.bootstrap_servers) as client:
         partition = {"index": 0, "records": records.hex()}
         data = [{"name": "odd", "partition_data": [partition]}]
@@ -98,7 +102,8 @@ def test_header_whose_name_is_not_utf8_has_replacement_characters(broker: Embedd
         {"key": "h\ufffd\ufffd", "value": "1", "encoding": "utf-8"},
         {"key": "ok", "value": None, "encoding": None},
     ]
-    assert [row["headers"] for row in rows] == [shown, shown]
+    usual = [{"key": "a", "value": "", "encoding": "utf-8"}]
+    assert [row["headers"] for row in rows] == [usual] * 100 + [shown] * 100 + [usual] * 100
 
 
 @pytest.mark.parametrize("offset", ["@noon", "half"])

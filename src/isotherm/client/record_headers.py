@@ -1,6 +1,8 @@
 """The headers of records whose names librdkafka's Python client cannot give.
 
-Its `Message.headers` raises SystemError for a name that is not UTF-8. Such a record is fetched once
+Its `Message.headers` returns a list with an error for a name that is not UTF-8. The interpreter raises it as SystemError,
+but only where it checks the results of calls: once a method call in Python code has run some times, it does
+not, and the list's missing items end the process. So the method is called from C here. Such a record is fetched once
 more as bytes, and its names get replacement characters, as in Kafka's tools. What decodes it is of an
 extra (docs/decisions/0166), and is imported when the first such record comes.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from operator import methodcaller
 from typing import Any, TypeAlias
 
 from isotherm.clock import Clock
@@ -17,6 +20,7 @@ from isotherm.types import Offset, TopicPartition
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
+_library_headers = methodcaller("headers")
 _FETCH_BYTES = 1024 * 1024
 
 
@@ -38,8 +42,10 @@ class HeaderReader:
         `PartitionFetch.batches`.
         """
         try:
-            return message.headers() or ()
+            return _library_headers(message) or ()
         except SystemError:
+            # The message keeps the list with the missing items, and would return it now without an error.
+            message.set_headers([])
             place = TopicPartition(message.topic(), message.partition())
             return self._fetched(place, message.offset())
 

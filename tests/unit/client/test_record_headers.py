@@ -30,6 +30,9 @@ class Message:
     def offset(self) -> int:
         return self._offset
 
+    def set_headers(self, headers: list[tuple[str, bytes | None]]) -> None:
+        self._headers = headers
+
     def headers(self) -> list[tuple[str, bytes | None]] | None:
         if self._headers is None:
             raise SystemError("returned a result with an exception set")

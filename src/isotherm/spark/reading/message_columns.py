@@ -23,7 +23,7 @@ from isotherm.spark.arrow_rows import (
     numbers,
     repeated,
 )
-from isotherm.types import Offset, TopicPartition
+from isotherm.types import TopicPartition
 
 # The stubs do not know arrays of NumPy.
 _buffer: Any = pa.py_buffer
@@ -124,19 +124,13 @@ def _ends(sequences: Iterable[Any], count: int) -> Any:
 
 
 def _headers_of(messages: Sequence[Message], place: TopicPartition) -> list[Any]:
+    headers: list[Any] = []
     try:
-        return list(map(Message.headers, messages))
+        # Called from C, which checks for errors (isotherm.client.record_headers).
+        headers.extend(map(Message.headers, messages))
     except SystemError as error:
-        raise unreadable_name(place, _offset_without_headers(messages)) from error
-
-
-def _offset_without_headers(messages: Sequence[Message]) -> Offset:
-    for message in messages:
-        try:
-            Message.headers(message)
-        except SystemError:
-            return message.offset() or 0
-    raise AssertionError("the headers of one message cannot be read")
+        raise unreadable_name(place, messages[len(headers)].offset() or 0) from error
+    return headers
 
 
 def _headers(headers: Sequence[Any], kind: pa.ListType[Any]) -> ArrowArray:
