@@ -16,7 +16,7 @@ CONSOLE = "console"
 # The smallest extra that brings each module. A test compares them with pyproject.toml.
 EXTRA_OF_MODULE = {
     **dict.fromkeys(("Crypto", "cramjam", "google_crc32c", "isal", "lz4", "numba"), TIER),
-    **dict.fromkeys(("numpy", "obstore", "prometheus_client", "pyarrow", "zstandard"), TIER),
+    **dict.fromkeys(("numpy", "obstore", "prometheus_client", "pyarrow", "re2", "zstandard"), TIER),
     **dict.fromkeys(("jwt", "uvloop"), BROKER),
     **dict.fromkeys(("pandas", "pyspark"), SPARK),
     **dict.fromkeys(("starlette", "uvicorn"), CONSOLE),

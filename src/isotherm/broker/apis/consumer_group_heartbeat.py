@@ -3,7 +3,8 @@
 Versions  0-1. 1 regular expressions, and member ids that the client generates
 Behaviour Joins (epoch 0), leaves (-1; -2 for a static member that will return) and keeps membership. The
           broker assigns partitions with `uniform` (default) or `range`. Patterns are RE2's and match
-          whole names; as in Kafka the client excludes internal topics. The first member that joins a
+          whole names; as in Kafka the client excludes internal topics. A member gets the topics that its
+          principal may describe. The first member that joins a
           classic group in this way converts it to the consumer protocol. If the group has members,
           group.consumer.migration.policy must allow that; otherwise the answer is GROUP_ID_NOT_FOUND.
 Not done  Assignments ignore racks, as in Kafka 4.3.
@@ -12,7 +13,6 @@ KIPs      848 · 1082 client-made member ids
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import itertools
 from typing import Any
@@ -27,7 +27,7 @@ from isotherm.broker.groups.consumer_group import (
     MemberRejectedError,
 )
 from isotherm.broker.groups.consumer_member import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH
-from isotherm.broker.groups.topic_catalog import matching_names
+from isotherm.broker.groups.topic_selection import Viewer
 from isotherm.broker.requests.context import RequestContext
 from isotherm.broker.requests.served_api import Api
 from isotherm.errors import InvalidRegularExpressionError
@@ -49,10 +49,10 @@ async def handle(context: RequestContext, request: Any) -> Any:
             )
         else:
             beat = _heartbeat(context, request)
-            if beat.topic_regex:
-                # Off the event loop: the import of Arrow's RE2 and the compilation of a costly pattern.
-                loop = asyncio.get_running_loop()
-                await loop.run_in_executor(None, matching_names, beat.topic_regex, ())
+            viewer = Viewer(context.principal, context.client_address, context.header)
+            beat = await coordinator.consumer.with_selections(
+                request.group_id, beat, viewer, context.services.authorizer
+            )
             result = coordinator.consumer.heartbeat(request.group_id, beat)
         if (waiting := coordinator.uncommitted(request.group_id)) is not None:
             await waiting

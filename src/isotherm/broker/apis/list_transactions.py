@@ -17,10 +17,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.groups.topic_catalog import matching_names
 from isotherm.broker.requests.context import RequestContext
 from isotherm.broker.requests.served_api import Api
 from isotherm.broker.transactions.transaction_state import TransactionMetadata, TransactionState
+from isotherm.patterns import matching_names
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 FIRST_DURATION_VERSION = 1

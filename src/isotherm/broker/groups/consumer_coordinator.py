@@ -12,7 +12,7 @@ import logging
 import random
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kio.schema.errors import ErrorCode
 
@@ -43,10 +43,14 @@ from isotherm.broker.groups.group_shard import GroupShard, GroupTimer
 from isotherm.broker.groups.group_snapshot import group_value
 from isotherm.broker.groups.shards import GroupShards
 from isotherm.broker.groups.topic_catalog import TopicCatalog
+from isotherm.broker.groups.topic_selection import NO_SELECTIONS, TopicSelector, Viewer
 from isotherm.broker.metadata.image import MetadataImage
 from isotherm.errors import IsothermError
 from isotherm.remote.outages import log_failure
 from isotherm.types import TimestampMs, uuid_to_text
+
+if TYPE_CHECKING:
+    from isotherm.broker.access.authorizer import Authorizer
 
 logger = logging.getLogger(__name__)
 
@@ -83,13 +87,40 @@ class ConsumerGroupCoordinator:
         self._rng = rng
         self._loop = loop
         self._catalog: TopicCatalog | None = None
+        self._selector = TopicSelector(find_image)
+
+    def close(self) -> None:
+        self._selector.close()
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
         return self._shards.consumer_settings(group_id).heartbeat_interval_ms
 
+    async def with_selections(
+        self,
+        group_id: str,
+        beat: MemberHeartbeat,
+        viewer: Viewer,
+        authorizer: Authorizer | None,
+    ) -> MemberHeartbeat:
+        """The heartbeat with the topics that patterns of the group's members select by now.
+
+        Raises InvalidRegularExpressionError, and what `of_group` raises.
+        """
+        group = self._shards.of_group(group_id).consumer_groups.get(group_id)
+        pattern, selections = beat.topic_regex, NO_SELECTIONS
+        if group is not None:
+            selections = group.selections
+            if pattern is None:
+                pattern = group.pattern_of(beat)
+        if not pattern:
+            return beat
+        selected = await self._selector.select(
+            beat.member_id, pattern, viewer, selections, authorizer
+        )
+        return beat._replace(selections=selected)
+
     def heartbeat(self, group_id: str, beat: MemberHeartbeat) -> HeartbeatResult:
-        """Apply a heartbeat. Raises MemberRejectedError, InvalidRegularExpressionError, and what `of_group`
-        raises."""
+        """Apply a heartbeat. Raises MemberRejectedError, and what `of_group` raises."""
         shard = self._shards.of_group(group_id)
         creation_records: list[GroupRecord] = []
         group = shard.consumer_groups.get(group_id)

@@ -38,6 +38,7 @@ from isotherm.broker.groups.consumer_member import (
 )
 from isotherm.broker.groups.group_records import GroupRecord
 from isotherm.broker.groups.topic_catalog import TopicCatalog
+from isotherm.broker.groups.topic_selection import NO_SELECTIONS, Selection, Selections
 from isotherm.errors import RejectedError
 from isotherm.types import TimestampMs
 
@@ -67,7 +68,7 @@ class ConsumerGroupSettings(NamedTuple):
 
 class MemberHeartbeat(NamedTuple):
     """A heartbeat. None means unchanged since the last one. `owned` are the partitions that the member reports
-    to own."""
+    to own. `selections` are those of members' patterns that have changed, by member id."""
 
     member_id: str
     epoch: int
@@ -80,6 +81,7 @@ class MemberHeartbeat(NamedTuple):
     topic_regex: str | None = None
     server_assignor: str | None = None
     owned: Assignment | None = None
+    selections: Selections = NO_SELECTIONS
 
     @property
     def is_full(self) -> bool:
@@ -109,8 +111,8 @@ class ConsumerGroup:
         self.members: dict[str, ConsumerMember] = {}
         self.target: dict[str, Assignment] = {}
         self.owners: dict[AssignedPartition, str] = {}
-        # Topic names by regular expression, resolved at catalog_version.
-        self.regexes: dict[str, frozenset[str]] = {}
+        # The topics of the members' patterns, by member id. They are not in the log.
+        self.selections: dict[str, Selection] = {}
         self.catalog_version = -1
         self.session_deadlines: dict[str, TimestampMs] = {}
         self.rebalance_deadlines: dict[str, TimestampMs] = {}
@@ -155,23 +157,47 @@ class ConsumerGroup:
                 votes[member.server_assignor] = votes.get(member.server_assignor, 0) + 1
         return max(votes, key=lambda name: votes[name], default=DEFAULT_ASSIGNOR)
 
-    def subscribed_names(self, member: ConsumerMember) -> frozenset[str]:
+    def pattern_of(self, beat: MemberHeartbeat) -> str | None:
+        """The pattern that the member of a heartbeat has so far."""
+        member = self.members.get(beat.member_id)
+        if member is None and beat.epoch == JOIN_EPOCH:
+            member = self.static_member(beat.instance_id)
+        return None if member is None else member.topic_regex
+
+    def selection_of(self, member: ConsumerMember) -> Selection | None:
+        """What the member's pattern selects. None without a pattern, or if that is not known yet."""
+        selection = self.selections.get(member.member_id)
+        return selection if selection and selection.pattern == member.topic_regex else None
+
+    def subscribed_names(self, member: ConsumerMember, catalog: TopicCatalog) -> frozenset[str]:
         if not member.topic_regex:
             return member.topic_names
-        return member.topic_names | self.regexes.get(member.topic_regex, frozenset())
+        selection = self.selection_of(member)
+        if selection is not None:
+            return member.topic_names | selection.names
+        return member.topic_names | self._target_names(member, catalog)
+
+    def _target_names(self, member: ConsumerMember, catalog: TopicCatalog) -> frozenset[str]:
+        """The topics of the member's target assignment. They stand for its pattern's until its first heartbeat
+        after a restart, which shows who it is."""
+        target = self.target.get(member.member_id, NOTHING)
+        return frozenset(partition.topic for partition in catalog.partitions(target))
 
     def _topics_of(self, member: ConsumerMember, catalog: TopicCatalog) -> list[TopicImage]:
         """The topics of the member's subscription that exist."""
-        found = map(catalog.find, self.subscribed_names(member))
-        return [topic for topic in found if topic is not None]
+        topics = map(catalog.find, self.subscribed_names(member, catalog))
+        return [topic for topic in topics if topic is not None]
 
     def may_read(self, topic: str) -> bool:
         """Whether members may be reading the topic; True if that is not known yet."""
         return any(
-            topic in self.subscribed_names(member)
-            or (member.topic_regex is not None and member.topic_regex not in self.regexes)
+            topic in member.topic_names or (member.topic_regex and self._may_select(member, topic))
             for member in self.members.values()
         )
+
+    def _may_select(self, member: ConsumerMember, topic: str) -> bool:
+        selection = self.selection_of(member)
+        return selection is None or selection.viewer is None or topic in selection.names
 
     # ---- heartbeats
 
@@ -185,12 +211,33 @@ class ConsumerGroup:
         records: list[GroupRecord] = []
         before = self._member_of(beat, records)
         member = self._updated(before, beat)
-        member = self.advance(before, member, beat.owned, catalog, now_ms, wall_ms, records)
+        is_forced = self._select({**self.members, member.member_id: member}, beat, catalog)
+        member = self.advance(
+            before, member, beat.owned, catalog, now_ms, wall_ms, records, is_forced=is_forced
+        )
         includes_assignment = beat.is_full or member.assigned != before.assigned
         result = HeartbeatResult(
             member.member_id, member.epoch, member.assigned if includes_assignment else None
         )
         return result, records
+
+    def _select(
+        self, members: Mapping[str, ConsumerMember], beat: MemberHeartbeat, catalog: TopicCatalog
+    ) -> bool:
+        """Take new selections. True if the topics of a member have changed by them."""
+        has_changed = False
+        for member_id, selection in beat.selections.items():
+            member = members.get(member_id)
+            if member is None or member.topic_regex != selection.pattern:
+                continue  # It has changed while the pattern was being matched.
+            before = self.selection_of(member)
+            self.selections[member_id] = selection
+            if before is not None:
+                has_changed |= before.names != selection.names
+            else:
+                # What is beyond its target is in the others', or changes the hash of the metadata.
+                has_changed |= not self._target_names(member, catalog) <= selection.names
+        return has_changed
 
     def advance(
         self,
@@ -201,10 +248,13 @@ class ConsumerGroup:
         now_ms: TimestampMs,
         wall_ms: int,
         records: list[GroupRecord],
+        *,
+        is_forced: bool = False,
     ) -> ConsumerMember:
         """Apply a member's change from `before` to `member`, and reconcile it by one step.
 
-        Returns the reconciled member. Adds the records to append to `records`.
+        Returns the reconciled member. Adds the records to append to `records`. `is_forced` has the partitions
+        assigned anew in any case.
         """
         is_new = member.member_id not in self.members
         has_new_subscription = (
@@ -215,12 +265,11 @@ class ConsumerGroup:
         if is_new or member != before:
             records.append(consumer_records.member_record(self.group_id, member))
         self._set_member(member)
-        self._bump_if_changed(catalog, has_new_subscription, records)
+        self._bump_if_changed(catalog, has_new_subscription or is_forced, records)
         if self.group_epoch > self.target_epoch:
             self._compute_target(catalog, records, wall_ms)
         subscribed = None
         if has_new_subscription:
-            # After `_bump_if_changed`, which resolves a new regular expression.
             subscribed = frozenset(each.topic_id for each in self._topics_of(member, catalog))
         member = self._reconcile(member, owned, subscribed, now_ms, records, force=is_new)
         self.reset_session_timeout(member, now_ms)
@@ -369,9 +418,8 @@ class ConsumerGroup:
         if not is_forced and catalog.version == self.catalog_version:
             return
         self.catalog_version = catalog.version
-        self._resolve_regexes(catalog)
         names = frozenset().union(
-            *(self.subscribed_names(member) for member in self.members.values())
+            *(self.subscribed_names(member, catalog) for member in self.members.values())
         )
         metadata_hash = catalog.metadata_hash(names)
         if is_forced or metadata_hash != self.metadata_hash:
@@ -384,10 +432,6 @@ class ConsumerGroup:
             consumer_records.epoch_record(self.group_id, self.group_epoch, self.metadata_hash)
         )
 
-    def _resolve_regexes(self, catalog: TopicCatalog) -> None:
-        patterns = {member.topic_regex for member in self.members.values() if member.topic_regex}
-        self.regexes = {pattern: catalog.matching(pattern) for pattern in patterns}
-
     def _compute_target(
         self, catalog: TopicCatalog, records: list[GroupRecord], wall_ms: int
     ) -> None:
@@ -395,6 +439,11 @@ class ConsumerGroup:
         subscriptions = {}
         for member_id, member in self.members.items():
             found = self._topics_of(member, catalog)
+            if member.topic_regex and self.selection_of(member) is None:
+                # Its first heartbeat compares with the topics that were assigned by now.
+                self.selections[member_id] = Selection(
+                    member.topic_regex, self._target_names(member, catalog)
+                )
             topics.update({topic.topic_id: len(topic.partitions) for topic in found})
             subscriptions[member_id] = MemberSubscription(
                 member.instance_id,
@@ -535,6 +584,7 @@ class ConsumerGroup:
         self._release(member)
         del self.members[member.member_id]
         self.target.pop(member.member_id, None)
+        self.selections.pop(member.member_id, None)
         self.session_deadlines.pop(member.member_id, None)
         self.rebalance_deadlines.pop(member.member_id, None)
 

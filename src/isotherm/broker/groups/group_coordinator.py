@@ -118,6 +118,7 @@ class GroupCoordinator:
         """Answer all waiting requests. Groups keep their state in the log."""
         if self._expiry is not None:
             self._expiry.cancel()
+        self.consumer.close()
         await self.shards.stop()
 
     def uncommitted(self, group_id: str) -> Awaitable[None] | None:

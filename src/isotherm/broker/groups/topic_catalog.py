@@ -7,14 +7,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from isotherm.broker.groups.assignors.assignor import Assignment
-from isotherm.errors import InvalidRegularExpressionError
 from isotherm.types import TopicPartition
 
 if TYPE_CHECKING:
     from isotherm.broker.metadata.image import MetadataImage, TopicImage
-
-# Bounds the cost of compiling a pattern. Kafka has no such limit.
-PATTERN_LENGTH_MAX = 10_000
 
 
 class TopicCatalog:
@@ -43,13 +39,6 @@ class TopicCatalog:
             if (topic := self._image.topics_by_id.get(topic_id)) is not None
         ]
 
-    def matching(self, pattern: str) -> frozenset[str]:
-        """The topic names that `pattern` matches as a whole; see `matching_names`.
-
-        Internal topics are included, because Kafka leaves their exclusion to the client.
-        """
-        return matching_names(pattern, self._image.topics_by_name)
-
     def metadata_hash(self, names: Iterable[str]) -> int:
         """A hash that changes when a topic is created or deleted, or gets partitions.
 
@@ -62,33 +51,3 @@ class TopicCatalog:
             if topic is not None:
                 digest.update(f"{name}\0{topic.topic_id}\0{len(topic.partitions)}\n".encode())
         return int.from_bytes(digest.digest(), "big", signed=True)
-
-
-def matching_names(pattern: str, names: Iterable[str]) -> frozenset[str]:
-    """The names that `pattern` matches from end to end, in RE2's syntax as in Kafka.
-
-    Arrow's RE2 takes time linear in the names, and bounded memory, for any pattern. Raises
-    InvalidRegularExpressionError.
-    """
-    if len(pattern) > PATTERN_LENGTH_MAX:
-        raise InvalidRegularExpressionError(
-            f"the pattern is too long length={len(pattern)} length_max={PATTERN_LENGTH_MAX}"
-        )
-    # Imported on first use, because the import would slow down every start.
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    ordered = sorted(names)
-    try:
-        # The pattern is compiled alone first, since `a)|(b` is invalid but valid inside the brackets below.
-        pc.match_substring_regex(pa.array([""]), pattern=pattern)
-        mask = pc.match_substring_regex(
-            pa.array(ordered, type=pa.string()), pattern=rf"\A(?:{pattern})\z"
-        )
-    except pa.ArrowInvalid as error:
-        raise InvalidRegularExpressionError(
-            f"not a regular expression pattern={pattern!r}"
-        ) from error
-    return frozenset(
-        name for name, matches in zip(ordered, mask.to_pylist(), strict=True) if matches
-    )

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.access.principal import ANONYMOUS
 from isotherm.broker.groups import consumer_replay
 from isotherm.broker.groups.consumer_group import (
     ConsumerGroup,
@@ -25,8 +26,8 @@ from isotherm.broker.groups.group_records import (
     ConsumerGroupTargetAssignmentMemberKey,
     ConsumerGroupTargetAssignmentMetadataKey,
 )
-from isotherm.broker.groups.topic_catalog import TopicCatalog, matching_names
-from isotherm.errors import InvalidRegularExpressionError
+from isotherm.broker.groups.topic_catalog import TopicCatalog
+from isotherm.broker.groups.topic_selection import Selection, Version, Viewer
 
 SESSION_MS = 45_000
 REBALANCE_MS = 60_000
@@ -40,8 +41,18 @@ def catalog(version: int = 1, **partition_counts: int) -> TopicCatalog:
         name: SimpleNamespace(name=name, topic_id=ids[name], partitions=range(count))
         for name, count in (partition_counts or {"t": 4}).items()
     }
-    image: Any = SimpleNamespace(end_offset=version, topics_by_name=topics)
+    image: Any = SimpleNamespace(
+        end_offset=version,
+        topics_by_name=topics,
+        topics_by_id={topic.topic_id: topic for topic in topics.values()},
+    )
     return TopicCatalog(image)
+
+
+def selected(pattern: str, *names: str) -> dict[str, Selection]:
+    """The selection of member `a`."""
+    viewer: Any = Viewer(ANONYMOUS, "127.0.0.1", SimpleNamespace())
+    return {"a": Selection(pattern, frozenset(names), viewer, Version(1, 0))}
 
 
 class Driver:
@@ -229,42 +240,68 @@ def test_unrelated_change_of_metadata_changes_nothing(driver) -> None:
     assert driver.records == []
 
 
-def test_pattern_follows_the_topics_that_come_and_go(driver) -> None:
+def test_pattern_follows_the_topics_that_it_selects(driver) -> None:
     driver.catalog = catalog(1, t=1)
-    joined = driver.join("a", topic_names=None, topic_regex="t|oth.*")
+    pattern = "t|oth.*"
+    joined = driver.join(
+        "a", topic_names=None, topic_regex=pattern, selections=selected(pattern, "t")
+    )
     assert joined.assigned == parts(0)
     driver.catalog = catalog(2, t=1, other=1)
-    assert driver.beat("a", 1).assigned == parts(0) | parts(0, topic=OTHER)
+    assert driver.beat("a", 1).assigned is None, "the selection is the same"
+    response = driver.beat("a", 1, selections=selected(pattern, "t", "other"))
+    assert response.assigned == parts(0) | parts(0, topic=OTHER)
     assert driver.group.may_read("other")
+    # The right to see a topic has been taken away.
+    response = driver.beat("a", 2, selections=selected(pattern, "other"), owned=parts(0))
+    assert response.assigned == parts(0, topic=OTHER)
     # An empty pattern removes the pattern.
-    response = driver.beat("a", 2, topic_names=frozenset({"t"}), topic_regex="")
+    response = driver.beat("a", 2, topic_names=frozenset({"t"}), topic_regex="", owned=frozenset())
     assert response.assigned == parts(0)
 
 
-def test_pattern_that_cannot_be_read_is_refused(driver) -> None:
-    with pytest.raises(InvalidRegularExpressionError):
-        driver.join("a", topic_names=None, topic_regex="a(")
-    assert driver.group.is_empty
+def test_selection_of_another_pattern_than_the_members_is_not_taken(driver) -> None:
+    joined = driver.join("a", topic_names=None, topic_regex="t", selections=selected("x", "t"))
+    assert joined.assigned == frozenset()
+    assert driver.group.selection_of(driver.group.members["a"]).names == frozenset()
 
 
-@pytest.mark.parametrize(
-    ("pattern", "matched"),
-    [
-        ("a.*", {"ab", "abc"}),
-        ("b", set()),
-        ("ab|x", {"ab", "x"}),
-        ("(a|b)+c", {"abc"}),
-        ("(x+x+)+y", set()),
-    ],
-)
-def test_pattern_matches_whole_names(pattern, matched) -> None:
-    assert matching_names(pattern, ["ab", "abc", "x"]) == matched
+def read_back(driver: Driver) -> None:
+    """A new broker leads the group: it has the log's records, and no selection."""
+    group = ConsumerGroup("g", driver.group.settings)
+    for record in driver.group.all_records(0):
+        consumer_replay.replay(group, record)
+    group.resume(driver.now_ms)
+    driver.group = group
 
 
-@pytest.mark.parametrize("pattern", ["(", "a)|(b", "(?=a)", r"(a)\1", "[", "a{2000}", "a" * 10_001])
-def test_pattern_outside_re2_is_refused(pattern) -> None:
-    with pytest.raises(InvalidRegularExpressionError):
-        matching_names(pattern, ["ab"])
+def test_pattern_moves_nothing_after_a_restart_if_it_selects_the_same(driver) -> None:
+    driver.join("a", topic_names=None, topic_regex="t", selections=selected("t", "t"))
+    driver.beat("a", 1)
+    read_back(driver)
+    assert driver.beat("a", 1, selections=selected("t", "t")).assigned is None
+    assert (driver.group.group_epoch, driver.records) == (1, [])
+
+
+def test_topic_that_a_principal_may_no_longer_see_after_a_restart_is_taken_away(driver) -> None:
+    driver.join("a", topic_names=None, topic_regex="t", selections=selected("t", "t"))
+    driver.beat("a", 1)
+    read_back(driver)
+    result = driver.beat("a", 1, selections=selected("t"), owned=frozenset())
+    assert result.assigned == frozenset()
+
+
+def test_member_whose_pattern_is_not_resolved_yet_keeps_its_topics(driver) -> None:
+    """Another member's change assigns the partitions anew. Then its own heartbeat says what it selects."""
+    driver.catalog = catalog(1, t=1, other=1)
+    driver.join("a", topic_names=None, topic_regex="t", selections=selected("t", "t"))
+    driver.beat("a", 1)
+    read_back(driver)
+    driver.join("b", topic_names=frozenset({"other"}))
+    assert driver.group.target["a"] == parts(0)
+    assert driver.group.may_read("any"), "the pattern may select any topic"
+    driver.beat("a", 1, selections=selected("t", "t", "other"))
+    assert driver.group.group_epoch == 3, "it selects more than was assigned by"
 
 
 def test_static_member_that_comes_back_takes_over_its_partitions(driver) -> None:
@@ -358,9 +395,10 @@ def test_heartbeat_changes_the_fields_that_it_has(driver) -> None:
 
 
 def test_pattern_that_is_not_resolved_yet_may_match_any_topic(driver) -> None:
-    driver.join("a", topic_names=None, topic_regex="t.*")
+    selections = selected("t.*", "t")
+    driver.join("a", topic_names=None, topic_regex="t.*", selections=selections)
     assert (driver.group.may_read("t"), driver.group.may_read("other")) == (True, False)
-    driver.group.regexes.clear()  # as after a restart
+    read_back(driver)
     assert driver.group.may_read("other")
 
 
@@ -430,12 +468,6 @@ def test_hash_of_the_metadata_changes_with_topics_and_partitions() -> None:
     assert again.metadata_hash({"t"}) != before, "the topic was deleted and created again"
 
 
-def test_pattern_has_at_most_10000_characters() -> None:
-    assert matching_names("|".join(["a"] * 5000) + "b", ["a", "ab"]) == {"a", "ab"}
-    with pytest.raises(InvalidRegularExpressionError, match="length=10001 length_max=10000"):
-        matching_names("a" * 10_001, ["a"])
-
-
 def leave_for_a_while(driver: Driver, member_id: str, instance_id: str) -> None:
     changed = driver.group.copy()
     _, driver.records = changed.leave(member_id, instance_id, -2)
@@ -444,8 +476,9 @@ def leave_for_a_while(driver: Driver, member_id: str, instance_id: str) -> None:
 
 def test_new_pattern_alone_moves_the_member_to_a_new_epoch(driver) -> None:
     driver.catalog = catalog(1, t=1, other=1)
-    driver.join("a", topic_names=None, topic_regex="t")
-    result = driver.beat("a", 1, topic_regex="other", owned=frozenset())
+    driver.join("a", topic_names=None, topic_regex="t", selections=selected("t", "t"))
+    selections = selected("other", "other")
+    result = driver.beat("a", 1, topic_regex="other", owned=frozenset(), selections=selections)
     assert (result.epoch, result.assigned) == (2, parts(0, topic=OTHER))
     assert driver.beat("a", 2, topic_regex="other").epoch == 2
 
