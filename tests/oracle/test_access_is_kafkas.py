@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 from confluent_kafka import KafkaError
@@ -320,10 +320,20 @@ def ask_as_admin(server: str, frame: bytes) -> bytes | str:
         return client.receive_frame() or CLOSED
 
 
+Compared: TypeAlias = Callable[[Any], Any]
+
+
 def found(
-    side: Isotherm | Kafka, api: ApiKey, version: int, fields: Mapping[str, Any], *, as_admin: bool
+    side: Isotherm | Kafka,
+    api: ApiKey,
+    version: int,
+    fields: Mapping[str, Any],
+    *,
+    as_admin: bool,
+    compared: Compared,
 ) -> Any:
-    """The error codes of an answer by the things that they belong to, and its names and operations."""
+    """What is compared of an answer. By default the error codes by the things that they belong to, and the names
+    and operations."""
     frame = request_frame(api, version, fields)
     answer = ask_as_admin(side.admin_server, frame) if as_admin else ask(side.server, frame)
     if isinstance(answer, str):
@@ -336,8 +346,44 @@ def found(
         # Kafka creates its internal topics at their first use.
         topics = tuple(each for each in response.topics if not (each.name or "").startswith("__"))
         response = dataclasses.replace(response, topics=topics)
+    return compared(response)
+
+
+def decided(response: Any) -> Any:
     codes = {path: ErrorCode(each.error_code).name for path, each in outcomes(response).items()}
     return codes, sorted(_shown(response))
+
+
+_REFUSALS = {each for each in ErrorCode if each.name.endswith("authorization_failed")}
+_NAMING = ("group_id", "name", "topic", "transactional_id", "partition_index", "partition")
+
+
+def _code(field: tuple[str, Any]) -> ErrorCode:
+    name, value = field
+    return ErrorCode(value) if name.endswith("error_code") else ErrorCode.none
+
+
+# Texts, and what each broker has of its own. Refused items are told apart by their names.
+_NOT_COMPARED = {"error_message", "throttle_time", "topic_id"}
+
+
+def refused(response: Any) -> Any:
+    return sorted(_refused(response))
+
+
+def _refused(value: Any, path: str = "", *, is_refused: bool = False) -> Iterator[str]:
+    if isinstance(value, tuple):
+        for each in value:
+            yield from _refused(each, path, is_refused=is_refused)
+    elif dataclasses.is_dataclass(value):
+        fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+        is_refused = is_refused or not _REFUSALS.isdisjoint(map(_code, fields.items()))
+        name = next((str(fields[key]) for key in _NAMING if key in fields), "")
+        for key, inner in fields.items():
+            if key not in _NOT_COMPARED:
+                yield from _refused(inner, f"{path}[{name}]/{key}", is_refused=is_refused)
+    elif is_refused and value not in (None, "", b""):  # which say the same, as an empty list does
+        yield f"{path}={bytes(value) if isinstance(value, memoryview) else value!r}"
 
 
 def _shown(value: Any, path: str = "") -> Iterator[str]:
@@ -373,6 +419,13 @@ def test_access_is_decided_as_by_kafka_in_every_version(
     assert_same(both, SCENARIOS[scenario], every)
 
 
+@pytest.mark.parametrize("scenario", ["no ACL", "description denied"])
+def test_refusals_have_kafkas_fields(both: tuple[Isotherm, Kafka], scenario: str) -> None:
+    """Every field of a refused item, or answer, in every version. Texts may differ."""
+    every = {api: range(SERVED[api].min, SERVED[api].max + 1) for api in REQUESTS}
+    assert_same(both, SCENARIOS[scenario], every, compared=refused)
+
+
 def test_super_user_is_answered_as_by_kafka(both: tuple[Isotherm, Kafka]) -> None:
     denied = [rule._replace(permission=DENY, principal=f"User:{ADMIN}") for rule in EVERYTHING]
     assert_same(both, denied, {api: set(SERVED[api]) for api in REQUESTS}, as_admin=True)
@@ -384,6 +437,7 @@ def assert_same(
     versions: Mapping[ApiKey, Iterable[int]],
     *,
     as_admin: bool = False,
+    compared: Compared = decided,
 ) -> None:
     topic_ids = []
     for side in both:
@@ -398,10 +452,12 @@ def assert_same(
             if None in fitted:
                 continue
             ours, theirs = (
-                found(side, api, version, each or {}, as_admin=as_admin)
+                found(side, api, version, each or {}, as_admin=as_admin, compared=compared)
                 for side, each in zip(both, fitted, strict=True)
             )
             if ours != theirs:
+                if isinstance(ours, list) and isinstance(theirs, list):
+                    ours, theirs = sorted({*ours} - {*theirs}), sorted({*theirs} - {*ours})
                 differences.append(
                     f"{api.name} {version} {fitted[0]}\n  isotherm {ours}\n  kafka    {theirs}"
                 )

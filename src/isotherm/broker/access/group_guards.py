@@ -92,13 +92,19 @@ def _describe_consumers(
 ) -> Any:
     """Hide a group completely if a member has a topic that the client may not describe."""
 
+    def hidden(group: Any) -> Any:
+        of_group = dataclasses.replace(request, group_ids=(group.group_id,))
+        code = ErrorCode.topic_authorization_failed
+        (refused,) = api.refuse_items(context, of_group, code, _TOPICS_NOT_SHOWN).groups
+        return refused
+
     def visible(response: Any) -> Any:
         topics = {each: _assigned_topics(each) for each in response.groups}
         allowed = authorizer.allowed(
             context, Operation.DESCRIBE, ResourceType.TOPIC, set[str]().union(*topics.values())
         )
         groups = tuple(
-            each if topics[each] <= allowed else _hidden(each) for each in response.groups
+            each if topics[each] <= allowed else hidden(each) for each in response.groups
         )
         return dataclasses.replace(response, groups=groups)
 
@@ -112,19 +118,6 @@ def _assigned_topics(group: Any) -> set[str]:
         for assignment in (member.assignment, member.target_assignment)
         for each in assignment.topic_partitions
     }
-
-
-def _hidden(group: Any) -> Any:
-    return dataclasses.replace(
-        group,
-        error_code=ErrorCode.topic_authorization_failed,
-        error_message=_TOPICS_NOT_SHOWN,
-        group_state="",
-        group_epoch=0,
-        assignment_epoch=0,
-        assignor_name="",
-        members=(),
-    )
 
 
 _COORDINATED = {

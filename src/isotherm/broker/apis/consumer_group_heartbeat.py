@@ -57,9 +57,9 @@ async def handle(context: RequestContext, request: Any) -> Any:
         if (waiting := coordinator.uncommitted(request.group_id)) is not None:
             await waiting
     except MemberRejectedError as error:
-        return _error(context, request, error.code, str(error))
+        return _error(context, error.code, str(error))
     except InvalidRegularExpressionError as error:
-        return _error(context, request, code_of(error), str(error))
+        return _error(context, code_of(error), str(error))
     return _response(context, request.group_id, result)
 
 
@@ -150,14 +150,14 @@ def _response(context: RequestContext, group_id: str, result: HeartbeatResult) -
     )
 
 
-def _error(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+def _error(context: RequestContext, code: ErrorCode, message: str | None) -> Any:
     return _entity(
         context,
         {
             "error_code": code,
             "error_message": message,
-            "member_id": request.member_id,
-            "member_epoch": request.member_epoch,
+            "member_id": None,
+            "member_epoch": 0,
             "heartbeat_interval": NO_THROTTLE,
             "assignment": None,
         },
@@ -168,9 +168,4 @@ def _entity(context: RequestContext, fields: dict[str, Any]) -> Any:
     return context.response(fields)
 
 
-API = Api(
-    ApiKey.CONSUMER_GROUP_HEARTBEAT,
-    VersionRange(0, 1),
-    handle,
-    echoed=("member_id", "member_epoch"),
-)
+API = Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, VersionRange(0, 1), handle)

@@ -78,5 +78,4 @@ API = Api(
     VersionRange(0, 0),
     handle,
     items=(Items(("transactional_ids",), ("transaction_states",), named="transactional_id"),),
-    fixed={"producer_id": NO_PRODUCER_ID, "producer_epoch": NO_PRODUCER_EPOCH},
 )

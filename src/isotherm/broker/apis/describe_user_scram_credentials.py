@@ -57,8 +57,10 @@ def _missing(user: str, count: int) -> dict[str, Any]:
 
 
 def _refuse(context: RequestContext, request: Any, code: ErrorCode) -> Any:
-    """Answer the request and each user with `code`."""
-    results = [{**_missing(each.name, 1), "error_code": code} for each in request.users or ()]
+    """Answer the request and each user with `code`. As in Kafka the answer does not name the users: nothing about
+    them has been looked up."""
+    refused = {"user": "", "error_code": code, "error_message": None, "credential_infos": ()}
+    results = [refused for _ in request.users or ()]
     return context.response({"error_code": code, "error_message": None, "results": results})
 
 

@@ -204,5 +204,6 @@ API = Api(
         Items(("groups", "topics", "partition_indexes"), ("groups", "topics", "partitions")),
         Items(("topics", "partition_indexes"), ("topics", "partitions")),
     ),
+    fixed={"committed_offset": UNKNOWN_OFFSET, "metadata": ""},
     refuse_by=_refuse,
 )

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.access.acl_changes import AclBinding
 from isotherm.broker.controller.topic_rules import NewTopic
 from isotherm.broker.dispatch.api_register import APIS, SERVED
 from isotherm.broker.error_mapping import error_code
@@ -561,6 +562,21 @@ def test_wrong_heartbeat_is_refused_and_makes_no_group(
         assert list(live.coordinator.all_groups()) == []
 
     live.run(scenario)
+
+
+def test_pattern_of_a_member_selects_what_its_principal_may_describe(live: Live) -> None:
+    async def scenario() -> None:
+        controller = live.node.services.controller
+        acl = AclBinding(2, "t", 3, "User:ANONYMOUS", "*", 3, 3)  # READ on the topic
+        topics = [NewTopic(name="secret", num_partitions=3)]
+        await live.node.services.run_control(lambda: controller.create_topics(topics))
+        await live.node.services.run_control(lambda: controller.create_acls([acl]))
+        joined = await beat(live, subscribed_topic_names=None, subscribed_topic_regex=".*")
+        assert joined.error_code is E.none
+        assert [each.topic_id for each in joined.assignment.topic_partitions] == [live.topic_id]
+
+    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    live.run(scenario, authorizer_class_name=authorizer)
 
 
 @pytest.mark.parametrize("policy", ["bidirectional", "disabled"])
