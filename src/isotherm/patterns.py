@@ -14,10 +14,11 @@ Java's syntax, of which all is read that has no remark:
     literals   any character, \. \- and so on, \t \n \r \f \a \e, \xhh, \x{h...}, \uhhhh, \Q...\E
     classes    . \d \D \s \S \w \W \p{Alpha} and the other POSIX names, \pL \p{Lu}, [a-z] [^\d_];
                not: a class or && in a class
-    places     ^ $ \b \B \A \z \Z; a line break at the end of the text is not passed over
+    places     ^ $ \b \B \A \z \Z; words are of ASCII characters, as \w is; a line break at the end of the text
+               is not passed over
     counts     * + ? {n} {n,} {n,m}, n and m up to 1000, also with ? behind; not: with + behind
     groups     (...) (?:...) (?<name>...); not: (?=...) (?!...) (?<=...) (?<!...) (?>...) \1 \k<name>
-    flags      (?ims-ims) (?ims-ims:...); i is of ASCII letters, as in Java; not: d u x U
+    flags      (?is-is) (?is-is:...); i is of ASCII letters, as in Java; not: d m u x U
 
 Source: java.util.regex.Pattern, RE2's syntax, re2j.
 """
@@ -102,13 +103,27 @@ class JavaPattern:
 
     def replaced(self, text: str, replacement: JavaReplacement, *, is_first_only: bool) -> str:
         """The text with the matches, or the first alone, replaced (Matcher.replaceAll, replaceFirst)."""
+        encoded = text.encode()
         parts, end = [], 0
-        for match in self._regexp.finditer(text):
-            parts += [text[end : match.start()], replacement.expanded(match.group)]
+        for match in self._matches(encoded):
+            parts += [encoded[end : match.start()], replacement.expanded(match.group)]
             end = match.end()
             if is_first_only:
                 break
-        return "".join((*parts, text[end:]))
+        return b"".join((*parts, encoded[end:])).decode()
+
+    def _matches(self, text: bytes) -> Iterator[re2._Match]:
+        # Not `finditer`: it finds an empty match at the end of the text twice, and \B inside of characters.
+        position = 0
+        while position <= len(text):
+            match = self._regexp.search(text, position)
+            if match is None:
+                break
+            start, position = match.span()
+            if not _is_inside_character(text, start):
+                yield match
+            if start == position:
+                position += 1
 
 
 @lru_cache(maxsize=COMPILED_MAX)
@@ -124,9 +139,11 @@ class JavaReplacement:
         """`groups` is the number of the pattern's groups. Raises InvalidRegularExpressionError."""
         self._parts = list(_replacement_parts(text, groups))
 
-    def expanded(self, group: Callable[[int], str | None]) -> str:
+    def expanded(self, group: Callable[[int], bytes | None]) -> bytes:
         """The text, with `group(n)` for group n. A group that took no part is empty."""
-        return "".join(part if isinstance(part, str) else group(part) or "" for part in self._parts)
+        return b"".join(
+            part.encode() if isinstance(part, str) else group(part) or b"" for part in self._parts
+        )
 
 
 # ---- Java's syntax
@@ -143,8 +160,8 @@ _TOKEN = re.compile(
       )
     | (?P<any>\.)
     | (?P<class>\[)
-    | (?P<flags>\(\?(?P<on>[ims]*)(?:-(?P<off>[ims]*))?(?P<scope>[:)]))
-    | (?P<open>\((?!\?) | \(\?<[A-Za-z][A-Za-z0-9]*>)
+    | (?P<flags>\(\?(?P<on>[is]*)(?:-(?P<off>[is]*))?(?P<scope>[:)]))
+    | (?P<open>\((?!\?) | \(\?<(?P<name>[A-Za-z][A-Za-z0-9]*)>)
     | (?P<close>\))
     | (?P<or>\|)
     | (?P<count>(?:[*+?] | \{[0-9]+(?:,[0-9]*)?\}) (?P<kind>[?+]?))
@@ -199,6 +216,7 @@ class _Translation:
         self._position = 0
         self._flags = frozenset[str]()
         self._outer_flags: list[frozenset[str]] = []
+        self._group_names = set[str]()
         # Whether a count may follow.
         self._has_atom = False
 
@@ -240,14 +258,18 @@ class _Translation:
     def _set_flags(self, token: re.Match[str]) -> str:
         outer = self._flags
         self._flags = (outer | set(token["on"])) - set(token["off"] or "")
-        # RE2's (?i) takes more than ASCII letters together, so literals have both cases instead.
-        multiline = "m" if "m" in self._flags else "-m"
+        # The flags change what is written: RE2's (?i) takes more than ASCII letters together.
         if token["scope"] == ")":
-            return f"(?{multiline})"
+            return ""
         self._outer_flags.append(outer)
-        return f"(?{multiline}:"
+        return "(?:"
 
-    def _open(self, _token: re.Match[str]) -> str:
+    def _open(self, token: re.Match[str]) -> str:
+        name = token["name"]
+        if name in self._group_names:
+            raise self._refused("a name of two groups")
+        if name is not None:
+            self._group_names.add(name)
         self._outer_flags.append(self._flags)
         return "("
 
@@ -377,6 +399,10 @@ _TRANSLATIONS: Mapping[str, Callable[[_Translation, re.Match[str]], str]] = {
     "or": _Translation._or,
     "count": _Translation._count,
 }
+
+
+def _is_inside_character(text: bytes, position: int) -> bool:
+    return position < len(text) and text[position] & 0xC0 == 0x80
 
 
 def _escaped(character: str) -> str:

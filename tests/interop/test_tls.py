@@ -282,6 +282,13 @@ def test_jceks_store_is_refused_with_what_to_do(
         (r"RULE:^CN=Bob$/bob/,RULE:^CN=(.*?),O=(.*?)$/$2.$1/L", "example.alice"),
         (r"RULE:^CN=Bob$/bob/, DEFAULT", "CN=Alice,O=Example"),
         (r"RULE:^CN=Bob$/bob/", None),
+        # All matches are replaced, the shortest of a lazy one too, and what is between them stays.
+        (r"RULE:CN=(.*?)/$1/", "Alice,O=Example"),
+        (r"RULE:[^A-Z]*([A-Z])[^A-Z]*/$1/", None),
+        (r"RULE:(?:[^A-Z]*([A-Z]))+[^A-Z]*/$1/L", "e"),
+        # A group that there is not is a literal.
+        (r"RULE:^CN=(.*?),.*$/$1-$2/", "Alice-$2"),
+        (r"RULE:^CN=([a-z]+)+,OU=(.*)$/$1/,DEFAULT", "CN=Alice,O=Example"),
     ],
 )
 def test_principals_are_made_by_kafkas_rules(rules: str, principal: str | None) -> None:
@@ -289,3 +296,22 @@ def test_principals_are_made_by_kafkas_rules(rules: str, principal: str | None) 
     der = issue("Alice").certificate.public_bytes(Encoding.DER)
     found = PrincipalMapper(rules).principal(der)
     assert (None if found is None else found.name) == principal
+
+
+def test_costly_rule_ends() -> None:
+    """RE2 is linear; a backtracking engine would take 2**50 steps for this name."""
+    der = issue("a" * 50).certificate.public_bytes(Encoding.DER)
+    assert PrincipalMapper("RULE:CN=([a-z]+)+,OU=(.*)/$1/").principal(der) is None
+
+
+@pytest.mark.parametrize(
+    ("rules", "name"),
+    [
+        ("RULE:CN=(?!admin)(.*),.*/$1/", "look-around"),
+        (r"RULE:CN=(.*),O=\1/$1/", "a back reference"),
+        ("RULE:CN=([^,]*+),.*/$1/", "a possessive count"),
+    ],
+)
+def test_rule_that_re2_cannot_run_is_refused_by_its_name(rules: str, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"ssl.principal.mapping.rules .*{name}, which is not"):
+        PrincipalMapper(rules)

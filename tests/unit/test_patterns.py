@@ -119,6 +119,8 @@ def test_java_pattern_matches_as_in_java(text: str, whole: list[str]) -> None:
         ("a[b", "a class without an end", 1),
         (r"[a-\d]", "a range without an end", 2),
         ("(?x)a b", "a flag or a kind of group", 0),
+        ("(?m)^a", "a flag or a kind of group", 0),
+        ("(?<n>a)(?<n>b)", "a name of two groups", 7),
         ("(?P<n>a)", "a flag or a kind of group", 0),
         (r"\p{javaLowerCase}", "a property of characters", 0),
         (r"(?i)\p{Lower}", "a property of characters", 4),

@@ -18,8 +18,9 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from isotherm.broker.authentication.name_rules import in_case, python_replacement
+from isotherm.broker.authentication.name_rules import in_case, rule_pattern, rule_replacement
 from isotherm.errors import ConfigError
+from isotherm.patterns import JavaPattern, JavaReplacement
 
 _KEY = "sasl.kerberos.principal.to.local.rules"
 _NAME = re.compile(r"(?P<service>[^/@]*)(?:/(?P<host>[^/@]*))?@(?P<realm>[^/@]*)")
@@ -37,10 +38,10 @@ class _Rule(NamedTuple):
     text: str
     components: int
     format: str | None
-    match: re.Pattern[str] | None
-    pattern: re.Pattern[str] | None
-    name: str
-    replaced_max: int
+    match: JavaPattern | None
+    pattern: JavaPattern | None
+    name: JavaReplacement | None
+    is_everywhere: bool
     case: str | None
 
 
@@ -73,11 +74,11 @@ class KerberosNames:
         if len(names) - 1 != rule.components:
             return None
         base = _PARAMETER.sub(lambda found: names[int(found[1])], rule.format)
-        if rule.match is not None and not rule.match.fullmatch(base):
+        if rule.match is not None and not rule.match.matches(base):
             return None
-        return (
-            base if rule.pattern is None else rule.pattern.sub(rule.name, base, rule.replaced_max)
-        )
+        if rule.pattern is None or rule.name is None:
+            return base
+        return rule.pattern.replaced(base, rule.name, is_first_only=not rule.is_everywhere)
 
 
 def _parsed(text: str) -> _Rule:
@@ -87,7 +88,7 @@ def _parsed(text: str) -> _Rule:
             f"a rule is DEFAULT or RULE:[N:FORMAT](REGEX)s/PATTERN/NAME/g/L key={_KEY} value={text}"
         )
     if found["components"] is None:
-        return _Rule(text, 0, None, None, None, "", 0, None)
+        return _Rule(text, 0, None, None, None, None, False, None)
     components = int(found["components"])
     for parameter in _PARAMETER.finditer(found["format"]):
         if int(parameter[1]) > components:
@@ -95,18 +96,14 @@ def _parsed(text: str) -> _Rule:
                 f"a rule uses a component that its names do not have key={_KEY} value={text}"
                 f" component={parameter[0]}"
             )
-    try:
-        return _Rule(
-            text,
-            components,
-            found["format"],
-            None if found["match"] is None else re.compile(found["match"]),
-            None if found["pattern"] is None else re.compile(found["pattern"]),
-            python_replacement(found["name"] or ""),
-            0 if found["everywhere"] else 1,
-            found["case"],
-        )
-    except re.error as error:
-        raise ConfigError(
-            f"the pattern of a rule cannot be read key={_KEY} value={text} reason='{error}'"
-        ) from error
+    pattern = None if found["pattern"] is None else rule_pattern(found["pattern"], _KEY)
+    return _Rule(
+        text,
+        components,
+        found["format"],
+        None if found["match"] is None else rule_pattern(found["match"], _KEY),
+        pattern,
+        None if pattern is None else rule_replacement(found["name"], pattern.groups, _KEY),
+        found["everywhere"] is not None,
+        found["case"],
+    )

@@ -15,11 +15,17 @@ from typing import NamedTuple
 
 from isotherm.broker.access.principal import ANONYMOUS, USER, Principal
 from isotherm.broker.authentication.cipher_suites import restrict_suites
-from isotherm.broker.authentication.name_rules import in_case, python_replacement
+from isotherm.broker.authentication.name_rules import (
+    in_case,
+    literal_unknown_groups,
+    rule_pattern,
+    rule_replacement,
+)
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.listener import Listener, SecurityProtocol
 from isotherm.config.security import LISTENER_PREFIX, SecurityConfig
 from isotherm.errors import ConfigError
+from isotherm.patterns import JavaPattern, JavaReplacement
 from isotherm.types import TimestampMs
 
 _WITH_TLS = (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
@@ -158,30 +164,32 @@ def _path(location: str | None, key: str) -> Path:
 
 # ---- principals
 
+_RULES_KEY = "ssl.principal.mapping.rules"
 _RULE = re.compile(r"\s*(?:DEFAULT|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,|$)")
 
 
 class _Rule(NamedTuple):
-    """A rule. DEFAULT has no pattern, and returns the name itself."""
-
-    pattern: re.Pattern[str] | None
-    replacement: str
+    pattern: JavaPattern
+    replacement: JavaReplacement
     case: str
 
 
 class PrincipalMapper:
-    """Maps the subjects of certificates to principals, by `ssl.principal.mapping.rules`."""
+    """Maps the subjects of certificates to principals, by `ssl.principal.mapping.rules`.
+
+    Source: Kafka SslPrincipalMapper. Its rules replace all matches in a name that they match as a whole.
+    """
 
     def __init__(self, rules: str) -> None:
-        """Raises ConfigError for malformed rules."""
-        self._rules: list[_Rule] = []
+        """Raises ConfigError for malformed rules, and for patterns that RE2 cannot run."""
+        # None is DEFAULT, the name itself.
+        self._rules: list[_Rule | None] = []
         position = 0
         while position < len(rules.strip()):
             found = _RULE.match(rules, position)
             if found is None:
                 raise ConfigError(
-                    f"a rule is DEFAULT or RULE:PATTERN/NAME/ key=ssl.principal.mapping.rules"
-                    f" value={rules}"
+                    f"a rule is DEFAULT or RULE:PATTERN/NAME/ key={_RULES_KEY} value={rules}"
                 )
             self._rules.append(_parsed_rule(found))
             position = found.end()
@@ -194,22 +202,18 @@ class PrincipalMapper:
         from cryptography import x509
 
         name = x509.load_der_x509_certificate(certificate).subject.rfc4514_string()
-        for pattern, replacement, case in self._rules:
-            if pattern is None:
+        for rule in self._rules:
+            if rule is None:
                 return Principal(USER, name)
-            found = pattern.fullmatch(name)
-            if found is not None:
-                return Principal(USER, in_case(found.expand(replacement), case))
+            if rule.pattern.matches(name):
+                user = rule.pattern.replaced(name, rule.replacement, is_first_only=False)
+                return Principal(USER, in_case(user, rule.case))
         return None
 
 
-def _parsed_rule(found: re.Match[str]) -> _Rule:
+def _parsed_rule(found: re.Match[str]) -> _Rule | None:
     if found[1] is None:
-        return _Rule(None, "", "")
-    try:
-        pattern = re.compile(found[1])
-    except re.error as error:
-        raise ConfigError(
-            f"the pattern of a rule cannot be read key=ssl.principal.mapping.rules value={found[1]}"
-        ) from error
-    return _Rule(pattern, python_replacement(found[2]), found[3])
+        return None
+    pattern = rule_pattern(found[1], _RULES_KEY)
+    name = literal_unknown_groups(found[2], pattern.groups)
+    return _Rule(pattern, rule_replacement(name, pattern.groups, _RULES_KEY), found[3])
