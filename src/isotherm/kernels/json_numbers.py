@@ -23,7 +23,7 @@ WORD = 2
 """The flag of a value with NaN or Infinity, which are no JSON."""
 DOUBTFUL = 4
 """The flag of a value with a number that may be in no column: a whole one beyond 64 bits, or another one that has more
-than 17 digits or is near the bounds of doubles."""
+than 17 digits or is near the bounds of doubles. Also that of a value with many levels."""
 ONLY_LONG = 8
 """The flag of a value with a whole number that int64 has and double has not."""
 OTHER_FORM = 16
@@ -265,6 +265,7 @@ def _step(byte):
         BYTES,
         _READONLY_INT32,
         types.int64,
+        types.int64,
         types.boolean,
         BYTES_OUT,
         BYTES_OUT,
@@ -272,8 +273,8 @@ def _step(byte):
         INT32_OUT,
     )
 )
-def look_through(data, offsets, depth_max, is_form_free, flags, texts, ends, rows):
-    """Fill the flags of each value. Copy numbers of 16 and 17 digits that may not be the shortest decimal of their double
+def look_through(data, offsets, depth_sure, depth_max, is_form_free, flags, texts, ends, rows):
+    """Fill the flags of each value. One with more levels than `depth_sure` is doubtful. Copy numbers of 16 and 17 digits that may not be the shortest decimal of their double
     to `texts`, one after the other; their ends there go into `ends`, and the indexes of their values into `rows`. Returns their number.
 
     If `is_form_free`, a whole number is whole in any form. `texts` has room for the bytes of all values, `ends` and `rows`
@@ -303,8 +304,8 @@ def look_through(data, offsets, depth_max, is_form_free, flags, texts, ends, row
                     copied += 1
             else:
                 depth += _step(byte)
-                if depth > depth_max:
-                    flag |= TOO_DEEP
+                if depth > depth_sure:
+                    flag |= DOUBTFUL if depth <= depth_max else TOO_DEEP
                 elif byte in (_N, _I):
                     flag |= WORD
                 position += 1

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from isotherm.kernels import json_numbers as kernels
 
-DEPTH_MAX = 3
+DEPTH_SURE, DEPTH_MAX = 2, 3
 NUMBERS = [
     *("0", "-0", "7", "-7", "9007199254740992", "9007199254740993", "-9007199254740993"),
     *("9007199254740994", "9223372036854775807", "9223372036854775808", "-9223372036854775808"),
@@ -37,7 +37,9 @@ def looked_through(
     offsets.flags.writeable = False
     flags, texts = np.full(len(values), 0xFF, np.uint8), np.zeros(len(data), np.uint8)
     ends, rows = np.zeros(len(data), np.int32), np.zeros(len(data), np.int32)
-    count = kernels.look_through(data, offsets, DEPTH_MAX, is_form_free, flags, texts, ends, rows)
+    count = kernels.look_through(
+        data, offsets, DEPTH_SURE, DEPTH_MAX, is_form_free, flags, texts, ends, rows
+    )
     starts = [0, *ends[:count]]
     copied = [bytes(texts[a:b]) for a, b in itertools.pairwise(starts)]
     return flags.tolist(), list(zip(rows[:count].tolist(), copied, strict=True))
@@ -98,9 +100,10 @@ def test_what_is_not_copied_is_the_shortest_decimal_of_its_double() -> None:
 @pytest.mark.parametrize(
     ("value", "flag"),
     [
-        ("[[[1]]]", 0),
-        ("[[[[1]]]]", kernels.TOO_DEEP),
-        ('{"a":{"b":[{}]}}', kernels.TOO_DEEP),
+        ("[[1]]", 0),
+        ("[[[1]]]", kernels.DOUBTFUL),
+        ("[[[[1]]]]", kernels.DOUBTFUL | kernels.TOO_DEEP),
+        ('{"a":{"b":[{}]}}', kernels.DOUBTFUL | kernels.TOO_DEEP),
         ("[[]][[]][[]][[]]", 0),
         ('["[[[[{{{{"]', 0),
         ("[NaN]", kernels.WORD),

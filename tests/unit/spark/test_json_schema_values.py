@@ -11,10 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from isotherm.spark.tables import json_schema_values
 from isotherm.spark.tables.json_schema_values import JsonSchemaDecoder, declared_type
 from isotherm.spark.tables.json_values import DecodedValues
-from isotherm.spark.tables.schema_registry import UnknownSchemaError
-from isotherm.spark.tables.value_types import ValueType, merged
+from isotherm.spark.tables.schema_registry import (
+    RegisteredSchema,
+    RegistrySettings,
+    UnknownSchemaError,
+)
+from isotherm.spark.tables.value_types import ValueType, merged, too_deep
 from tests.unit.spark.test_json_values import NUMBERS, Number, exact_double, written
 
 LONGS = range(-(2**63), 2**63)
@@ -244,3 +249,76 @@ def test_a_slice_with_nulls_keeps_its_places() -> None:
     found = decoder(known, known).decode(values)
     assert [row and row["id"] for row in found.column.to_pylist()] == [3, None, 5]
     assert [each.place for each in found.dead] == [2]
+
+
+def arrays_of(levels: int) -> Any:
+    kind: Any = {"type": "integer"}
+    for _ in range(levels):
+        kind = {"type": "array", "items": kind}
+    return kind
+
+
+def objects_of(levels: int) -> Any:
+    kind: Any = {"type": "integer"}
+    for _ in range(levels):
+        kind = {"type": "object", "properties": {"a": kind, "b": {"type": "string"}}}
+    return kind
+
+
+@pytest.mark.parametrize(
+    ("part", "is_declared"),
+    [(arrays_of(16), True), (arrays_of(17), False), (objects_of(31), True)],
+)
+def test_parts_that_are_deeper_than_columns_are_not_declared(part: Any, is_declared: bool) -> None:
+    root = {"type": "object", "properties": {"id": {"type": "integer"}, "deep": part}}
+    kind = declared_type(root, root)
+    assert isinstance(kind, pa.StructType)
+    assert [field.name for field in kind] == ["id", "deep"][: 1 + is_declared]
+    assert too_deep(kind) is None
+    for deeper in (arrays_of(30), objects_of(40)):
+        assert too_deep(declared_type(deeper, deeper)) is None
+
+
+def leaves(kind: ValueType) -> int:
+    if isinstance(kind, pa.StructType):
+        return sum(leaves(field.type) for field in kind)
+    return leaves(kind.value_type) if isinstance(kind, pa.ListType) else 1
+
+
+def test_references_do_not_make_a_column_of_millions_of_fields() -> None:
+    integer = {"type": "integer"}
+    node = {"v": integer, **{name: {"$ref": "#/parts/node"} for name in ("left", "right", "up")}}
+    whole = {"type": "object", "properties": node}
+    tree = {"$ref": "#/parts/node", "parts": {"node": whole}}
+    parts = {
+        f"P{n}": {
+            "type": "object",
+            "properties": {f"f{m}": {"$ref": f"#/parts/P{n + 1}"} for m in range(10)},
+        }
+        for n in range(12)
+    }
+    wide = {"$ref": "#/parts/P0", "parts": {**parts, "P12": integer}}
+    for root in (tree, wide):
+        kind = declared_type(root, root)
+        assert too_deep(kind) is None
+        assert leaves(kind) < 50_000
+    kind = declared_type(tree, tree)
+    assert isinstance(kind, pa.StructType)
+    assert [field.name for field in kind] == ["v", "left", "right", "up"]
+
+
+@pytest.mark.parametrize("name", ["", "a.b", "a\0b", "a\ud800"])
+def test_names_that_no_column_has_are_not_declared(name: str) -> None:
+    root = {"type": "object", "properties": {name: {"type": "string"}, "n": {"type": "integer"}}}
+    assert str(declared_type(root, root)) == "struct<n: int64>"
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{"])
+def test_values_of_a_schema_that_is_no_json_are_dead(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        json_schema_values, "registered_schema", lambda *_: RegisteredSchema("JSON", text, ())
+    )
+    with pytest.raises(UnknownSchemaError, match="the schema is no JSON"):
+        json_schema_values.schema_type.__wrapped__(RegistrySettings("http://registry"), 1)

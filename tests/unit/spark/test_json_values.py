@@ -16,7 +16,14 @@ from pyarrow import types
 from isotherm.spark.tables import json_values
 from isotherm.spark.tables.json_values import NESTING_MAX, DecodedValues, JsonDecoder
 from isotherm.spark.tables.value_formats import ValueFormat, settled_decoders
-from isotherm.spark.tables.value_types import KeyValue, ValueType, column_type, merged, unmarked
+from isotherm.spark.tables.value_types import (
+    KeyValue,
+    ValueType,
+    column_type,
+    merged,
+    too_deep,
+    unmarked,
+)
 
 
 class Number(str):
@@ -371,6 +378,31 @@ def test_deep_nesting_is_dead_and_does_not_end_the_process(opening: str) -> None
     assert decoded.column.to_pylist() == [json.loads(inside)]
 
 
+def chain(arrays: int, objects: int, inside: str) -> bytes:
+    """A value of so many arrays inside of an object, and of so many more objects inside of these."""
+    opening, closing = "[" * arrays + '{"a":' * objects, "}" * objects + "]" * arrays
+    return f'{{"deep":{opening}{inside}{closing}}}'.encode()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "objects", "is_column"),
+    [(16, 0, True), (17, 0, False), (0, 31, True), (0, 32, False), (16, 15, True), (16, 16, False)],
+)
+def test_a_column_has_at_most_32_levels_and_16_of_arrays(
+    arrays: int, objects: int, is_column: bool
+) -> None:
+    for inside in ("7", '"text"', "true"):
+        values = [chain(arrays, objects, inside), b'{"n":1}']
+        known = settled(values)
+        assert too_deep(known) is None
+        assert [each.place for each in decode(values, known).dead] == ([] if is_column else [0])
+    # Levels with nothing in them are no part of a column.
+    for inside in ("null", "[[[]]]", "{}"):
+        values = [chain(arrays, objects, inside), b'{"n":1}']
+        assert str(settled(values)) == "struct<n: int64>"
+        assert not decode(values, settled(values)).dead
+
+
 @pytest.mark.parametrize("place", range(5))
 def test_deep_value_is_found_beside_empty_ones_and_in_a_slice(place: int) -> None:
     deep = b'{"a":' * (NESTING_MAX + 1) + b"1" + b"}" * (NESTING_MAX + 1)
@@ -439,6 +471,12 @@ def test_merging_keeps_the_first_type_of_a_conflict() -> None:
         (b'{"Price":5}', "field Price differs in case only from price"),
         (b'{"price":{"EUR":1}}', "field price/EUR differs in case only from eur"),
         (b'{"more":{"a.b":1}}', "a column cannot have this name field='a.b'"),
+        (b'{"more":{"a\\u0000b":1}}', "a column cannot have this name field='a\\x00b'"),
+        (b'{"more":' + b"[" * 17 + b"7" + b"]" * 17 + b"}", "arrays are nested deeper than 16"),
+        (
+            b'{"more":' + b'{"a":' * 32 + b"7" + b"}" * 33,
+            "objects and arrays are nested deeper than 32",
+        ),
         (b'{"more":"\\ud800"}', "half of a surrogate pair is no text"),
         (b'{"\\udc00":null}', "half of a surrogate pair is no text"),
     ],

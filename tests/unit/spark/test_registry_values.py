@@ -208,6 +208,8 @@ def test_records_that_use_each_other_many_times_do_not_grow_without_bound() -> N
     [
         ({"name": "a.b", "type": "long"}, "a column cannot have this name field='a.b'"),
         ({"name": "", "type": "long"}, "a column cannot have this name field=''"),
+        ({"name": "a\0b", "type": "long"}, r"a column cannot have this name field='a\\x00b'"),
+        ({"name": "a\ud800", "type": "long"}, "a column cannot have this name"),
         ({"name": "a", "type": {"type": "fixed", "name": "F", "size": 0}}, "no bytes type=F"),
     ],
 )

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from isotherm.spark.tables.column_limits import check_times, dates_of, decimals_of, inside
-from isotherm.spark.tables.value_types import ValueType
+from isotherm.spark.tables.value_types import ValueType, name_reason
 
 pc: Any = pyarrow.compute
 # The stubs lack types that these take.
@@ -439,9 +439,9 @@ def _composed(schema: Mapping[str, Any], names: dict[str, Any], inside: frozense
         case "record" | "error":
             within = inside | {schema["name"]}
             for each in schema["fields"]:
-                # Iceberg names nested columns by paths with dots.
-                if not each["name"] or "." in each["name"]:
-                    raise AvroSchemaError(f"a column cannot have this name field={each['name']!r}")
+                reason = name_reason(each["name"])
+                if reason is not None:
+                    raise AvroSchemaError(reason)
             return Record(
                 {each["name"]: _type_of(each["type"], names, within) for each in schema["fields"]}
             )

@@ -83,7 +83,7 @@ class NumberScan(NamedTuple):
     """What a look through the bytes of values has found.
 
     too_deep    values with more levels of objects and arrays than allowed
-    doubtful    values with NaN or Infinity, or with a number that may be in no column
+    doubtful    values with NaN or Infinity, with a number that may be in no column, or with many levels
     only_long   values with a whole number that int64 has and double has not
     plain       the values, in which whole numbers of int64 are written as such
     """
@@ -94,8 +94,10 @@ class NumberScan(NamedTuple):
     plain: Values
 
 
-def scan_numbers(values: Values, depth_max: int, *, is_form_free: bool) -> NumberScan:
-    """Look through the values, which need not be JSON. With `is_form_free`, 3.0 is the whole number 3, and `plain` has 3
+def scan_numbers(
+    values: Values, depth_sure: int, depth_max: int, *, is_form_free: bool
+) -> NumberScan:
+    """Look through the values, which need not be JSON. One with more levels than `depth_sure` is doubtful. With `is_form_free`, 3.0 is the whole number 3, and `plain` has 3
     instead. Otherwise `plain` are the values."""
     # Importing kernels loads Numba. Only executors decode.
     from isotherm.kernels import json_numbers as kernels
@@ -107,7 +109,7 @@ def scan_numbers(values: Values, depth_max: int, *, is_form_free: bool) -> Numbe
     ends, rows = np.empty(numbers_max + 1, np.int32), np.empty(numbers_max, np.int32)
     ends[0] = 0
     copied = kernels.look_through(
-        data, offsets, depth_max, is_form_free, flags, texts, ends[1:], rows
+        data, offsets, depth_sure, depth_max, is_form_free, flags, texts, ends[1:], rows
     )
     if values.null_count:
         # The bytes of a null need not be empty.

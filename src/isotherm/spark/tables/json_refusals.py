@@ -14,7 +14,15 @@ import pyarrow as pa
 from pyarrow import types
 
 from isotherm.spark.tables.json_numbers import OtherText, WholeText
-from isotherm.spark.tables.value_types import ValueType, mark_of, marked, twin_reason
+from isotherm.spark.tables.value_types import (
+    LEVELS_MAX,
+    REPEATED_LEVELS_MAX,
+    ValueType,
+    mark_of,
+    marked,
+    name_reason,
+    twin_reason,
+)
 
 # Arrow's names of JSON types.
 _JSON_KINDS: dict[type, str] = {
@@ -72,7 +80,7 @@ def refusal(
         # Python's json takes half of a surrogate pair for text. Arrow fails on such a name.
         if b"\\u" in value:
             json.dumps(parsed, ensure_ascii=False).encode()
-        _check_names(parsed)
+        _check_fields(parsed)
         return _reason(parsed, kind, _Rules(may_grow, may_widen, is_form_free))
     except UnicodeDecodeError:
         return "it is not UTF-8"
@@ -111,18 +119,26 @@ def _fields(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return found
 
 
-def _check_names(value: object) -> bool:
-    """Whether the value has a type (see `column_type`). Raises _Refused for field names that it refuses."""
+def _check_fields(value: object, levels: int = 0, arrays: int = 0) -> bool:
+    """Whether the value has a type (see `column_type`). It is inside so many objects and arrays. Raises _Refused for names
+    and levels that no column has."""
     if isinstance(value, dict):
-        typed = [name for name, inner in value.items() if _check_names(inner)]
+        typed = [name for name, inner in value.items() if _check_fields(inner, levels + 1, arrays)]
         for name in typed:
-            if not name or "." in name:
-                raise _Refused(f"a column cannot have this name field={name!r}")
+            reason = name_reason(name)
+            if reason is not None:
+                raise _Refused(reason)
         return bool(typed)
     if isinstance(value, list):
-        typed_count = sum(_check_names(inner) for inner in value)
+        typed_count = sum(_check_fields(inner, levels + 1, arrays + 1) for inner in value)
         return typed_count > 0
-    return value is not None
+    if value is None:
+        return False
+    if arrays > REPEATED_LEVELS_MAX:
+        raise _Refused(f"arrays are nested deeper than {REPEATED_LEVELS_MAX}")
+    if levels > LEVELS_MAX:
+        raise _Refused(f"objects and arrays are nested deeper than {LEVELS_MAX}")
+    return True
 
 
 def _check_numbers(value: object, path: str, rules: _Rules) -> None:
@@ -163,7 +179,7 @@ def _conflicts_of_field(
     index = beside.get_field_index(name)
     if index >= 0:
         yield from _conflicts(value, beside.field(index), path, rules)
-    elif _check_names(value) and (first := _in_other_case(name, beside)) is not None:
+    elif _check_fields(value) and (first := _in_other_case(name, beside)) is not None:
         yield twin_reason(path, first)
     elif rules.grows:
         raise _Unsure

@@ -20,11 +20,20 @@ from isotherm.spark.tables.schema_registry import (
     UnknownSchemaError,
     registered_schema,
 )
-from isotherm.spark.tables.value_types import DECLARED, ValueType, marked, merged
+from isotherm.spark.tables.value_types import (
+    DECLARED,
+    LEVELS_MAX,
+    REPEATED_LEVELS_MAX,
+    ValueType,
+    marked,
+    merged,
+    name_reason,
+)
 
 _SCHEMAS_MAX = 1000
-_DEPTH_MAX = 32
-_SCALARS: dict[object, pa.DataType] = {
+_PARTS_MAX = 50_000
+"""The most parts of a schema that are looked at."""
+_SCALARS: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
     "integer": pa.int64(),
     "number": pa.float64(),
@@ -99,39 +108,68 @@ def schema_type(registry: RegistrySettings, schema_id: SchemaId) -> ValueType:
     schema = registered_schema(registry, schema_id)
     if schema.kind != "JSON":
         raise UnknownSchemaError(f"the schema is not of json-schema but of {schema.kind}")
-    root = json.loads(schema.text)
+    try:
+        root = json.loads(schema.text)
+    except (ValueError, RecursionError) as error:
+        raise UnknownSchemaError(f"the schema is no JSON or too deep error={error}") from error
     if not isinstance(root, dict):
         return None  # the schema `true` accepts any value
     declared = declared_type(root, root)
     return declared if isinstance(declared, pa.StructType) else None
 
 
-def declared_type(schema: Schema, root: Schema, depth: int = 0) -> ValueType:
+def declared_type(schema: Schema, root: Schema) -> ValueType:
     """The type that the schema declares. None if only the values determine it: for several types, references
-    to other documents, and parts deeper than _DEPTH_MAX."""
-    # A reference may lead back to a part that contains it.
-    if depth > _DEPTH_MAX:
-        return None
-    below = functools.partial(declared_type, root=root, depth=depth + 1)
-    target = _referred(schema, root)
-    if target is not None:
-        return below(target)
-    kinds = schema.get("type")
-    several = [each for each in kinds if each != "null"] if isinstance(kinds, list) else [kinds]
-    options = schema.get("oneOf", schema.get("anyOf"))
-    if isinstance(options, list):
-        choices = [each for each in options if each != {"type": "null"}]
-        return below(choices[0]) if len(choices) == 1 and isinstance(choices[0], dict) else None
-    if len(several) != 1:
-        return None
-    (kind,) = several
-    if kind == "object":
-        return _struct(schema.get("properties"), below)
-    items = schema.get("items")
-    if kind == "array" and isinstance(items, dict):
-        element = below(items)
-        return None if element is None else pa.list_(_declared("item", element))
-    return _SCALARS.get(kind)
+    to other documents, and parts deeper than columns may be. References may make a small schema very large. Then fewer
+    levels of it are declared."""
+    depth_max = LEVELS_MAX
+    while True:
+        try:
+            return _Declaration(root, depth_max).type_of(schema)
+        except _TooLargeError:
+            depth_max //= 2
+
+
+class _TooLargeError(Exception):
+    """The schema has more than _PARTS_MAX parts."""
+
+
+class _Declaration:
+    """Finds the types of the parts of a schema, down to `depth_max` parts inside each other. A reference is a part."""
+
+    def __init__(self, root: Schema, depth_max: int) -> None:
+        self._root = root
+        self._depth_max = depth_max
+        self._parts = 0
+
+    def type_of(self, schema: Schema, depth: int = 0, arrays: int = 0) -> ValueType:
+        """The type of a part that is inside so many others, and so many arrays. Raises _TooLargeError."""
+        # A reference may lead back to a part that contains it.
+        if depth > self._depth_max:
+            return None
+        self._parts += 1
+        if self._parts > _PARTS_MAX:
+            raise _TooLargeError
+        below = functools.partial(self.type_of, depth=depth + 1, arrays=arrays)
+        target = _referred(schema, self._root)
+        if target is not None:
+            return below(target)
+        kinds = schema.get("type")
+        several = [each for each in kinds if each != "null"] if isinstance(kinds, list) else [kinds]
+        options = schema.get("oneOf", schema.get("anyOf"))
+        if isinstance(options, list):
+            choices = [each for each in options if each != {"type": "null"}]
+            return below(choices[0]) if len(choices) == 1 and isinstance(choices[0], dict) else None
+        if len(several) != 1:
+            return None
+        (kind,) = several
+        if kind == "object":
+            return _struct(schema.get("properties"), below)
+        items = schema.get("items")
+        if kind == "array" and isinstance(items, dict) and arrays < REPEATED_LEVELS_MAX:
+            element = below(items, arrays=arrays + 1)
+            return None if element is None else pa.list_(_declared("item", element))
+        return _SCALARS.get(kind) if isinstance(kind, str) else None
 
 
 def _struct(properties: object, below: Callable[[Schema], ValueType]) -> ValueType:
@@ -141,7 +179,7 @@ def _struct(properties: object, below: Callable[[Schema], ValueType]) -> ValueTy
         _declared(name, kind)
         for name, each in properties.items()
         # Values with other names become dead letters.
-        if isinstance(each, dict) and name and "." not in name
+        if isinstance(each, dict) and name_reason(name) is None
         for kind in [below(each)]
         if kind is not None
     ]

@@ -33,6 +33,7 @@ from isotherm.spark.tables.json_numbers import (
 )
 from isotherm.spark.tables.json_refusals import refusal
 from isotherm.spark.tables.value_types import (
+    REPEATED_LEVELS_MAX,
     FieldNameError,
     ValueType,
     column_type,
@@ -51,7 +52,8 @@ _read_json: Any = json.read_json
 _nulls: Any = pa.nulls
 
 NESTING_MAX = 64
-"""The most levels of objects and arrays, because Arrow's reader has a stack of fixed size."""
+"""The most levels of objects and arrays, because Arrow's reader has a stack of fixed size. Columns have fewer. Levels
+with nothing in them are no part of a column."""
 
 _SCREENED_MAX = 256
 """The most values of a batch that json_refusals examines if they do not parse. Larger batches are halved."""
@@ -159,7 +161,10 @@ class JsonDecoder:
 
     def _scanned(self, values: Values, dead: list[DeadValue]) -> _Batch:
         """The values without those that no column has as they are."""
-        scan = scan_numbers(values, NESTING_MAX, is_form_free=self._is_form_free)
+        # More levels are too many if they are arrays.
+        scan = scan_numbers(
+            values, REPEATED_LEVELS_MAX, NESTING_MAX, is_form_free=self._is_form_free
+        )
         batch = _Batch(values, np.arange(len(values)), scan.only_long, scan.plain)
         too_deep = f"objects and arrays are nested deeper than {NESTING_MAX}"
         dead += [DeadValue(int(place), too_deep) for place in scan.too_deep]

@@ -58,20 +58,29 @@ class FieldNameError(ValueError):
     """A field with this name cannot be a column."""
 
 
-def column_type(parsed: pa.DataType) -> ValueType:
-    """The column's type for a type that Arrow's JSON reader inferred.
+def name_reason(name: str) -> str | None:
+    """The reason why a field cannot be a column, if it is its name. Iceberg names nested columns by paths with dots,
+    delta-rs cuts names at a zero character, and half of a surrogate pair has no bytes."""
+    is_column = name and "." not in name and "\0" not in name and _is_text(name)
+    return None if is_column else f"a column cannot have this name field={name!r}"
 
-    Raises FieldNameError for a name that is empty or has a dot, because Iceberg names nested columns by
-    paths with dots.
-    """
+
+def _is_text(name: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in name)
+
+
+def column_type(parsed: pa.DataType) -> ValueType:
+    """The column's type for a type that Arrow's JSON reader inferred. Raises FieldNameError for a name that no column
+    can have."""
     if isinstance(parsed, pa.StructType):
         fields = []
         for field in parsed:
             kind = column_type(field.type)
             if kind is None:
                 continue
-            if not field.name or "." in field.name:
-                raise FieldNameError(f"a column cannot have this name field={field.name!r}")
+            reason = name_reason(field.name)
+            if reason is not None:
+                raise FieldNameError(reason)
             fields.append(pa.field(field.name, kind))
         return pa.struct(fields) if fields else None
     if isinstance(parsed, pa.ListType):
