@@ -293,7 +293,7 @@ def _remote_bytes_per_s(
 
 
 def _group_row(group: GroupState, rows: Sequence[Row], reading: GroupReading) -> Row:
-    behind = [each for each in rows if each["lag"]]
+    behind = [each for each in rows if (each["lag"] or 0) > 0]
 
     def oldest(name: str) -> float | None:
         ages = [each[name] for each in behind if each[name] is not None]
@@ -310,7 +310,8 @@ def _group_row(group: GroupState, rows: Sequence[Row], reading: GroupReading) ->
         "type": group.kind,
         "group_error": group.error,
         "partitions": len(rows),
-        "lag": total("lag") or 0,
+        # Offsets beyond an end hide none that are left elsewhere.
+        "lag": sum(each["lag"] for each in behind) or total("lag") or 0,
         "remote_lag": total("remote_lag") or 0,
         "age_s": oldest("age_s"),
         "age_s_max": oldest("age_s_max"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -69,8 +70,8 @@ class Newest(Generic[T]):
             return self.last
         try:
             if self._is_due():
-                self.last = self._fresh()
-                self._read_at_s = self._clock.monotonic_s()
+                with suppress(IsothermError):  # `last` has the reason
+                    self.renew()
         finally:
             self._lock.release()
         return self.last
@@ -81,11 +82,15 @@ class Newest(Generic[T]):
             or self._clock.monotonic_s() - self._read_at_s >= self._interval_s
         )
 
-    def _fresh(self) -> Look[T]:
+    def renew(self) -> None:
+        """Read now. The caller has the lock. Raises as `read`."""
         try:
-            return Look(self._read(), None)
+            self.last = Look(self._read(), None)
         except IsothermError as error:
-            return Look(self.last.content, str(error))
+            self.last = Look(self.last.content, str(error))
+            self._read_at_s = self._clock.monotonic_s()
+            raise
+        self._read_at_s = self._clock.monotonic_s()
 
 
 class WatchedCluster:
@@ -105,7 +110,8 @@ class WatchedCluster:
         return self._storage.look()
 
     def groups(self) -> Look[list[GroupState]]:
-        """The groups that the brokers coordinate. Looks at the cluster first, to know its brokers."""
+        """The groups that the brokers coordinate. Looks at the cluster first, to know its brokers, and again after the
+        groups. So a later `look` has ends of logs that are as new as the commits."""
         self.look()
         return self._groups.look()
 
@@ -141,4 +147,7 @@ class WatchedCluster:
         storage = self._storage.last.content
         found = self._opened().read_groups(() if storage is None else storage.brokers)
         self.progress.note(found, self._clock.now_ms())
+        # Only an end that is read after a commit tells whether the commit is beyond it. If this read fails, the commits
+        # before stay, which are older than the ends that are known.
+        self._storage.renew()
         return found

@@ -17,10 +17,11 @@ from isotherm.types import Offset, TimestampMs, TopicPartition
 
 
 class ReadsFrom(enum.StrEnum):
-    """The place of the record at the committed offset. DELETED means below the log start, where the
-    group's reset policy applies. UNKNOWN means that the partition does not exist, or that its leader does
+    """The place of the record at the committed offset. DELETED means below the log start, and BEYOND beyond the end,
+    where the group's reset policy applies. UNKNOWN means that the partition does not exist, or that its leader does
     not answer."""
 
+    BEYOND = "offsets beyond the end"
     END = "the end of the log"
     LOCAL = "the local tier"
     REMOTE = "the remote tier"
@@ -32,7 +33,8 @@ class ReadsFrom(enum.StrEnum):
 class PartitionLag:
     """The lag of a group in one partition.
 
-    `lag` counts all unread offsets, `remote_lag` those below the local log start. If timestamps ascend, the
+    `lag` counts all unread offsets, `remote_lag` those below the local log start. `lag` is negative for a commit beyond the
+    end, as after the topic was deleted and created again. If timestamps ascend, the
     record at the committed offset is at least `age_s` old, the age of the newest record in its remote
     segment, and at most `age_s_max` old, the age of the newest record in the segments before. Both are 0 at
     the end of the log, and None if there is no such segment.
@@ -50,7 +52,8 @@ class PartitionLag:
 def group_lags(
     group: GroupState, topics: Mapping[str, TopicStorage], now_ms: TimestampMs
 ) -> list[PartitionLag]:
-    """The lag of each partition with a committed offset, by topic and partition."""
+    """The lag of each partition with a committed offset, by topic and partition. `topics` must have been read after
+    `group`: a commit of newer records would seem to be beyond the end."""
     return [
         _partition_lag(place, offset, _partition(topics, place), now_ms)
         for place, offset in sorted(group.committed.items())
@@ -76,16 +79,13 @@ def _partition_lag(
     if storage is None or local is None:
         return PartitionLag(place, offset, ReadsFrom.UNKNOWN, None, None, None)
     first = max(offset, local.log_start_offset)
-    # The ends of logs are read before the commits, so a commit beyond the end is usually one of newer records. `groups
-    # describe` reads the ends last, and shows a negative lag.
-    end = max(offset, local.high_watermark)
     tier = _reads_from(offset, local)
     is_end = tier is ReadsFrom.END
     return PartitionLag(
         place,
         offset,
         tier,
-        end - first,
+        local.high_watermark - first,
         max(0, local.local_log_start_offset - first),
         0.0 if is_end else _age_s(storage.segments, first, now_ms),
         0.0 if is_end else _age_s_max(storage.segments, first, now_ms),
@@ -94,7 +94,7 @@ def _partition_lag(
 
 def _reads_from(offset: Offset, local: LocalTier) -> ReadsFrom:
     if offset >= local.high_watermark:
-        return ReadsFrom.END
+        return ReadsFrom.END if offset == local.high_watermark else ReadsFrom.BEYOND
     if offset < local.log_start_offset:
         return ReadsFrom.DELETED
     return ReadsFrom.REMOTE if offset < local.local_log_start_offset else ReadsFrom.LOCAL

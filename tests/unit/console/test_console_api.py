@@ -12,20 +12,21 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from isotherm.console.answers import GroupReading, group_detail, overview
+from isotherm.console.answers import GroupReading, group_detail, group_rows, overview
 from isotherm.console.app import STATIC
 from isotherm.console.openapi import openapi_document
 from isotherm.console.watched_cluster import WatchedCluster
 from isotherm.console.watched_metrics import MetricsLook
 from isotherm.errors import BrokerUnreachableError
 from isotherm.storage_view.cluster_storage import ClusterStorage
+from isotherm.storage_view.group_progress import GroupProgress
 from isotherm.storage_view.group_reader import GroupState
 from isotherm.storage_view.prices import price_list
 from isotherm.storage_view.traffic import ALL_TOPICS, Traffic
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicPartition
 from tests.support.console_server import SWEEP_COMMAND, running_console
-from tests.support.scripted_cluster import ScriptedCluster, damaged_cluster
+from tests.support.scripted_cluster import ScriptedCluster, damaged_cluster, local_tier
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -165,6 +166,28 @@ def test_groups_say_how_far_behind_they_are_and_what_they_read(address: str) -> 
     first, second = json_of(address, "/api/groups/billing")["by_partition"]
     assert (first["partition"], first["lag"], first["age_s"]) == (0, 200, None)
     assert (second["partition"], second["lag"], second["age_s"]) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("committed", "lag", "reads_from"),
+    [
+        ([150], -50, {"offsets beyond the end": 1}),
+        ([150, 100], -50, {"offsets beyond the end": 1, "the end of the log": 1}),
+        # What is left elsewhere is seen.
+        ([150, 80], 20, {"offsets beyond the end": 1, "the local tier": 1}),
+    ],
+)
+def test_a_commit_beyond_the_end_is_a_negative_lag(
+    committed: list[int], lag: int, reads_from: dict[str, int]
+) -> None:
+    cluster = ScriptedCluster()
+    places = {TopicPartition("anew", n): offset for n, offset in enumerate(committed)}
+    for _ in places:
+        cluster.add("anew", [], local_tier(0, 0, 100, 100))
+    cluster.groups = [GroupState("readers", "Stable", "classic", places)]
+    (row,) = group_rows(cluster.groups, cluster.read(), GroupReading(GroupProgress(), None))
+    assert (row["lag"], row["remote_lag"], row["reads_from"]) == (lag, 0, reads_from)
+    assert (row["age_s"] == 0.0) == (lag < 0)
 
 
 def test_group_that_reads_from_the_remote_tier_has_its_throughput() -> None:

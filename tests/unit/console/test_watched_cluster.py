@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from isotherm.console.watched_cluster import WatchedCluster
 from isotherm.errors import BrokerUnreachableError
+from isotherm.storage_view.cluster_reader import BrokerState
 from isotherm.storage_view.cluster_storage import ClusterStorage
+from isotherm.storage_view.group_lag import group_lags
+from isotherm.storage_view.group_reader import GroupState
 from isotherm.testing.sim_clock import SimClock
-from tests.support.scripted_cluster import ScriptedCluster
+from isotherm.types import TopicPartition
+from tests.support.scripted_cluster import NOW_MS, ScriptedCluster, local_tier
 
 INTERVAL_S = 5.0
 INTERVAL_MS = 5000
@@ -68,3 +74,62 @@ def test_cluster_that_never_answered_is_tried_again() -> None:
     clock.advance(INTERVAL_MS)
     assert watched.look().content is not None
     assert len(attempts) == 2
+
+
+class Busy(ScriptedCluster):
+    """A topic that grows before each request, and a group that has read all of it."""
+
+    end = 100
+    goes_after_groups = False
+
+    def _grow(self) -> None:
+        self.end += 50
+        self._topics.clear()
+        self.add("busy", [], local_tier(0, 0, self.end, self.end))
+
+    def read(self) -> ClusterStorage:
+        self._grow()
+        return super().read()
+
+    def read_groups(self, brokers: Sequence[BrokerState]) -> list[GroupState]:
+        self._grow()
+        self.groups = [
+            GroupState("readers", "Stable", "classic", {TopicPartition("busy", 0): self.end})
+        ]
+        found = super().read_groups(brokers)
+        self.is_gone = self.goes_after_groups
+        return found
+
+
+def lag_of(watched: WatchedCluster) -> int | None:
+    """The lag in the order of the console's pages: the groups, then the state of the cluster."""
+    (group,) = watched.groups().content or ()
+    storage = watched.look().content
+    assert storage is not None
+    (found,) = group_lags(group, storage.topics, NOW_MS)
+    return found.lag
+
+
+def test_a_group_of_a_busy_topic_has_committed_nothing_beyond_the_end() -> None:
+    cluster, clock = Busy(), SimClock()
+    watched = WatchedCluster(lambda: cluster, clock, INTERVAL_S)
+    for step_ms in (0, 1000, INTERVAL_MS, 0, 3000, 3000, INTERVAL_MS):
+        clock.advance(step_ms)
+        lag = lag_of(watched)
+        assert lag is not None
+        assert lag >= 0
+
+
+def test_commits_are_not_shown_beside_ends_that_were_read_before_them() -> None:
+    cluster, clock = Busy(), SimClock()
+    watched = WatchedCluster(lambda: cluster, clock, INTERVAL_S)
+    before = watched.groups().content
+    cluster.goes_after_groups = True
+    clock.advance(INTERVAL_MS)
+    lag = lag_of(watched)
+    assert lag is not None
+    assert lag > 0
+    look = watched.groups()
+    assert look.content is before
+    assert "no broker is reachable" in (look.error or "")
+    assert "no broker is reachable" in (watched.look().error or "")

@@ -23,7 +23,7 @@ TIER = ReadsFrom
         (90, TIER.LOCAL, 37, 0, (1, 2)),
         (100, TIER.LOCAL, 27, 0, (None, 1)),
         (127, TIER.END, 0, 0, (0, 0)),
-        (130, TIER.END, 0, 0, (0, 0)),
+        (130, TIER.BEYOND, -3, 0, (None, 1)),
     ],
 )
 def test_lag_and_tier_at_each_border(
