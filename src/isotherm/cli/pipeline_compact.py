@@ -18,6 +18,7 @@ from isotherm.cli.output import console, error_console, human_size, print_json, 
 from isotherm.cli.pipeline_bucket import MaxBytes
 from isotherm.cli.pipeline_options import (
     DEFAULT_MASTER,
+    EXIT_FOUND,
     Master,
     OptionalBootstrapServer,
     SourceOption,
@@ -158,12 +159,14 @@ def compact(
         check_cost(cost, max_bytes)
         if not run:
             _print_plan(plan, cost, as_json=as_json)
+            _print_unproven(plan)
             return
         with progress("segments are compacted") as show_step:
             reports = job.compact(spark, plan, settings, show_step)
     _print_reports(reports, as_json=as_json)
     if settings.target is None:
         _wait_for_broker(plan, settings, wait_s, clock)
+    _print_unproven(plan)
 
 
 def _print_recovery(steps: list[Recovery], *, run: bool, as_json: bool) -> None:
@@ -199,6 +202,17 @@ def _print_reports(reports: list[PartitionReport], *, as_json: bool) -> None:
         "records_before", "records_after", "bytes_before", "bytes_after",
     )  # fmt: skip
     print_rows(columns, [each.as_row() for each in reports], as_json=as_json)
+
+
+def _print_unproven(plan: CompactionPlan) -> None:
+    """Name the partitions that were left as they are because of damage. Then the command ends with exit code 3."""
+    for partition, error in plan.unproven.items():
+        error_console().print(
+            f"nothing of the partition is compacted partition={partition} cause='{error}'",
+            markup=False,
+        )
+    if plan.unproven:
+        raise typer.Exit(EXIT_FOUND)
 
 
 def _wait_for_broker(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +13,22 @@ import pytest
 
 from isotherm.errors import CorruptObjectError
 from isotherm.record.batch import build_batch, iterate_batches
+from isotherm.remote.compaction.pieces import Piece, read_chunks
 from isotherm.remote.compaction.rewrite import CompactionRules, rewrite_piece
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.jobs.compact_plan import CompactionPlan, plan_compaction
+from isotherm.spark.jobs.compact import read_plan, report, settings_of
+from isotherm.spark.jobs.compact_plan import (
+    CompactionPlan,
+    plan_compaction,
+    unproven_histories,
+)
+from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.plan.planning import SegmentPiece, lineage_pieces
-from isotherm.types import TopicIdPartition
+from isotherm.spark.reading.epoch_proof import WrongEpochsError
+from isotherm.types import TopicIdPartition, TopicPartition
+from tests.support.bucket_queries import QueriedBucket
 from tests.support.compacted_log import CompactedLog
 from tests.support.record_segments import RecordSegmentMaker
 from tests.support.tiered_history import tier_closed_segments
@@ -141,3 +152,102 @@ def test_a_border_inside_a_batch_is_damage(
     segment_id = RemoteLogSegmentId(OWNER, uuid.UUID(int=5))
     with pytest.raises(CorruptObjectError, match="across the border"):
         rewrite_piece(storage, piece, np.array([0]), (), RULES, segment_id, tmp_path)
+
+
+# Leader epochs that decide which segment is the log
+
+
+def elected_in_between(
+    bucket: QueriedBucket, *, deposed_end: int
+) -> list[RemoteLogSegmentMetadata]:
+    """The leader of epoch 1 was elected uncleanly at 150. The deposed one stored its segment last. Its manifest is
+    right, and that of the elected one hides epoch 1."""
+    before = bucket.store(0, 100)
+    elected = bucket.store(100, 180, epochs={0: 100, 1: 150})
+    after = bucket.store(180, 200, epochs={1: 180})
+    deposed = bucket.store(100, deposed_end)
+    changes = ((elected, "segmentLeaderEpochs", {"0": 100}), (deposed, "eventTimestampMs", 1))
+    for segment, name, value in changes:
+        path = bucket.path(segment, "rsm-manifest")
+        members = json.loads(path.read_bytes())
+        members["remoteLogSegmentMetadata"][name] = value
+        path.write_bytes(json.dumps(members).encode())
+    elected = replace(elected, segment_leader_epochs={0: 100})
+    return [before, elected, after, replace(deposed, event_timestamp_ms=1)]
+
+
+def proven_plan(
+    storage: ObjectStoreRemoteStorageManager,
+    histories: dict[TopicPartition, list[RemoteLogSegmentMetadata]],
+) -> CompactionPlan:
+    unproven = unproven_histories(storage, histories)
+    pieces = {partition: lineage_pieces(segments) for partition, segments in histories.items()}
+    return plan_compaction(storage, pieces, in_place=True, unproven=unproven)
+
+
+def test_in_place_no_record_of_a_deposed_leader_supersedes_another_one(
+    storage_settings: ObjectStoreSettings,
+    storage: ObjectStoreRemoteStorageManager,
+    tmp_path: Path,
+) -> None:
+    maker = RecordSegmentMaker(tmp_path / "made", storage)
+    bucket = QueriedBucket(storage_settings, storage, maker, OWNER)
+    wrong = elected_in_between(bucket, deposed_end=180)
+    other = TopicIdPartition(uuid.UUID(int=1), "t", 1)
+    sound = QueriedBucket(storage_settings, storage, maker, other).store(0, 50)
+    # The deposed leader's segment is the newer copy of the same offsets and epoch.
+    assert [piece.segment for piece in lineage_pieces(wrong)] == [wrong[0], wrong[3], wrong[2]]
+    plan = proven_plan(storage, {OWNER.topic_partition: wrong, other.topic_partition: [sound]})
+    assert [piece.segment for piece in plan.cleaned] == [sound]
+    assert [piece.is_cleaned for piece in plan.pieces] == [False, False, False, True]
+    (error,) = plan.unproven.values()
+    assert isinstance(error, WrongEpochsError)
+    assert str(wrong[1].segment_id) in str(error)
+    rows = [(each.partition, each.segments, each.uncleanable) for each in report(plan, [])]
+    assert rows == [(OWNER, 3, 3), (other, 1, 0)]
+
+
+def test_right_epochs_of_overlapping_segments_are_proven(
+    storage_settings: ObjectStoreSettings,
+    storage: ObjectStoreRemoteStorageManager,
+    tmp_path: Path,
+) -> None:
+    maker = RecordSegmentMaker(tmp_path / "made", storage)
+    bucket = QueriedBucket(storage_settings, storage, maker, OWNER)
+    wrong = elected_in_between(bucket, deposed_end=196)
+    right = [wrong[0], replace(wrong[1], segment_leader_epochs={0: 100, 1: 150}), *wrong[2:]]
+    plan = proven_plan(storage, {OWNER.topic_partition: right})
+    assert not plan.unproven
+    assert [piece.is_cleaned for piece in plan.pieces] == [True, False, False, False]
+
+
+@pytest.mark.parametrize("deposed_end", [180, 196])
+def test_a_copy_is_refused_whose_records_would_be_those_of_a_deposed_leader(
+    storage_settings: ObjectStoreSettings,
+    storage: ObjectStoreRemoteStorageManager,
+    tmp_path: Path,
+    deposed_end: int,
+) -> None:
+    maker = RecordSegmentMaker(tmp_path / "made", storage)
+    bucket = QueriedBucket(storage_settings, storage, maker, OWNER)
+    elected = elected_in_between(bucket, deposed_end=deposed_end)[1]
+    options = parse_options({"path": storage_settings.url, "subscribe": "t"})
+    settings = settings_of(options, now_ms=1, delete_retention_ms=1, to_url=str(tmp_path / "copy"))
+    with pytest.raises(WrongEpochsError, match=str(elected.segment_id)):
+        read_plan(options, settings)
+
+
+def test_a_segment_whose_epochs_are_not_those_of_its_batches_is_damage(
+    storage_settings: ObjectStoreSettings,
+    storage: ObjectStoreRemoteStorageManager,
+    tmp_path: Path,
+) -> None:
+    """Nothing is left out for it, so only its own read can show it."""
+    maker = RecordSegmentMaker(tmp_path / "made", storage)
+    bucket = QueriedBucket(storage_settings, storage, maker, OWNER)
+    segment = bucket.store(0, 20, epochs={0: 0, 1: 10})
+    for epochs in ({0: 0}, {0: 0, 1: 5}, {0: 0, 1: 15}, {0: 0, 2: 10}):
+        piece = Piece(0, replace(segment, segment_leader_epochs=epochs), 0, 20)
+        with pytest.raises(CorruptObjectError, match="another leader epoch"):
+            list(read_chunks(storage, piece, 10**6))
+    assert list(read_chunks(storage, Piece(0, segment, 0, 20), 10**6))

@@ -15,7 +15,9 @@ from isotherm.errors import (
     KeyPairNotConfiguredError,
     UnreadableDataError,
 )
+from isotherm.record.batch_table import leader_epochs
 from isotherm.record.header_contradictions import header_contradictions
+from isotherm.remote.history.epoch_columns import ExpectedEpochs
 from isotherm.remote.reading.segment_blocks import (
     BatchJoiner,
     segment_blocks_ahead,
@@ -64,8 +66,9 @@ def read_chunks(
     Fetches one range ahead.
 
     Raises CorruptObjectError with the segment's name if the segment is missing or cut off, or if
-    its batches are not in order. The caller checks the CRCs.
+    its batches are not in order or have other leader epochs. The caller checks the CRCs.
     """
+    epochs = ExpectedEpochs(piece.segment.segment_leader_epochs)
     joiner = BatchJoiner(piece.segment.segment_size_in_bytes)
     next_offset = piece.segment.start_offset
     waiting: Chunk | None = None
@@ -74,6 +77,7 @@ def read_chunks(
             for chunk in _chunks(joiner, block):
                 chunk.check_order(next_offset)
                 _check_headers(chunk)
+                _check_epochs(chunk, epochs)
                 next_offset = int(chunk.last_offsets[-1]) + 1
                 if next_offset > piece.segment.end_offset_inclusive + 1:
                     raise CorruptRecordError(
@@ -106,6 +110,18 @@ def _check_headers(chunk: Chunk) -> None:
     for fact, is_wrong in header_contradictions(chunk.data, chunk.batches):
         offset = int(chunk.batches["base_offset"][is_wrong.argmax()])
         raise CorruptRecordError(f"{fact} base_offset={offset}")
+
+
+def _check_epochs(chunk: Chunk, expected: ExpectedEpochs) -> None:
+    """Raise CorruptRecordError for a batch with another leader epoch than the metadata say. The epochs decide which of
+    several segments is the log."""
+    base_offsets = chunk.batches["base_offset"]
+    is_wrong = expected.wrong(leader_epochs(chunk.data, chunk.batches), base_offsets)
+    if is_wrong.any():
+        offset = int(base_offsets[is_wrong.argmax()])
+        raise CorruptRecordError(
+            f"batch has another leader epoch than its segment base_offset={offset}"
+        )
 
 
 def _within(piece: Piece, chunk: Chunk) -> Chunk | None:

@@ -25,7 +25,7 @@ from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.spark.driver.sources_of_metadata import SegmentSource
 from isotherm.spark.options import SourceOptions
-from isotherm.spark.plan.epoch_claims import EpochClaim, contested_epochs
+from isotherm.spark.plan.epoch_claims import contested_epochs
 from isotherm.spark.plan.listed_segments import ListedSegment
 from isotherm.spark.plan.offsets import (
     OffsetBounds,
@@ -50,8 +50,8 @@ from isotherm.spark.plan.planning import (
     split_ranges,
 )
 from isotherm.spark.reading.brokers import Brokers
-from isotherm.spark.reading.epoch_proof import prove_epoch
-from isotherm.spark.reading.readers import SegmentGoneError, SegmentReadError, WrongRowsError
+from isotherm.spark.reading.epoch_proof import prove_epochs
+from isotherm.spark.reading.readers import SegmentGoneError
 from isotherm.spark.reading.time_lookup import first_offset_not_before
 from isotherm.spark.reading.transactions import CommittedHistory
 from isotherm.types import LeaderEpoch, Offset, TimestampMs, TopicIdPartition, TopicPartition
@@ -154,20 +154,9 @@ class TieredLog:
             for each in contested_epochs(segments)
         }
         fresh = [each for key, each in claims.items() if key not in self._proven_claims]
-        with ThreadPoolExecutor(_LOOKUP_THREADS, thread_name_prefix="isotherm-epochs") as pool:
-            list(pool.map(self._prove_claim, fresh))
+        is_lenient = not self._options.fail_on_data_loss
+        prove_epochs(fresh, self._storage, may_be_unreadable=is_lenient)
         self._proven_claims = frozenset(claims)
-
-    def _prove_claim(self, claim: EpochClaim) -> None:
-        try:
-            prove_epoch(claim, self._storage)
-        except WrongRowsError:
-            raise
-        except SegmentReadError as error:
-            # The records of a copy are read from another segment, whose epochs its read compares.
-            if self._options.fail_on_data_loss and not claim.is_of_copy:
-                raise
-            _logger.warning("leader epochs of the metadata are used without a proof: %s", error)
 
     def _committed(
         self, pieces: Mapping[TopicPartition, Sequence[SegmentPiece]]

@@ -48,7 +48,7 @@ from isotherm.spark.jobs.compact_passes import (
     shuffle_partitions,
     stage_all,
 )
-from isotherm.spark.jobs.compact_plan import CompactionPlan, plan_compaction
+from isotherm.spark.jobs.compact_plan import CompactionPlan, plan_compaction, unproven_histories
 from isotherm.spark.jobs.cost import Cost, parallel_tasks
 from isotherm.spark.options import SourceOptions, storage_url
 from isotherm.spark.plan.planning import lineage_pieces
@@ -154,7 +154,9 @@ def read_plan(options: SourceOptions, settings: CompactionSettings) -> Compactio
     are left out if brokers report the log start.
 
     Raises CorruptObjectError if a manifest cannot be read, even with failOnDataLoss=false: the
-    compacted log would lack that segment.
+    compacted log would lack that segment. Raises SegmentReadError, for a copy, if the leader epochs of
+    a partition are not proven: the copy would have records of a deposed leader. In place nothing of
+    that partition is cleaned.
     """
     brokers = open_brokers(options)
     owners: list[TopicIdPartition] | None = None
@@ -174,7 +176,11 @@ def read_plan(options: SourceOptions, settings: CompactionSettings) -> Compactio
         start = starts[partition].start if partition in starts else 0
         histories[partition] = [piece for piece in pieces if piece.end_offset > start]
     storage = storage_of_job(settings.source)
-    return plan_compaction(storage, histories, in_place=settings.target is None)
+    unproven = unproven_histories(storage, {each: found.get(each, ()) for each in chosen})
+    if settings.target is not None:
+        for error in unproven.values():
+            raise error
+    return plan_compaction(storage, histories, in_place=settings.target is None, unproven=unproven)
 
 
 def _check_cluster_publishes(brokers: Brokers) -> None:

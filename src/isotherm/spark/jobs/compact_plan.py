@@ -9,27 +9,35 @@ The cleanable part begins at the log start. It ends at the first of these offset
   It cannot be replaced, and a tombstone above it must stay while older records of its key stay.
 
 Records that are only on the brokers supersede nothing: docs/decisions/0050.
+
+Of a partition whose leader epochs are not proven, nothing is cleaned. A deposed leader's records would
+supersede those of the log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from isotherm.remote.compaction.pieces import Piece, located
-from isotherm.remote.segment_metadata import IndexType
+from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.segment.producer_snapshot import LastRecord, read_producer_snapshot
+from isotherm.spark.plan.epoch_claims import contested_epochs
 from isotherm.spark.plan.planning import SegmentPiece, SegmentRead
+from isotherm.spark.reading.epoch_proof import prove_epochs
+from isotherm.spark.reading.readers import SegmentReadError
 from isotherm.spark.reading.transactions import CommittedHistory
 from isotherm.types import Offset, ProducerId, TopicIdPartition, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """`pieces` are numbered by their index. Those of a partition are adjacent and ascending."""
+    """`pieces` are numbered by their index. Those of a partition are adjacent and ascending. `unproven` has the
+    partitions of which nothing is cleaned, with the reason."""
 
     pieces: Sequence[Piece]
+    unproven: Mapping[TopicPartition, SegmentReadError] = field(default_factory=dict)
 
     @property
     def cleaned(self) -> list[Piece]:
@@ -45,13 +53,30 @@ class CompactionPlan:
         return sum(piece.segment.segment_size_in_bytes for piece in self.pieces)
 
 
+def unproven_histories(
+    storage: RemoteStorageManager,
+    segments: Mapping[TopicPartition, Sequence[RemoteLogSegmentMetadata]],
+) -> dict[TopicPartition, SegmentReadError]:
+    """The partitions whose segments have other leader epochs than their metadata say, or cannot be read to show that
+    they have not, with the reason. Fetches batches only where segments overlap."""
+    found = {}
+    for partition, history in segments.items():
+        try:
+            prove_epochs(contested_epochs(history), storage)
+        except SegmentReadError as error:
+            found[partition] = error
+    return found
+
+
 def plan_compaction(
     storage: RemoteStorageManager,
     histories: Mapping[TopicPartition, Sequence[SegmentPiece]],
     *,
     in_place: bool,
+    unproven: Mapping[TopicPartition, SegmentReadError] | None = None,
 ) -> CompactionPlan:
-    """Plan the compaction of `histories`, the pieces of each partition from `lineage_pieces`.
+    """Plan the compaction of `histories`, the pieces of each partition from `lineage_pieces`. Of the partitions in
+    `unproven` (from `unproven_histories`) nothing is cleaned.
 
     Fetches indexes. Raises CorruptObjectError, which names the segment, for a missing or damaged
     index.
@@ -68,7 +93,8 @@ def plan_compaction(
     planned: list[Piece] = []
     for partition, marked in zip(histories, reads, strict=True):
         decided = stable[partition]
-        end = decided[-1].end_offset if decided else marked[0].start_offset
+        is_cleaned = decided and partition not in (unproven or {})
+        end = decided[-1].end_offset if is_cleaned else marked[0].start_offset
         pieces = [
             Piece(
                 len(planned) + index,
@@ -81,7 +107,7 @@ def plan_compaction(
             if isinstance(read, SegmentRead)
         ]
         planned += _with_last_records(storage, _cleanable(pieces, end, in_place=in_place))
-    return CompactionPlan(planned)
+    return CompactionPlan(planned, unproven or {})
 
 
 def _cleanable(pieces: list[Piece], stable_end: Offset, *, in_place: bool) -> list[Piece]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.spark.plan.epoch_claims import EpochClaim
 from isotherm.spark.plan.planning import SegmentRead
@@ -14,10 +18,35 @@ from isotherm.spark.reading.readers import (
     runs_of_proof,
 )
 
+_logger = logging.getLogger(__name__)
+
+_PROOF_THREADS = 16
+
 
 class WrongEpochsError(WrongRowsError):
     """The leader epochs in a segment's metadata are not those of its log. They have decided which
     segments are read."""
+
+
+def prove_epochs(
+    claims: Sequence[EpochClaim], storage: RemoteStorageManager, *, may_be_unreadable: bool = False
+) -> None:
+    """Compare claims with their batches, on some threads. A copy that cannot be read contradicts nothing: its records
+    are read from another segment. Then, and with `may_be_unreadable` for any segment, a warning is logged. Otherwise raises
+    as `prove_epoch`."""
+
+    def prove(claim: EpochClaim) -> None:
+        try:
+            prove_epoch(claim, storage)
+        except WrongRowsError:
+            raise
+        except SegmentReadError as error:
+            if not (may_be_unreadable or claim.is_of_copy):
+                raise
+            _logger.warning("leader epochs of the metadata are used without a proof: %s", error)
+
+    with ThreadPoolExecutor(_PROOF_THREADS, thread_name_prefix="isotherm-epochs") as pool:
+        list(pool.map(prove, claims))
 
 
 def prove_epoch(claim: EpochClaim, storage: RemoteStorageManager) -> None:
