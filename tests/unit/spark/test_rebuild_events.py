@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from isotherm.errors import PolicyViolationError
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
 from isotherm.remote.metadata.wire.keys import metadata_partition
 from isotherm.remote.metadata.wire.serde import decode_event
+from isotherm.remote.scrub.findings import FindingKind
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
 )
 from isotherm.remote.storage.inventory import open_for_reading
+from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.driver.segment_frames import SEGMENT_ARROW, segment_row
 from isotherm.spark.jobs.cost import Cost, check_cost
-from isotherm.spark.jobs.rebuild import events_of, lineage, renamed_segment
+from isotherm.spark.jobs.rebuild import (
+    events_of,
+    findings_of,
+    kept_segments,
+    lineage,
+    renamed_segment,
+)
 from isotherm.spark.plan.planning import lineage_pieces
-from isotherm.types import uuid_to_text
+from isotherm.types import TopicIdPartition, uuid_to_text
 from tests.support.bucket_inventory import read_inventory
+from tests.support.bucket_queries import QueriedBucket
 from tests.support.planted_bucket import PlantedBucket
+from tests.support.record_segments import RecordSegmentMaker
 
 
 @pytest.fixture
@@ -80,3 +94,29 @@ def test_job_beyond_its_bytes_is_refused() -> None:
     check_cost(cost, 1000)
     with pytest.raises(PolicyViolationError, match="max_bytes=999"):
         check_cost(cost, 999)
+
+
+@pytest.mark.parametrize("told", [{0: 100}, {0: 100, 1: 150}])
+def test_a_partition_is_left_out_whose_log_may_be_that_of_a_deposed_leader(
+    storage_settings: ObjectStoreSettings,
+    storage: ObjectStoreRemoteStorageManager,
+    maker: RecordSegmentMaker,
+    owner: TopicIdPartition,
+    told: dict[int, int],
+) -> None:
+    made = QueriedBucket(storage_settings, storage, maker, owner)
+    before, deposed = made.store(0, 100), made.store(100, 196)
+    elected = made.store(100, 180, epochs={0: 100, 1: 150})
+    segments = [before, deposed, replace(elected, segment_leader_epochs=told)]
+    segments.append(made.store(180, 220, epochs={1: 180}))
+    group = pa.Table.from_pylist([segment_row(each) for each in segments], SEGMENT_ARROW)
+    kept = kept_segments(group, storage_settings).num_rows
+    found = findings_of(group, storage_settings).to_pylist()
+    wrong = [each for each in found if each["kind"] == FindingKind.WRONG_EPOCH]
+    if 1 in told:
+        assert (kept, wrong) == (4, [])
+    else:
+        (finding,) = wrong
+        assert kept == 0
+        assert finding["segment_id"] == uuid_to_text(elected.segment_id.id)
+        assert "another leader epoch" in finding["detail"]

@@ -6,6 +6,8 @@ A user's RemoteStorageManager has no manifests. It lists its segments itself, if
 (ListsSegments).
 
 A segment is left out, with a finding, if others hold all of its offsets: no reader would use it.
+A partition is left out whose segments overlap and have other leader epochs than their manifests say.
+These decide which segment is the log, and a deposed leader's records would be served.
 `write_to_topic` writes the events to a topic that the caller names. isotherm.broker.log_dir_rebuild
 writes them to the log directories of an Isotherm broker.
 
@@ -37,7 +39,7 @@ from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic, check
 from isotherm.remote.metadata.topic.keyed_writes import key_of_start
 from isotherm.remote.metadata.wire.keys import metadata_partition
 from isotherm.remote.metadata.wire.serde import encode_event, encode_keyed_event
-from isotherm.remote.scrub.findings import Finding
+from isotherm.remote.scrub.findings import Finding, FindingKind, Problem, segment_finding
 from isotherm.remote.segment_metadata import (
     IndexType,
     RemoteLogSegmentId,
@@ -54,7 +56,10 @@ from isotherm.spark.driver.segment_frames import SEGMENT_ARROW, segment_row, seg
 from isotherm.spark.jobs.manifests import read_manifests
 from isotherm.spark.jobs.scrub import FINDINGS, history_findings
 from isotherm.spark.options import SourceOptions
+from isotherm.spark.plan.epoch_claims import contested_epochs
 from isotherm.spark.plan.planning import SegmentPiece, lineage_pieces
+from isotherm.spark.reading.epoch_proof import prove_epochs
+from isotherm.spark.reading.readers import WrongRowsError
 from isotherm.spark.source_task import storage_of_job
 from isotherm.types import (
     TopicIdPartition,
@@ -129,8 +134,12 @@ def rebuild_from(segments: DataFrame, store: ObjectStoreSettings | SourceOptions
     """Rebuild metadata from finished segments (segment_frames). `store` is the bucket that has them,
     or options that name a user's RemoteStorageManager."""
     groups = segments.groupBy("topic_id", "partition")
-    kept = groups.applyInArrow(_kept_segments, from_arrow_schema(SEGMENT_ARROW)).persist()
-    findings = groups.applyInArrow(_history, from_arrow_schema(FINDINGS))
+    kept = groups.applyInArrow(
+        lambda group: kept_segments(group, store), from_arrow_schema(SEGMENT_ARROW)
+    ).persist()
+    findings = groups.applyInArrow(
+        lambda group: findings_of(group, store), from_arrow_schema(FINDINGS)
+    )
     partitions = (
         kept.groupBy("topic_id", "partition")
         .applyInArrow(lambda group: _partition(group, store), from_arrow_schema(_PARTITIONS))
@@ -139,15 +148,35 @@ def rebuild_from(segments: DataFrame, store: ObjectStoreSettings | SourceOptions
     return Rebuilt(kept, partitions, findings, (kept, partitions))
 
 
-def _kept_segments(group: pa.Table) -> pa.Table:
-    pieces = lineage_pieces(_segments(group))
+def kept_segments(group: pa.Table, store: ObjectStoreSettings | SourceOptions) -> pa.Table:
+    """The segments of one partition that are its log, as rows. None if their leader epochs contradict their batches."""
+    segments = _segments(group)
+    pieces = lineage_pieces(segments) if _contradiction(segments, store) is None else []
     kept = {piece.segment.segment_id.id: piece.segment for piece in pieces}
     return pa.Table.from_pylist([segment_row(each) for each in kept.values()], SEGMENT_ARROW)
 
 
-def _history(group: pa.Table) -> pa.Table:
-    found: list[Finding] = list(history_findings(_segments(group)))
+def findings_of(group: pa.Table, store: ObjectStoreSettings | SourceOptions) -> pa.Table:
+    """The findings about the segments of one partition, as rows."""
+    segments = _segments(group)
+    found: list[Finding] = list(history_findings(segments))
+    error = _contradiction(segments, store)
+    if error is not None:
+        problem = Problem(FindingKind.WRONG_EPOCH, f"the partition is left out cause='{error}'")
+        found.append(segment_finding(error.read.segment, problem))
     return pa.Table.from_pylist([each._asdict() for each in found], FINDINGS)
+
+
+def _contradiction(
+    segments: list[RemoteLogSegmentMetadata], store: ObjectStoreSettings | SourceOptions
+) -> WrongRowsError | None:
+    """The first segment whose batches have other leader epochs than its metadata, among those that overlap. A segment
+    that cannot be read contradicts nothing."""
+    try:
+        prove_epochs(contested_epochs(segments), storage_of_job(store), may_be_unreadable=True)
+    except WrongRowsError as error:
+        return error
+    return None
 
 
 def _partition(group: pa.Table, store: ObjectStoreSettings | SourceOptions) -> pa.Table:
