@@ -210,9 +210,7 @@ class BrokerNode:
         started.push_async_callback(self._drain, server, purgatory)
         quotas = self._open_quotas(metadata, server)
         self._is_serving = True
-        apis = APIS
-        if self.services.authorizer is not None:
-            apis = guarded_apis(APIS, self.services.authorizer)
+        apis = guarded_apis(APIS, self.services.authorizer)
         dispatcher = Dispatcher(self.services, cluster.apis(apis), quotas=quotas)
         self.metrics.registry.register(dispatcher.metrics)
         self.metrics.registry.register(server.loop_watch)

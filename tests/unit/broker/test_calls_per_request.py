@@ -92,9 +92,7 @@ class Owner:
         self.loop_watch = LoopWatch(asyncio.get_running_loop())
         self.answers: AnswerMemory[Connection] = AnswerMemory(-1, (), lambda: 0.0, lambda _: None)
         self.scratch = memoryview(bytearray(64 * 1024))
-        authorizer = services.authorizer
-        apis = APIS if authorizer is None else guarded_apis(APIS, authorizer)
-        self._dispatcher = Dispatcher(services, apis)
+        self._dispatcher = Dispatcher(services, guarded_apis(APIS, services.authorizer))
 
     def entrance(self, connection: Connection) -> Entrance:
         return Entrance(self._dispatcher, self.frame_size_max, self.memory)

@@ -1,7 +1,8 @@
 """The access checks of each API, before and after its handler, as in Kafka's KafkaApis and ControllerApis.
 
 If an authorizer is configured, a guard replaces an API's handler and calls it for the allowed items. Without an
-authorizer there are no guards, so they cost nothing. Two APIs check in their handlers: Fetch, because an
+authorizer there are no guards, so they cost nothing. An API without a guard is declared with a reason, or the
+broker does not start. Two APIs check in their handlers: Fetch, because an
 incremental request does not name the partitions of its session, and DescribeTopicPartitions, because its
 pages are counted by topic. Responses with authorized operations also need the authorizer in the handler.
 
@@ -29,10 +30,10 @@ from isotherm.broker.access import (
 from isotherm.broker.access.acls import Operation
 from isotherm.broker.access.authorizer import Authorizer
 from isotherm.broker.access.guard import Guard
-from isotherm.broker.apis import create_acls, delete_acls, describe_acls
+from isotherm.broker.apis import create_acls, delete_acls, describe_acls, refused
 from isotherm.broker.requests.context import RequestContext
 from isotherm.broker.requests.served_api import Api
-from isotherm.protocol.api_keys import ApiKey
+from isotherm.protocol.api_keys import ApiKey, api_name
 
 
 def needs_cluster(operation: Operation, or_else: Operation | None = None) -> Guard:
@@ -97,21 +98,32 @@ GUARDS: Mapping[int, Guard] = {
     **transaction_guards.GUARDS,
 }
 
-# These need no permission, or check it in their handlers.
-UNGUARDED = frozenset(
-    {
-        ApiKey.API_VERSIONS,
-        ApiKey.DESCRIBE_CLUSTER,
-        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
-        ApiKey.FETCH,
-        ApiKey.SASL_AUTHENTICATE,
-        ApiKey.SASL_HANDSHAKE,
-    }
-)
+# Each API that has no guard, with the reason.
+UNGUARDED: Mapping[int, str] = {
+    **{api.key: "refused for every client" for api in refused.APIS},
+    ApiKey.API_VERSIONS: "clients need it before they log in",
+    ApiKey.DESCRIBE_CLUSTER: "names brokers, as Metadata does for every client",
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: "its handler checks: pages are counted by topic",
+    ApiKey.FETCH: "its handler checks: an incremental request names no partitions",
+    ApiKey.SASL_AUTHENTICATE: "it is the login",
+    ApiKey.SASL_HANDSHAKE: "it is the login",
+}
 
 
-def guarded_apis(apis: Mapping[int, Api], authorizer: Authorizer) -> Mapping[int, Api]:
-    """`apis` with handlers that are called only for what `authorizer` allows."""
+def guarded_apis(apis: Mapping[int, Api], authorizer: Authorizer | None) -> Mapping[int, Api]:
+    """`apis` with handlers that are called only for what `authorizer` allows; as they are if it is None.
+
+    Raises AssertionError for an API that is neither in GUARDS nor in UNGUARDED, with an authorizer and
+    without one. So a broker with such an API does not start.
+    """
+    undeclared = sorted(apis.keys() - GUARDS.keys() - UNGUARDED.keys())
+    if undeclared:
+        raise AssertionError(
+            f"APIs have no guard apis={','.join(map(api_name, undeclared))}"
+            " hint='add each to GUARDS, or with a reason to UNGUARDED, in broker/access'"
+        )
+    if authorizer is None:
+        return apis
     return {
         key: dataclasses.replace(api, handle=partial(GUARDS[key], authorizer, api))
         if key in GUARDS

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.access.acls import Operation, PatternType, Permission, ResourceType
 from isotherm.broker.access.authorizer import DECISIONS_MAX, Authorizer, configured_authorizer
-from isotherm.broker.access.guards import GUARDS, UNGUARDED
+from isotherm.broker.access.guards import GUARDS, UNGUARDED, guarded_apis
 from isotherm.broker.access.principal import ANONYMOUS, Principal
 from isotherm.broker.apis import refused
 from isotherm.broker.dispatch.api_register import APIS
@@ -223,6 +223,16 @@ def test_topic_that_becomes_known_is_checked(metadata: Metadata) -> None:
     assert handled == [request] * 3
 
 
-def test_every_api_that_does_something_is_guarded() -> None:
-    does_nothing = {api.key for api in refused.APIS}
-    assert APIS.keys() - GUARDS.keys() - UNGUARDED - does_nothing == set()
+def test_every_api_has_a_guard_or_a_reason() -> None:
+    guarded_apis(APIS, None)
+    refused_for_all = {api.key for api in refused.APIS}
+    assert GUARDS.keys() & UNGUARDED.keys() <= refused_for_all
+    assert all(UNGUARDED.values())
+
+
+@pytest.mark.parametrize("with_authorizer", [False, True])
+def test_an_api_without_a_guard_does_not_start(with_authorizer: bool) -> None:
+    assert ApiKey.VOTE not in APIS
+    added = {**APIS, ApiKey.VOTE: dataclasses.replace(APIS[ApiKey.FETCH], key=ApiKey.VOTE)}
+    with pytest.raises(AssertionError, match="no guard apis=Vote "):
+        guarded_apis(added, authorizer(Metadata()) if with_authorizer else None)
