@@ -11,7 +11,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from isotherm.clock import SystemClock
+from isotherm.clock import Clock, SystemClock
 from isotherm.console.app import ConsoleSettings, console_app
 from isotherm.console.jobs import JobReports, JobRunner
 from isotherm.console.server import CONNECTIONS_MAX, ConsoleProtocol
@@ -53,6 +53,7 @@ def running_console(
     registered: RegisteredValues | None = None,
     protocol: type[ConsoleProtocol] = ConsoleProtocol,
     path: str = "",
+    clock: Clock | None = None,
 ) -> Iterator[str]:
     """Run the console; yield its address.
 
@@ -68,6 +69,7 @@ def running_console(
         SWEEP_COMMAND,
         credentials,
         watched_metrics,
+        clock or SystemClock(),
         registered,
     )
     app = console_app(watched, source, settings, JobReports(reports), runner)

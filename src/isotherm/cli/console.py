@@ -167,6 +167,7 @@ def console(
         sweep_command(bootstrap_server, path),
         _credentials(credentials_file, host, without_login=without_login),
         watched_metrics,
+        clock,
         _registered_values(registry, registry_option, clock),
     )
     with_tls = _has_identity(tls_certificate, tls_key)

@@ -6,6 +6,7 @@ Every answer forbids the browser to load anything from another site, and to show
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from isotherm.config.http_credentials import is_known
+from isotherm.config.http_credentials import HttpLogins, LoginResult
 from isotherm.console.answers import (
     GroupReading,
     group_detail,
@@ -39,7 +40,9 @@ from isotherm.console.jobs import JobReports, JobRunner
 from isotherm.console.openapi import (
     COLUMNS_MAX,
     FOUND_MAX,
+    NUMBER_MAX,
     PARTITIONS_MAX,
+    RECORD_SOURCES,
     openapi_document,
 )
 from isotherm.console.records import RecordBrowser, RecordsWanted, TooManyScansError
@@ -63,6 +66,7 @@ from isotherm.types import uuid_from_text
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    from isotherm.clock import Clock
     from isotherm.remote.storage.layout.segment_layout import Layout
     from isotherm.storage_view.prices import PriceList
     from isotherm.storage_view.registered_values import RegisteredValues
@@ -75,6 +79,7 @@ _CHALLENGE = {"www-authenticate": 'Basic realm="console", charset="UTF-8"'}
 _BUSY = 429
 _UPSTREAM_FAILED = 502
 _FOUND_DEFAULT = 50
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
 _COLUMNS_DEFAULT = 600
 _GZIP_BYTES_MIN = 1024
 _GZIP_LEVEL = 1  # 110 KB of a map take 0.4 ms instead of 7, and 10 KB instead of 8
@@ -100,6 +105,7 @@ class ConsoleSettings:
     sweep_command: str
     credentials: Mapping[bytes, bytes] | None
     metrics: WatchedMetrics
+    clock: Clock
     registered: RegisteredValues | None = None
 
 
@@ -134,7 +140,7 @@ def console_app(
             # DNS rebinding: a website whose name points to this address sends requests with its own name.
             Middleware(TrustedHostMiddleware, allowed_hosts=list(settings.hosts)),
             Middleware(_SafeHeaders),
-            Middleware(_Login, credentials=settings.credentials),
+            Middleware(_Login, credentials=settings.credentials, logins=HttpLogins(settings.clock)),
             Middleware(GZipMiddleware, minimum_size=_GZIP_BYTES_MIN, compresslevel=_GZIP_LEVEL),
         ],
     )
@@ -161,26 +167,35 @@ class _SafeHeaders:
 class _Login:
     """HTTP basic authentication. The browser asks for a name and a password, and remembers them."""
 
-    def __init__(self, app: ASGIApp, credentials: Mapping[bytes, bytes] | None) -> None:
+    def __init__(
+        self, app: ASGIApp, credentials: Mapping[bytes, bytes] | None, logins: HttpLogins
+    ) -> None:
         self._app = app
         self._credentials = credentials
+        self._logins = logins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not self._is_authorized(Headers(scope=scope)):
-            refusal = JSONResponse(
-                {"error": "a name and a password are needed"}, UNAUTHORIZED, _CHALLENGE
-            )
-            await refusal(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+        answer = self._app
+        if scope["type"] == "http" and self._credentials is not None:
+            result = self._attempt(scope, self._credentials)
+            if not result.is_granted:
+                answer = _login_refusal(result)
+        await answer(scope, receive, send)
 
-    def _is_authorized(self, headers: Headers) -> bool:
-        if self._credentials is None:
-            return True
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        return scheme.lower() == "basic" and is_known(
-            token.strip().encode("latin-1"), self._credentials
-        )
+    def _attempt(self, scope: Scope, credentials: Mapping[bytes, bytes]) -> LoginResult:
+        scheme, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
+        if scheme.lower() != "basic":
+            return LoginResult(is_granted=False)
+        host, _ = scope.get("client") or ("", 0)
+        return self._logins.attempt(token.strip().encode("latin-1"), credentials, host)
+
+
+def _login_refusal(result: LoginResult) -> Response:
+    if result.wait_s == 0:
+        text = "a name and a password are needed"
+        return JSONResponse({"error": text}, UNAUTHORIZED, _CHALLENGE)
+    text = f"too many failed logins: try again in {result.wait_s} s"
+    return JSONResponse({"error": text}, _BUSY, {"retry-after": str(result.wait_s)})
 
 
 def _index(_: Request) -> Response:
@@ -242,8 +257,7 @@ class _Pages:
         count = _number(request, "partitions", PARTITIONS_MAX, most=PARTITIONS_MAX, least=1)
         first, end = _optional_number(request, "first"), _optional_number(request, "end")
         if first is not None and end is not None and first >= end:
-            raise HTTPException(400, "first is below end")
-
+            raise HTTPException(400, "first must be below end")
         at_ms = _optional_number(request, "at")
 
         def maps(storage: ClusterStorage) -> Row:
@@ -366,18 +380,20 @@ def _partition(storage: ClusterStorage, request: Request) -> PartitionStorage:
 
 
 def _records_wanted(request: Request) -> RecordsWanted:
-    query = request.query_params
+    source = _text(request, "from")
+    if source not in ("", *RECORD_SOURCES):
+        raise HTTPException(400, f"from must be one of {', '.join(RECORD_SOURCES)}")
     return RecordsWanted(
         offset=_optional_number(request, "offset"),
         timestamp_ms=_optional_number(request, "time"),
         found_max=_number(request, "limit", _FOUND_DEFAULT, least=1, most=FOUND_MAX),
         filter=RecordFilter(
-            key=query.get("key", "").encode(),
-            value=query.get("value", "").encode(),
-            header_name=query.get("header", ""),
-            header_value=query.get("header_value", "").encode(),
+            key=_text(request, "key").encode(),
+            value=_text(request, "value").encode(),
+            header_name=_text(request, "header"),
+            header_value=_text(request, "header_value").encode(),
         ),
-        prefers_bucket=query.get("from") == "bucket",
+        prefers_bucket=source == "bucket",
     )
 
 
@@ -388,22 +404,28 @@ def _segment_id(request: Request) -> uuid.UUID:
         raise HTTPException(400, str(error)) from error
 
 
+def _text(request: Request, name: str) -> str:
+    """A parameter of the query; "" without it. Every parameter is read through it."""
+    texts = request.query_params.getlist(name)
+    if len(texts) > 1:
+        raise HTTPException(400, f"{name} is given {len(texts)} times: give it once")
+    return texts[0] if texts else ""
+
+
 def _number(
-    request: Request, name: str, default: int, *, least: int = 0, most: int | None = None
+    request: Request, name: str, default: int, *, least: int = 0, most: int = NUMBER_MAX
 ) -> int:
-    found = _optional_number(request, name)
-    if found is None:
-        return default
-    if found < least or (most is not None and found > most):
-        raise HTTPException(400, f"{name} is from {least} to {most or 'any number'}")
-    return found
+    number = _optional_number(request, name, least=least, most=most)
+    return default if number is None else number
 
 
-def _optional_number(request: Request, name: str) -> int | None:
-    text = request.query_params.get(name)
-    if text is None:
+def _optional_number(
+    request: Request, name: str, *, least: int = 0, most: int = NUMBER_MAX
+) -> int | None:
+    text = _text(request, name)
+    if name not in request.query_params:
         return None
-    try:
-        return int(text)
-    except ValueError as error:
-        raise HTTPException(400, f"{name} is not a number") from error
+    # Only these digits: `int` also reads spaces, underscores and digits of other scripts.
+    if _INTEGER.fullmatch(text) is None or not least <= int(text) <= most:
+        raise HTTPException(400, f"{name} must be a whole number from {least} to {most}")
+    return int(text)

@@ -10,6 +10,8 @@ from isotherm.storage_view.tier_map import SpanKind
 COLUMNS_MAX = 4000
 PARTITIONS_MAX = 64
 FOUND_MAX = 500
+NUMBER_MAX = 2**63 - 1  # of offsets and times
+RECORD_SOURCES = ("leader", "bucket")
 
 Schema = dict[str, Any]
 
@@ -93,7 +95,7 @@ def openapi_document() -> Schema:
                 _query(
                     "from",
                     "bucket: records of remote segments are read from the bucket, without the brokers.",
-                    schema={"enum": ["leader", "bucket"]},
+                    schema={"enum": list(RECORD_SOURCES)},
                 ),
             ),
         },
@@ -110,6 +112,7 @@ def _get(summary: str, *parameters: Schema, content: Schema | None = None) -> Sc
             "parameters": list(parameters),
             "responses": {
                 "200": {"description": summary, "content": {"application/json": {"schema": body}}},
+                "400": {"description": "A parameter is wrong; error says why.", "content": problem},
                 "404": {"description": "There is no such thing.", "content": problem},
                 "503": {"description": "The cluster has never answered.", "content": problem},
             },
@@ -125,10 +128,10 @@ def _query(
     name: str,
     description: str,
     least: int = 0,
-    most: int | None = None,
+    most: int = NUMBER_MAX,
     schema: Schema | None = None,
 ) -> Schema:
-    number = {**_INTEGER, "minimum": least, **({} if most is None else {"maximum": most})}
+    number = {**_INTEGER, "minimum": least, "maximum": most}
     return {"name": name, "in": "query", "description": description, "schema": schema or number}
 
 

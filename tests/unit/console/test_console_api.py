@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from isotherm.config.http_credentials import FAILURES_FREE
 from isotherm.console.answers import GroupReading, group_detail, group_rows, overview
 from isotherm.console.app import STATIC
 from isotherm.console.openapi import openapi_document
@@ -312,6 +313,29 @@ def test_login_is_asked_for_everything() -> None:
                 *([401] * 4),
                 200,
             ]
+
+
+def test_failed_logins_are_followed_by_a_delay() -> None:
+    clock = SimClock()
+
+    def status(address: str, password: str) -> tuple[int, str | None]:
+        connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=300)
+        token = base64.b64encode(f"reader:{password}".encode()).decode()
+        connection.request("GET", "/api/", headers={"authorization": f"Basic {token}"})
+        answer = connection.getresponse()
+        answer.read()
+        connection.close()
+        return answer.status, answer.headers["retry-after"]
+
+    credentials = {b"reader": b"right"}
+    with running_console(ScriptedCluster, credentials=credentials, clock=clock) as address:
+        tries = [status(address, f"{number}") for number in range(50)]
+        assert tries[: FAILURES_FREE + 1] == [(401, None)] * (FAILURES_FREE + 1)
+        assert set(tries[FAILURES_FREE + 1 :]) == {(429, "1")}
+        # Before the time has come the right password is no better, or tries would go on.
+        assert status(address, "right") == (429, "1")
+        clock.advance(1000)
+        assert status(address, "right") == (200, None)
 
 
 def test_nothing_is_changed_by_any_method(address: str) -> None:
