@@ -396,7 +396,8 @@ class BrokerNode:
 
     async def _serve_metrics(self, started: contextlib.AsyncExitStack) -> None:
         if self._config.prometheus_listener is not None:
-            endpoint = self._metrics_endpoint = MetricsEndpoint(self.metrics.registry, self._config)
+            endpoint = MetricsEndpoint(self.metrics.registry, self._config, self._clock)
+            self._metrics_endpoint = endpoint
             await endpoint.start()
             started.push_async_callback(endpoint.stop)
             self.metrics_port = endpoint.port

@@ -339,6 +339,12 @@ class BrokerConfig:
         "File with NAME:PASSWORD on each line, by which clients of the metrics authenticate (HTTP basic);"
         " everyone may read them if not set. Isotherm's own key.",
     )
+    prometheus_allowed_hosts: tuple[str, ...] = key(
+        LIST,
+        (),
+        "Names, besides those of the broker's listeners and its machine, by which clients of the metrics may"
+        " call it (the header Host); * for any. Isotherm's own key.",
+    )
     broker_rack: str | None = key(
         optional(STRING), None, "Rack of this broker.", name="broker.rack"
     )
