@@ -68,9 +68,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from isotherm.printable import without_passwords
+
 
 class IsothermError(Exception):
-    """Root of all errors of Isotherm. Any other exception is a bug."""
+    """Root of all errors of Isotherm. Any other exception is a bug.
+
+    Its text has no passwords of addresses, also in a program that only calls Isotherm. Its cause may.
+    """
+
+    def __str__(self) -> str:
+        return without_passwords(super().__str__())
 
 
 class RetriableError(IsothermError):

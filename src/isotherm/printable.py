@@ -3,13 +3,52 @@
 Clients, objects and records choose names, ids and messages. A line break in one of them would forge a line of the
 log, and other control characters would command a terminal. So whatever is printed goes through `printable`:
 each logger's lines in `LineFormatter`, the rows and messages of commands in `isotherm.cli.output`. PURE.
+
+Addresses may have passwords in them (`s3://key:secret@bucket`). `without_passwords` hides them in lines of logs,
+in each IsothermError's text, in `--print-config` and on the console's pages.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 
 TRACEBACK_INDENT = "    "
+HIDDEN = "[hidden]"
+
+# The part of a URL before the host.
+_USER_INFO = re.compile(r"""(?<=://)[^\s/?#"<>]*@""")
+# The same with a password that has a slash or a question mark, which a URL may not have, but which people write; up
+# to the last @. Digits behind the first colon are a port. The bounds keep the search linear.
+_ODD_USER_INFO = re.compile(
+    r"""(?<=://)(?!\[)[^\s/?#"<>@:]{0,256}:(?!\d{0,5}(?:[/,\s"']|$))(?:[^\s"<>:]|:(?!//)){0,256}@"""
+)
+_PARAMETER = re.compile(r"""([?&;#])([\w.%~-]{1,64})=([^\s&;#"'<>]+)""")
+_SECRET_NAMES = frozenset(
+    {"auth", "authorization", "code", "jwt", "key", "pass", "pwd", "sas", "sig"}
+)
+_SECRET_PARTS = (
+    "accesskey", "accountkey", "apikey", "credential", "passphrase", "passwd", "password", "secret", "signature", "token",
+)  # fmt: skip
+
+
+def without_passwords(text: str) -> str:
+    """Hide the user info of each URL in a text, and parameters that are named like secrets: `token`,
+    `X-Amz-Signature`, `AccountKey`. The rest stays as it is.
+
+    `https://user:pw@host/?sig=x` becomes `https://[hidden]@host/?sig=[hidden]`.
+    """
+    if "://" in text:
+        text = _ODD_USER_INFO.sub(f"{HIDDEN}@", text)
+        text = _USER_INFO.sub(f"{HIDDEN}@", text)
+    return _PARAMETER.sub(_shown_parameter, text) if "=" in text else text
+
+
+def _shown_parameter(found: re.Match[str]) -> str:
+    start, name, _ = found.groups()
+    plain = re.sub(r"[^a-z0-9]", "", name.lower())
+    is_secret = plain in _SECRET_NAMES or any(each in plain for each in _SECRET_PARTS)
+    return f"{start}{name}={HIDDEN}" if is_secret else found[0]
 
 
 def printable(text: str) -> str:
@@ -24,15 +63,16 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str, indent: str = "") -> str:
-    """The same for each line of a text that has several, such as a traceback."""
+    """The same for each line of a text that has several, such as a traceback. Hides passwords in addresses."""
+    text = without_passwords(text)
     return "\n".join(indent + printable(line) for line in text.split("\n"))
 
 
 class LineFormatter(logging.Formatter):
-    """Writes a record on one line. The lines of a traceback follow it, indented, since errors have texts too."""
+    """Writes a record on one line, without passwords in addresses. The lines of a traceback follow it, indented, since errors have texts too."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        return printable(super().formatMessage(record))
+        return printable(without_passwords(super().formatMessage(record)))
 
     def formatException(self, ei: object) -> str:
         text = super().formatException(ei)  # type: ignore[arg-type]

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from isotherm.cli import output
-from isotherm.printable import LineFormatter, printable
+from isotherm.errors import ConfigError, IsothermError
+from isotherm.printable import LineFormatter, printable, without_passwords
 
 FORGED = (
     "mine-\n2026-11-27 21:00:00,000 INFO kafka.authorizer.logger: Principal = User:bob is Allowed"
@@ -93,3 +94,83 @@ def test_error_of_a_command_is_one_line() -> None:
 
     done = CliRunner().invoke(app, ["topics", "list", "-b", "no\x1b[2J such host"])
     assert "\x1b[2J" not in done.output
+
+
+SECRET = "5ecr3t"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("s3://AKIA:5ecr3t@bucket/prefix", "s3://[hidden]@bucket/prefix"),
+        ("https://user:5ecr3t@registry:8081", "https://[hidden]@registry:8081"),
+        ("https://5ecr3t@host", "https://[hidden]@host"),
+        ("https://user:5ecr3t@[::1]:80/x", "https://[hidden]@[::1]:80/x"),
+        ("https://:5ecr3t@host", "https://[hidden]@host"),
+        ("https://us%40er:5ecr3t%2F@host", "https://[hidden]@host"),
+        # As people write them: a URL would need escapes.
+        ("s3://AKIA:ab/5ecr3t+x=@bucket", "s3://[hidden]@bucket"),
+        ("s3://AKIA:a@b/5ecr3t@bucket", "s3://[hidden]@bucket"),
+        ("https://me@example.com:5ecr3t@host/x", "https://[hidden]@host/x"),
+        ("https://user:1?5ecr3t#1@host", "https://[hidden]@host"),
+        ("https://user:123456/5ecr3t@host", "https://[hidden]@host"),
+        ("two=s3://a:5ecr3t@b,s3://c:5ecr3t@d e=f@g", "two=s3://[hidden]@b,s3://[hidden]@d e=f@g"),
+        ('{"url":"http://a:5ecr3t@b","mail":"x@y"}', '{"url":"http://[hidden]@b","mail":"x@y"}'),
+        ("https://host/?a=1&sig=5ecr3t&b=2", "https://host/?a=1&sig=[hidden]&b=2"),
+        ("https://b.s3/k?X-Amz-Signature=5ecr3t", "https://b.s3/k?X-Amz-Signature=[hidden]"),
+        (
+            "https://b.s3/k?x-amz-security-token=5ecr3t",
+            "https://b.s3/k?x-amz-security-token=[hidden]",
+        ),
+        (
+            "https://b.s3/k?X%2DAmz%2DCredential=5ecr3t",
+            "https://b.s3/k?X%2DAmz%2DCredential=[hidden]",
+        ),
+        ("https://host/cb#access_token=5ecr3t", "https://host/cb#access_token=[hidden]"),
+        ("https://host/?api-key=5ecr3t;x=1", "https://host/?api-key=[hidden];x=1"),
+        ("AccountName=a;AccountKey=5ecr3t==;X=1", "AccountName=a;AccountKey=[hidden];X=1"),
+    ],
+)
+def test_passwords_in_addresses_are_hidden(text: str, shown: str) -> None:
+    assert without_passwords(text) == shown
+    assert without_passwords(shown) == shown
+    assert without_passwords(f"failed url={text} reason='no'") == f"failed url={shown} reason='no'"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://host:8080/a@b", "PLAINTEXT://h:9092,SSL://h:9093 mail=a@b.c", "s3://bucket/a@b:c", "http://[::1]:80/x@y",
+        "https://h/?author=x&monkey=1&offset=5&time=3", "key=url value=x token=", "a:b@c", "user=a@b password", "",
+    ],
+)  # fmt: skip
+def test_other_texts_stay(text: str) -> None:
+    assert without_passwords(text) == text
+
+
+@pytest.mark.parametrize(
+    "piece", ["://", "://a:b", "://a:b/", "a:b@", "?token=", "&" * 3, "://:", "=;"]
+)
+def test_hiding_takes_linear_time(piece: str) -> None:
+    """Quadratic, it would take hours."""
+    assert without_passwords(piece * (200_000 // len(piece)))
+
+
+@pytest.mark.parametrize("error", [IsothermError, ConfigError])
+def test_text_of_an_error_has_no_password(error: type[IsothermError]) -> None:
+    made = error(f"cannot be read url=https://user:{SECRET}@host/?sig={SECRET}")
+    assert str(made) == "cannot be read url=https://[hidden]@host/?sig=[hidden]"
+
+
+def test_log_has_no_password_in_messages_and_traces() -> None:
+    def emit(logger: logging.Logger) -> None:
+        try:
+            raise OSError(f"no route to https://user:{SECRET}@host")
+        except OSError:
+            logger.exception("store fails url=%s", f"s3://key:{SECRET}@bucket", stack_info=True)
+
+    lines = logged(emit)
+    assert lines[0] == "ERROR test: store fails url=s3://[hidden]@bucket"
+    assert "https://[hidden]@host" in "".join(lines)
+    # The line of the source has the constant's name alone.
+    assert SECRET not in "".join(lines)

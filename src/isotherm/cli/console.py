@@ -31,6 +31,7 @@ from isotherm.cli.topic_storage import BucketPath, Price
 from isotherm.clock import Clock, SystemClock
 from isotherm.config.http_credentials import read_credentials
 from isotherm.errors import ConfigError, SchemaRegistryError
+from isotherm.printable import without_passwords
 from isotherm.remote.storage.layout.names import AIVEN
 from isotherm.storage_view.prices import DEFAULT_PRICE, price_list
 
@@ -205,7 +206,8 @@ def _needed(reports: Path | None) -> Path:
 
 
 def sweep_command(bootstrap_server: str, path: str | None) -> str:
-    place = shlex.quote(path) if path is not None else "s3://BUCKET/PREFIX"
+    # Pages show it.
+    place = "s3://BUCKET/PREFIX" if path is None else shlex.quote(without_passwords(path))
     return f"isotherm pipeline sweep --path {place} -b {shlex.quote(bootstrap_server)}"
 
 

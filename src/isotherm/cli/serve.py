@@ -25,7 +25,7 @@ from isotherm.config.layers import (
 from isotherm.config.secret_files import warn_of_readers
 from isotherm.config.security import is_secret
 from isotherm.config.server_properties import parse_broker_config
-from isotherm.printable import LineFormatter
+from isotherm.printable import HIDDEN, LineFormatter, without_passwords
 
 ConfigFile = Annotated[
     Path | None,
@@ -119,7 +119,7 @@ def _print_settings(settings: dict[str, Setting], *, as_json: bool) -> None:
 
 
 def _shown(name: str, value: str) -> str:
-    return "[hidden]" if is_secret(name) and value else value
+    return HIDDEN if is_secret(name) and value else without_passwords(value)
 
 
 def _start_logging(level: str) -> None:

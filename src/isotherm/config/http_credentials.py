@@ -88,7 +88,7 @@ class _Address:
         if beyond <= 0:
             return -math.inf
         # The exponent is bounded before the power, which would overflow.
-        return self.failed_last_s + min(DELAY_S_FIRST * 2 ** min(beyond - 1, 16), DELAY_S_MAX)
+        return self.failed_last_s + min(math.ldexp(DELAY_S_FIRST, min(beyond - 1, 16)), DELAY_S_MAX)
 
 
 class HttpLogins:

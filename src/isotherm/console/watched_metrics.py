@@ -16,6 +16,7 @@ from isotherm.clock import Clock
 from isotherm.config.http_credentials import read_credentials
 from isotherm.console.watched_cluster import Newest
 from isotherm.errors import ConfigError
+from isotherm.printable import without_passwords
 from isotherm.protocol.https_exchange import https_answer
 from isotherm.storage_view.meter_counts import (
     ERRORS,
@@ -120,7 +121,7 @@ class WatchedMetrics:
             )
             counts = read_meter_counts(text)
         except (OSError, ValueError) as error:
-            return {"url": url, "reason": str(error)}
+            return {"url": without_passwords(url), "reason": without_passwords(str(error))}
         self._histories[url].note(counts, self._clock.now_ms())
         return None
 
@@ -144,7 +145,12 @@ def _errors_row(
         }
     )
     rows = [
-        {"broker": urlsplit(url).netloc, "errors": meter, "topic": topic, "count": count}
+        {
+            "broker": urlsplit(url).netloc.rpartition("@")[2],
+            "errors": meter,
+            "topic": topic,
+            "count": count,
+        }
         for (url, meter, topic), count in counts.most_common()
         if topic
     ]

@@ -49,10 +49,12 @@ SECRETS = (
 def test_print_config_shows_no_secret(tmp_path: Path) -> None:
     properties = tmp_path / "server.properties"
     properties.touch(0o600)
-    properties.write_text("".join(f"{name}=s3cret\n" for name in SECRETS))
+    in_address = "rsm.config.url=s3://key:s3cret@bucket/prefix\n"
+    properties.write_text("".join(f"{name}=s3cret\n" for name in SECRETS) + in_address)
     done = isotherm("serve", "-c", str(properties), "-d", str(tmp_path / "data"), "--print-config")
     assert all(name in done.stdout for name in SECRETS), done.stderr
     assert "s3cret" not in done.stdout + done.stderr
+    assert "s3://[hidden]@bucket/prefix" in done.stdout
     assert str(properties) not in done.stderr
 
 

@@ -30,6 +30,7 @@ from isotherm.config.definition import (
 )
 from isotherm.config.security import is_secret
 from isotherm.errors import ConfigError
+from isotherm.printable import without_passwords
 from isotherm.remote.storage.layout.aiven import AivenLayout
 from isotherm.remote.storage.layout.aiven_custom_metadata import FIELDS
 from isotherm.remote.storage.layout.local_tiered_storage import (
@@ -228,7 +229,7 @@ class ObjectStoreSettings:
             for field in dataclasses.fields(self)
             if (value := getattr(self, field.name)) is not None
         )
-        return f"ObjectStoreSettings({shown})"
+        return f"ObjectStoreSettings({without_passwords(shown)})"
 
     @classmethod
     def from_config(cls, config: Mapping[str, str]) -> Self:

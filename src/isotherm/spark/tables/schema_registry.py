@@ -9,10 +9,11 @@ from __future__ import annotations
 import functools
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from isotherm.errors import ConfigError, SchemaRegistryError
+from isotherm.printable import without_passwords
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -34,7 +35,10 @@ class RegistrySettings:
     basic.auth.user.info and ssl.ca.location. They may be secret."""
 
     url: str
-    settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    settings: tuple[tuple[str, str], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"RegistrySettings({without_passwords(self.url)!r})"
 
 
 class RegisteredSchema(NamedTuple):
