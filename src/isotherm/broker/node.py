@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING
 from isotherm.broker.access.authorizer import configured_authorizer
 from isotherm.broker.access.guards import guarded_apis
 from isotherm.broker.authentication.sasl_gate import SaslGate
-from isotherm.broker.authentication.sasl_listeners import check_sasl, sasl_settings
+from isotherm.broker.authentication.sasl_listeners import check_sasl, sasl_settings, serves_scram
+from isotherm.broker.authentication.unknown_users import keep_secret
 from isotherm.broker.background import start_log_tasks
 from isotherm.broker.bounded_stop import stop_within
 from isotherm.broker.cleaner_threads import start_log_cleaner
@@ -218,6 +219,9 @@ class BrokerNode:
         # A stop runs it before the drain, so that leaderships move while requests are still answered.
         started.push_async_callback(cluster.leave)
         await cluster.begin(control_executor)
+        if serves_scram(self._config):
+            record = partial(cluster.record_credential, control_executor)
+            await keep_secret(metadata.image.scram_credentials, record)
         await server.serve(dispatcher, self._gates(metadata, tokens))
         compilation = KernelCompilation()
         started.callback(compilation.stop)

@@ -3,7 +3,7 @@
 Versions  0
 Behaviour Returns the mechanisms and iterations of the named users, or of all users; nothing else of a
           credential is shown. A user without credentials gets RESOURCE_NOT_FOUND, a user that is named
-          twice DUPLICATE_RESOURCE.
+          twice DUPLICATE_RESOURCE. The user with the cluster's own secret is left out.
 Not done  -
 KIPs      554
 """
@@ -15,6 +15,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.authentication.unknown_users import SECRET_USER
 from isotherm.broker.requests.context import RequestContext
 from isotherm.broker.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
@@ -24,6 +25,8 @@ def handle(context: RequestContext, request: Any) -> Any:
     credentials = context.services.metadata.image.scram_credentials
     infos: dict[str, list[dict[str, Any]]] = {}
     for (mechanism, name), record in sorted(credentials.items()):
+        if name == SECRET_USER:
+            continue
         info = {"mechanism": mechanism, "iterations": record.iterations}
         infos.setdefault(name, []).append(info)
     counts = Counter([each.name for each in request.users or ()] or list(infos))

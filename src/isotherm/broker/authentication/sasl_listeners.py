@@ -18,6 +18,7 @@ from isotherm.broker.authentication.scram import (
     ScramMechanism,
     shape_of,
 )
+from isotherm.broker.authentication.unknown_users import SECRET_USER, secret_of
 from isotherm.broker.metadata.image import ScramUser
 from isotherm.broker.metadata.metadata_records import UserScramCredentialRecord
 from isotherm.clock import Clock
@@ -34,7 +35,7 @@ PLAIN = "PLAIN"
 _SCRAM = {each.sasl_name: each for each in ScramMechanism}
 SERVED_MECHANISMS = (PLAIN, *_SCRAM, OAUTHBEARER, GSSAPI)
 
-# The secret from which `scram` derives what it shows of users that do not exist.
+# In place of the cluster's secret of `unknown_users`, before it is recorded.
 _SECRET = secrets.token_bytes(32)
 _NONCE_SIZE = 20
 _WITH_SASL = (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
@@ -76,6 +77,15 @@ def sasl_settings(
         max_receive_size=security.sasl_server_max_receive_size,
         max_reauth_ms=security.connections_max_reauth_ms,
         failure_delay_ms=security.connection_failed_authentication_delay_ms,
+    )
+
+
+def serves_scram(config: BrokerConfig) -> bool:
+    """Whether a listener has a mechanism whose users are in the metadata."""
+    return any(
+        listener.protocol in _WITH_SASL
+        and not _SCRAM.keys().isdisjoint(config.security_of(listener.name).sasl_enabled_mechanisms)
+        for listener in config.listener_layout.brokers
     )
 
 
@@ -129,7 +139,7 @@ def _new_exchange(
             lambda user: _find(credentials, mechanism, user),
             shapes.find,
             new_nonce=lambda: secrets.token_urlsafe(_NONCE_SIZE),
-            secret=_SECRET,
+            secret=secret_of(credentials.image.scram_credentials) or _SECRET,
         )
     if name == GSSAPI:
         # Imported only here, since few machines have the library.
@@ -155,7 +165,11 @@ class _Shapes:
         stored = self._credentials.image.scram_credentials
         # Once for each change, as any client may ask for users that do not exist.
         if stored is not self._stored:
-            own = (each for user, each in stored.items() if user.mechanism == self._mechanism)
+            own = (
+                each
+                for user, each in stored.items()
+                if user.mechanism == self._mechanism and user.name != SECRET_USER
+            )
             self._found = sorted({shape_of(each.salt, each.iterations) for each in own}, key=str)
             self._stored = stored
         return self._found
@@ -163,6 +177,6 @@ class _Shapes:
 
 def _find(credentials: Credentials, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
     record = credentials.image.scram_credentials.get(ScramUser(mechanism, user))
-    if record is None:
+    if record is None or user == SECRET_USER:
         return None
     return ScramCredential(record.salt, record.stored_key, record.server_key, record.iterations)

@@ -109,8 +109,8 @@ _FINAL = re.compile(
 
 class ScramExchange:
     """`find_credential` is called for the user. For a user that does not exist, salt and iterations are derived
-    from its name and from `secret`, which stays the same while the process runs, in one of `find_shapes`: the
-    distinct shapes of the mechanism's credentials."""
+    from its name and from `secret` (see `unknown_users`), in one of `find_shapes`: the distinct shapes of the
+    mechanism's credentials."""
 
     expires_ms = None
 
@@ -166,14 +166,19 @@ class ScramExchange:
         )
 
     def _stand_in(self, user: str) -> ScramCredential:
-        # Derived from the name: a random salt would differ at the next try and reveal that the user is unknown.
-        digest = hmac.digest(self._secret, user.encode(), "sha512")
-        shapes = self._find_shapes() or (_USUAL_SHAPE,)
-        shape = shapes[int.from_bytes(digest[:8]) % len(shapes)]
+        # Derived from the name: a random salt would differ at the next try and reveal that the user is unknown. The
+        # mechanism counts, since no existing user has one salt for both.
+        name = f"{self._mechanism.sasl_name},{user}".encode()
+        digest = hmac.digest(self._secret, name, "sha512")
+        # The largest digest wins, so that a new shape changes what is shown of few users alone.
+        shape = max(
+            self._find_shapes() or (_USUAL_SHAPE,),
+            key=lambda each: hmac.digest(digest, repr(each).encode(), "sha256"),
+        )
         if shape.salt_size is None:
-            salt = _in_base_36(int.from_bytes(digest[8:]) % (1 << _NUMBER_BITS))
+            salt = _in_base_36(int.from_bytes(digest) % (1 << _NUMBER_BITS))
         else:
-            salt = hashlib.shake_256(digest[8:]).digest(shape.salt_size)
+            salt = hashlib.shake_256(digest).digest(shape.salt_size)
         return ScramCredential(salt, b"", b"", shape.iterations)
 
     def _verified(self, asked: _Challenge, text: str) -> bytes:

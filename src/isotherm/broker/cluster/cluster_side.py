@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
+from isotherm.broker.authentication.scram_changes import Refused, ScramUpsertion
 from isotherm.broker.cluster.fetchers import Fetchers
 from isotherm.broker.controller.controller import Controller
 from isotherm.broker.coordinator_topic import TopicCreator
@@ -89,6 +90,11 @@ class ClusterSide(Protocol):
         """`apis`, in which requests for the controller are forwarded if it is another process."""
 
     def auto_creation(self) -> TopicCreationRequests | None: ...
+
+    async def record_credential(
+        self, control_executor: ThreadPoolExecutor, upsertion: ScramUpsertion
+    ) -> Refused | None:
+        """Let the controller record a SCRAM credential. Raises IsothermError if it does not answer."""
 
     async def begin(self, control_executor: ThreadPoolExecutor) -> None:
         """Report that this broker can serve; returns when the controller has unfenced it. Raises

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from isotherm.broker.authentication.scram_changes import Refused, ScramUpsertion
 from isotherm.broker.cluster.fetchers import NothingToStop
 from isotherm.broker.controller.controller import Controller
 from isotherm.broker.coordinator_topic import TopicCreator
@@ -94,6 +95,14 @@ class EmbeddedCluster:
 
     def auto_creation(self) -> None:
         """None: topics are created while the client waits."""
+
+    async def record_credential(
+        self, control_executor: ThreadPoolExecutor, upsertion: ScramUpsertion
+    ) -> Refused | None:
+        results = await asyncio.get_running_loop().run_in_executor(
+            control_executor, self._controller.alter_scram_credentials, (), (upsertion,)
+        )
+        return results[upsertion.name]
 
     async def begin(self, control_executor: ThreadPoolExecutor) -> None:
         """Do nothing: the registration has unfenced the broker."""

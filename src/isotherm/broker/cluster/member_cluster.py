@@ -12,7 +12,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from kio.schema.errors import ErrorCode
+
 from isotherm.broker.apis import alter_configs, api_versions, incremental_alter_configs
+from isotherm.broker.authentication.scram_changes import Refused, ScramUpsertion
+from isotherm.broker.authentication.unknown_users import recording_request
 from isotherm.broker.background import PeriodicTask
 from isotherm.broker.cluster.fetchers import Fetchers
 from isotherm.broker.coordinator_topic import TopicCreator
@@ -73,6 +77,8 @@ from isotherm.types import (
 # The longest wait of a stop for the controller to move this broker's leaderships.
 CONTROLLED_SHUTDOWN_TIMEOUT_S = 30.0
 FETCHERS_STOP_TIMEOUT_S = 10.0
+# A start waits no longer for the controller to record a credential.
+CREDENTIAL_TIMEOUT_S = 10.0
 
 # One batch may exceed the limit of a fetch. It can be no larger than a produce request, so this is the default of
 # socket.request.max.bytes, 100 MiB.
@@ -313,6 +319,17 @@ class MemberCluster:
     @functools.cached_property
     def _forwarder(self) -> Forwarder:
         return Forwarder(self.member.requests)
+
+    async def record_credential(
+        self, control_executor: ThreadPoolExecutor, upsertion: ScramUpsertion
+    ) -> Refused | None:
+        answer = self.member.requests.send(
+            recording_request(upsertion), timeout_s=CREDENTIAL_TIMEOUT_S
+        )
+        (result,) = (await asyncio.wrap_future(answer)).results
+        if result.error_code is ErrorCode.none:
+            return None
+        return Refused(result.error_code, result.error_message or "")
 
     async def begin(self, control_executor: ThreadPoolExecutor) -> None:
         # Before the heartbeats, which report the offset of the published image: the controller waits until

@@ -10,6 +10,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.authentication.scram import ScramMechanism, salt_password
+from isotherm.broker.authentication.unknown_users import (
+    new_secret,
+    recording_request,
+    secret_of,
+)
 from isotherm.broker.metadata.image import ScramUser
 from isotherm.protocol.api_keys import ApiKey
 
@@ -95,3 +100,19 @@ def test_credential_that_is_not_legal_is_refused(
 ) -> None:
     assert list(alter(broker, *changes).values()) == [code]
     assert described(broker) == {}
+
+
+def test_members_ask_the_controller_as_any_client_does(broker: Any) -> None:
+    request = recording_request(new_secret())
+    (upsertion,) = request.upsertions
+    fields = ("name", "mechanism", "iterations", "salt", "salted_password")
+    response = broker.call(
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        0,
+        deletions=(),
+        upsertions=[{name: getattr(upsertion, name) for name in fields}],
+    )
+    assert [each.error_code for each in response.results] == [ErrorCode.none]
+    assert secret_of(broker.services.metadata.image.scram_credentials) is not None
+    listed = broker.call(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, users=None)
+    assert list(listed.results) == []
