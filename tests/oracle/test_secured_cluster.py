@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 import time
 import uuid
 from collections.abc import Iterator
@@ -20,10 +22,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from isotherm.config.client_security import librdkafka_properties
 from isotherm.errors import BrokerUnreachableError, SaslAuthenticationError
+from isotherm.protocol.api_keys import ApiKey
 from isotherm.protocol.broker_probe import check_brokers
 from oracle.cluster_members import TIER_SETTINGS, IsothermMember, KafkaMember
 from oracle.kafka_cluster import ControllerOracle
 from tests.support.certificates import issue
+from tests.support.raw_client import RawClient
 from tests.support.secured_broker import PASSWORDS, SECRET, jaas
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
@@ -191,6 +195,42 @@ def test_scram_is_what_kafkas_server_takes(cluster: Cluster, mechanism: str) -> 
                 time.sleep(0.1)
         with pytest.raises(SaslAuthenticationError):
             check_brokers({**properties, "sasl.password": "wrong"}, timeout_s=TIMEOUT_S)
+
+
+def scram_challenge(cluster: Cluster, folder: Path, node_id: int, user: str) -> bytes:
+    """The salt and the iterations that a broker shows of a user to a client that has not logged in."""
+    chain = folder / "client.pem"
+    chain.write_text(cluster.client["ssl.key.pem"] + cluster.client["ssl.certificate.pem"])
+    context = ssl.create_default_context(cadata=cluster.client["ssl.ca.pem"])
+    context.check_hostname = False
+    context.load_cert_chain(chain)
+    address = cluster.members[node_id].bootstrap_server
+    host, _, port = address.rpartition(":")
+    plain = socket.create_connection((host, int(port)), TIMEOUT_S)
+    with RawClient(address, context.wrap_socket(plain)) as client:
+        client.ask(ApiKey.SASL_HANDSHAKE, 1, mechanism="SCRAM-SHA-256")
+        first = f"n,,n={user},r=nonce".encode().hex()
+        answer = client.ask(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=first)
+    return bytes(answer.auth_bytes).partition(b",")[2]
+
+
+def test_unknown_users_look_the_same_on_all_our_brokers(cluster: Cluster, tmp_path: Path) -> None:
+    """The secret is a record of Kafka's controller. A broker has it once it has read the metadata."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        shown = [
+            [scram_challenge(cluster, tmp_path, node_id, user) for user in ("nobody", "no-one")]
+            for node_id in (ISOTHERM, OTHER_ISOTHERM)
+        ]
+        if shown[0] == shown[1]:
+            break
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert shown[0][0] != shown[0][1]
+    for node_id in (ISOTHERM, OTHER_ISOTHERM):
+        member = cluster.members[node_id]
+        assert isinstance(member, IsothermMember)
+        assert "the cluster's secret is not recorded" not in member.log_text
 
 
 def test_secret_is_in_no_log(cluster: Cluster) -> None:
