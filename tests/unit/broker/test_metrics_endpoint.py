@@ -8,6 +8,7 @@ import base64
 import contextlib
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,21 @@ def test_one_host_alone_is_named() -> None:
 def test_any_host_may_be_allowed() -> None:
     config = BrokerConfig(prometheus_listener="127.0.0.1:0", prometheus_allowed_hosts=("*",))
     assert statuses(config, [host_request("evil.example")]) == [b"200"]
+
+
+def test_hosts_are_read_again() -> None:
+    async def scenario() -> list[bytes]:
+        config = BrokerConfig(prometheus_listener="127.0.0.1:0")
+        endpoint = MetricsEndpoint(CollectorRegistry(), config, SimClock())
+        await endpoint.start()
+        try:
+            before = await answer(endpoint.port, host_request("metrics.example"))
+            await endpoint.renew(replace(config, prometheus_allowed_hosts=("metrics.example",)))
+            return [before, await answer(endpoint.port, host_request("metrics.example"))]
+        finally:
+            await endpoint.stop()
+
+    assert [each[9:12] for each in asyncio.run(scenario())] == [b"421", b"200"]
 
 
 def test_failed_logins_of_metrics_are_followed_by_a_delay(tmp_path: Path) -> None:

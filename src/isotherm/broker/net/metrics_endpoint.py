@@ -104,7 +104,7 @@ class MetricsEndpoint:
             logger.warning("passwords of clients of the metrics cross the network as they are")
 
     async def renew(self, config: BrokerConfig) -> None:
-        """Read credentials, keys and certificates again.
+        """Read credentials, keys and certificates again, and take over the names of `config`.
 
         Raises ConfigError if they cannot be used; the earlier ones then stay in use.
         """
@@ -128,6 +128,7 @@ class MetricsEndpoint:
             for server in old:
                 server.close()
         self._credentials = credentials
+        self._host_names = _host_names(config, self._address)
 
     async def stop(self) -> None:
         for server in self._servers:
