@@ -84,7 +84,7 @@ def test_every_command_has_help(installed: Callable[[str], Path], tmp_path: Path
         ("", "remote segments numbers --json", 2, needs("numpy", "tier")),
         ("", "top", 2, needs("numpy", "tier")),
         ("", "console", 2, needs("starlette", "console")),
-        ("", "pipeline audit", 2, needs("zstandard", "spark")),
+        ("", "pipeline audit", 2, needs("numpy", "spark")),
         ("tier", "remote segments numbers -b localhost:1", 1, NO_BROKER),
         ("tier", "serve", 2, needs("uvloop", "broker")),
         ("tier", "pipeline audit", 2, needs("PySpark", "spark")),

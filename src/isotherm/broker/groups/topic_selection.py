@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from isotherm.broker.access.acls import Operation, ResourceType
 from isotherm.broker.access.principal import Principal
 from isotherm.broker.requests.split_requests import PART_SIZE, next_turn
+from isotherm.broker.shared_futures import shared_result
 from isotherm.patterns import matching_names
 from isotherm.protocol.framing import RequestHeader
 
@@ -114,7 +115,7 @@ class TopicSelector:
         if is_own and all(each.version in (version, None) for each in selections.values()):
             return NO_SELECTIONS
         if not self._start(pattern) and not is_own:
-            await asyncio.shield(self._running[pattern])
+            await shared_result(self._running[pattern])
         wanted = {
             other_id: (each.pattern, each.viewer)
             for other_id, each in selections.items()
