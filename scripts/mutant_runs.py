@@ -66,9 +66,9 @@ class MutantRuns:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         for module in self._modules:
             importlib.import_module(module.name)
-        baseline = self._forked(lambda: self._measure(session.items), _BASELINE_TIMEOUT_S)
+        baseline = self._forked(lambda: self._measured(session.items), _BASELINE_TIMEOUT_S)
         if baseline is None or baseline["failed"]:
-            failed = "they do not end" if baseline is None else baseline["failed"]
+            failed = "their process ended, or was late" if baseline is None else baseline["failed"]
             self._outcomes.write_text(json.dumps({"broken": f"{BROKEN}: {failed}"}))
             return True
         _load(baseline["modules"])
@@ -126,6 +126,13 @@ class MutantRuns:
             if self._failed is not None:
                 break
         return self._failed
+
+    def _measured(self, items: list[pytest.Item]) -> dict[str, Any]:
+        """As `_measure`. An error outside of tests, such as a package that is not installed, is told as a failure."""
+        try:
+            return self._measure(items)
+        except Exception as error:  # noqa: BLE001 - it is told
+            return {"failed": f"{type(error).__name__}: {error}"}
 
     def _measure(self, items: list[pytest.Item]) -> dict[str, Any]:
         import coverage

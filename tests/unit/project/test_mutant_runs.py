@@ -4,11 +4,15 @@ statement."""
 from __future__ import annotations
 
 import gc
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from scripts.mutant_runs import changed_functions, replace_functions, statement_lines
+from scripts.mutant_runs import MutantRuns, changed_functions, replace_functions, statement_lines
 
 SOURCE = """\
 LIMIT = 3
@@ -77,3 +81,14 @@ def test_function_is_replaced_though_the_collector_is_frozen() -> None:
     mutated = compile("def answer():\n    return 2\n", "frozen.py", "exec")
     replace_functions("frozen.py", {("answer", 1): mutated.co_consts[0]})
     assert scope["answer"]() == 2
+
+
+def test_a_package_that_is_not_installed_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "coverage", None)
+    runs = MutantRuns({"modules": [], "outcomes": str(tmp_path / "outcomes.json")})
+    session: Any = SimpleNamespace(items=[])
+    assert runs.pytest_runtestloop(session)
+    broken = json.loads((tmp_path / "outcomes.json").read_text())["broken"]
+    assert "ModuleNotFoundError: import of coverage" in broken
