@@ -99,6 +99,17 @@ def test_flushed_wide_segment_below_others_is_split(directory: Path) -> None:
     assert log.append_as_leader(bytearray(batch(0)), 0, now_ms=T0).first_offset == FAR + 10
 
 
+@pytest.mark.parametrize(
+    ("offsets", "gap"), [((5, FAR + 5, FAR + 9, 4 * FAR), 3 * FAR - 5), ((3 * FAR,), 3 * FAR - 5)]
+)
+def test_largest_gap_is_told(
+    directory: Path, offsets: Sequence[int], gap: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    plant(directory, *map(batch, offsets), base=5)
+    reopen(directory)
+    assert f"largest_gap={gap}" in caplog.text
+
+
 def test_batch_of_many_records_is_not_cut_in_two(directory: Path) -> None:
     """Its last offset decides, not its first."""
     plant(directory, batch(0), batch(FAR - 3, 5), batch(FAR + 2))
