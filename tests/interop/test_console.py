@@ -414,7 +414,7 @@ def test_page_says_that_the_broker_is_gone_and_comes_back(browser: Browser, tmp_
         def opened() -> StorageReader:
             return StorageReader({"bootstrap.servers": servers}, SystemClock())
 
-        commit(servers, TopicPartition("letters", 0, 3))
+        commit(servers, TopicPartition("letters", 0, 0))
         with running_console(opened) as address:
             browser.open(f"{address}/#/groups/readers", "main table a")
             assert "the end of the log" in browser.text()
