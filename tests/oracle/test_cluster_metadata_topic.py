@@ -114,7 +114,7 @@ def test_what_the_cluster_lacks_is_an_error_that_names_it(
     kafka: KafkaOracle, topic: ClusterMetadataTopic
 ) -> None:
     beyond = opened(image_of(kafka.bootstrap_server, partitions=9))
-    with pytest.raises(UnknownTopicOrPartitionError, match=f"{TOPIC}-8 .*unknown_topic"):
+    with pytest.raises(UnknownTopicOrPartitionError, match=f"{TOPIC}-8 .*UNKNOWN_TOPIC"):
         beyond.append(8, None, b"x", 1)
     with pytest.raises(UnknownTopicOrPartitionError, match=f"{TOPIC}-9"):
         beyond.read(9, 0, 1)
@@ -128,7 +128,7 @@ def test_what_the_cluster_lacks_is_an_error_that_names_it(
 
 
 def test_refused_records_are_not_taken_for_appended(topic: ClusterMetadataTopic) -> None:
-    with pytest.raises(RemoteStorageNotReadyError, match="message_too_large"):
+    with pytest.raises(RemoteStorageNotReadyError, match="MESSAGE_TOO_LARGE"):
         topic.append(0, None, bytes(2_000_000), 1)
     assert topic.offsets(0) == (0, 0)
 
