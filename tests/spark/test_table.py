@@ -248,7 +248,12 @@ def test_times_that_no_table_can_hold_are_dead_letters(tier: Tier, tmp_path: Pat
     assert [
         (row["offset"], row["timestamp"], row["value"], row["reason"]) for row in rows_of(dead)
     ] == [
-        (n, None, b'{"n": 1}', f"the timestamp is not in the years 1 to 9999 timestamp_ms={times[n]}")
+        (
+            n,
+            None,
+            b'{"n": 1}',
+            f"the timestamp is not in the years 1 to 9999 timestamp_ms={times[n]}",
+        )
         for n in (1, 3)
     ]
 
