@@ -255,7 +255,7 @@ def _registered_values(
     try:
         check_registry(with_defaults(settings))
     except SchemaRegistryError as error:
-        error_console().print(f"isotherm: {error}", markup=False, soft_wrap=True)
+        error_console().print(f"isotherm: {error}", soft_wrap=True)
     return RegisteredValues(settings, clock)
 
 

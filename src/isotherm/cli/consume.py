@@ -163,7 +163,6 @@ def _within_log(reader: Consumer, wanted: Assignment) -> Assignment:
             f"isotherm: the partition does not have the offset and is read from {where}"
             f" topic={wanted.topic} partition={wanted.partition} offset={wanted.offset}"
             f" log_start={first} end={end}",
-            markup=False,
             soft_wrap=True,
         )
     return Assignment(wanted.topic, wanted.partition, start)

@@ -329,6 +329,6 @@ def _print(finding: Finding, *, as_json: bool) -> None:
         return
     out = console()
     out.print(f"{finding.outcome:<8}", style=_STYLES[finding.outcome], end="")
-    out.print(f" {finding.check}: {finding.found}", markup=False)
+    out.print(f" {finding.check}: {finding.found}")
     if finding.advice:
-        out.print(f"         {finding.advice}", markup=False, style="bold")
+        out.print(f"         {finding.advice}", style="bold")

@@ -209,7 +209,6 @@ def _print_unproven(plan: CompactionPlan) -> None:
     for partition, error in plan.unproven.items():
         error_console().print(
             f"nothing of the partition is compacted partition={partition} cause='{error}'",
-            markup=False,
         )
     if plan.unproven:
         raise typer.Exit(EXIT_FOUND)

@@ -113,9 +113,9 @@ def print_findings(findings: Iterable[dict[str, Any]], *, as_json: bool) -> bool
     for row in rows[:_FINDINGS_SHOWN]:
         place = f"metadata_partition={row['metadata_partition']} offset={row['offset']}"
         line = f"isotherm: {row['kind']}: {row['text']} {place}"
-        error_console().print(line, markup=False, style="red", soft_wrap=True)
+        error_console().print(line, style="red", soft_wrap=True)
     if len(rows) > _FINDINGS_SHOWN:
-        error_console().print(f"isotherm: and {len(rows) - _FINDINGS_SHOWN} more", markup=False)
+        error_console().print(f"isotherm: and {len(rows) - _FINDINGS_SHOWN} more")
     return bool(rows)
 
 

@@ -276,7 +276,7 @@ def _print_report(report: SweepReport, prices: PriceList, *, as_json: bool) -> i
                 f" {dollars(left_over['cost_per_month'])} a month."
             )
     for refusal in report.refusals:
-        error_console().print(f"isotherm: {refusal}", markup=False, soft_wrap=True)
+        error_console().print(f"isotherm: {refusal}", soft_wrap=True)
     return count
 
 

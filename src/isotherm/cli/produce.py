@@ -87,7 +87,7 @@ def produce(
             functools.partial(producer, bootstrap_server, single),
             topic,
             partition,
-            lambda line: progress.console.print(line, markup=False, soft_wrap=True),
+            lambda line: progress.console.print(line, soft_wrap=True),
             signals,
             SystemClock(),
         )
@@ -107,7 +107,7 @@ def _check_all_acknowledged(delivery: LineDelivery, signals: HeldSignals, topic:
         f" not_acknowledged={delivery.lines - delivery.acknowledged} topic={topic}"
     )
     if signals.count:
-        error_console().print(f"isotherm: interrupted {counts}", markup=False, soft_wrap=True)
+        error_console().print(f"isotherm: interrupted {counts}", soft_wrap=True)
         raise typer.Exit(signals.exit_code)
     if delivery.acknowledged < delivery.lines:
         raise RejectedError(f"not every line is acknowledged {counts}")

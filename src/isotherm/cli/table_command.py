@@ -184,7 +184,7 @@ class TableCommand:
             )
             for reason, count in list(done.reasons.items())[:_REASONS_SHOWN]:
                 line = f"{count} of {done.dead_letters} dead letters: {reason}"
-                console().print(line, markup=False, highlight=False, soft_wrap=True)
+                console().print(line, highlight=False, soft_wrap=True)
         sys.stdout.flush()
 
     def _print_upkeep(self, done: UpkeepDone) -> None:
@@ -200,4 +200,4 @@ class TableCommand:
 
 
 def _print_line(line: str) -> None:
-    error_console().print(f"isotherm: {line}", markup=False, soft_wrap=True)
+    error_console().print(f"isotherm: {line}", soft_wrap=True)
